@@ -64,7 +64,7 @@ def test_an_import_path_that_is_no_agent_is_a_usage_error(
     (tmp_path / "planted.py").write_text("NUMBER = 3\n\n\nclass Nothing:\n    pass\n")
     monkeypatch.chdir(tmp_path)
     monkeypatch.syspath_prepend(tmp_path)
-    with pytest.raises(UsageError, match="is no Agent"):
+    with pytest.raises(UsageError, match="is not an Agent"):
         load_agent(RunOptions(agent_import_path=path))
 
 

@@ -127,7 +127,7 @@ def test_an_endpoint_without_a_list_of_models_is_asked_for_the_model_route(
 
 
 def test_an_endpoint_that_answers_404_to_the_model_route_fails() -> None:
-    with server({}) as (url, _), pytest.raises(ModelEndpointError, match="answers 404") as caught:
+    with server({}) as (url, _), pytest.raises(ModelEndpointError, match="gives 404") as caught:
         asyncio.run(reach(Endpoint(url=f"{url}/api"), wire="openai-chat"))
     assert f"{url}/api has no model route: /chat/completions" in str(caught.value)
     assert "--base-url" in caught.value.hint

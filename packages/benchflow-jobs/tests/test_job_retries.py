@@ -299,7 +299,7 @@ def test_jobs_without_a_name_that_begin_in_one_second_are_two(tmp_path):
 
 def test_a_job_without_a_name_where_none_can_be_made_is_refused_by_type(tmp_path):
     (tmp_path / "jobs").write_text("")
-    with pytest.raises(StoreError, match="cannot make job directory"):
+    with pytest.raises(StoreError, match="cannot create job directory"):
         new_directory(tmp_path / "jobs")
 
 

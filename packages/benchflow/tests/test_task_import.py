@@ -53,7 +53,7 @@ def test_a_brought_task_that_was_changed_is_refused(source: Path, tmp_path: Path
     (to / "good" / "tests" / "test.sh").write_text("echo 1 > /logs/verifier/reward.txt\n")
     found = runnable_tasks(str(to))
     assert found.tasks == []
-    assert "changed since it was imported" in found.refused[0].refusals[0].reason
+    assert "changed after its import" in found.refused[0].refusals[0].reason
     assert runnable_tasks(str(to / "good")).tasks == []
 
 
@@ -111,7 +111,7 @@ def test_a_lock_holds_the_tasks_of_its_collection_also_from_above(
     (to / "good" / "tests" / "test.sh").write_text("echo 1 > /logs/verifier/reward.txt\n")
     found = runnable_tasks(str(to.parent))
     assert found.tasks == []
-    assert "changed since it was imported" in found.refused[0].refusals[0].reason
+    assert "changed after its import" in found.refused[0].refusals[0].reason
 
 
 def test_tasks_of_our_own_are_not_imported(
@@ -119,7 +119,7 @@ def test_tasks_of_our_own_are_not_imported(
 ) -> None:
     assert run(["tasks", "init", str(tmp_path / "own")]) == 0
     assert run(["tasks", "import", str(tmp_path / "own"), str(tmp_path / "to")]) == 2
-    assert "tasks of ours are just copied" in capfd.readouterr().err
+    assert "copy BenchFlow's own tasks directly" in capfd.readouterr().err
 
 
 def test_a_task_that_is_not_what_its_dataset_promised_is_not_brought(

@@ -1,4 +1,4 @@
-"""The branch policy that an operator's flags describe."""
+"""Build the branch policy from an operator's flags."""
 
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -19,22 +19,22 @@ BranchKind = Literal["ask-user", "group", "value", "best-of"]
 
 
 def policy_of(options: "RunOptions") -> BranchPolicy | None:
-    """Return the policy, or `None` when nothing is to be forked.
+    """Return the policy, or `None` without forks.
 
     Raises:
-        UsageError: A flag shapes forks where nothing forks, or contradicts another.
+        UsageError: A flag concerns forks without a fork policy, or contradicts another flag.
     """
     if options.branch is None:
         given = _given(options)
         if given:
-            raise UsageError(f"{given[0]} needs --branch", hint="say how the root forks")
+            raise UsageError(f"{given[0]} needs --branch", hint="give the fork policy of the root")
         return None
     then = None if options.branch_then is None else _policy(options.branch_then, options, None)
     return _policy(options.branch, options, then)
 
 
 def unforked(options: "RunOptions") -> dict[str, Any]:
-    """Return the update that takes from `options` all that shapes forks."""
+    """Return the update that resets every fork option of `options`."""
     fields = type(options).model_fields
     return {name: fields[name].default for name in fields if name.startswith("branch")}
 

@@ -1,4 +1,4 @@
-"""Trying a task with every cheat: does one get a reward, and is it told of?"""
+"""Try a task with every cheat: which one gets a reward, and is it reported?"""
 
 import asyncio
 import shutil
@@ -23,14 +23,14 @@ from .rollout import run_in
 
 _AT_ONCE = 4
 _WRAPPED = "cd . || exit 0\n(\n{script}\n) </dev/null >/dev/null 2>&1\nexit 0\n"
-"""A cheat that fails has simply not worked."""
+"""Ignores errors of the cheat: a failed cheat did not work."""
 
 
 Verdict = Literal["won", "flagged", "stopped", "untried"]
 
 
 class CheatOutcome(Model):
-    """What one cheat got."""
+    """The outcome of one cheat."""
 
     cheat: str
     attempt: str
@@ -38,21 +38,22 @@ class CheatOutcome(Model):
     reward: float | None
     integrity: Integrity | None = None
     verdict: Verdict
-    """`won`: the full reward, and nothing says so. `flagged`: the full reward, and the
-    integrity report names what did it. `stopped`: no full reward, or none at all. `untried`: it
-    was never run, since the task's world could not be made."""
+    """`won`: the full reward without a finding. `flagged`: the full reward, and the integrity
+    report names the cause. `stopped`: less than the full reward. `untried`: the cheat did not
+    run, because the task's world could not be created."""
     error: str | None = None
     """Why there is no reward."""
     hint: str | None = None
-    """What to do about one that is `untried`."""
+    """The remedy for an `untried` cheat."""
 
 
 async def try_cheats(
     provider: SandboxProvider, task: Task, options: RunOptions, cheats: Sequence[Cheat]
 ) -> list[CheatOutcome]:
-    """Run each cheat as the task's agent, and have it graded as any agent's work is.
+    """Run each cheat as the task's agent, and grade it like the work of any agent.
 
-    The task's solution is in none of the boxes. Of several steps each is played by the cheat.
+    The task's solution is not in the sandboxes. In a task of several steps, the cheat runs in
+    each step.
     """
     turn = asyncio.Semaphore(_AT_ONCE)
 
@@ -70,7 +71,7 @@ async def _try(
 ) -> CheatOutcome:
     with TemporaryDirectory(prefix="bench-cheat-") as name:
         scratch = Path(name)
-        # The oracle runs what a task has as its solution, as the agent's user.
+        # The oracle runs the task's solution as the agent's user.
         solution = scratch / "solution"
         await asyncio.to_thread(_write, solution, cheat)
         played = _played(task, solution)
@@ -102,7 +103,7 @@ async def _try(
 
 
 def _played(task: Task, solution: Path) -> Task:
-    """Return the task with another solution, in each of its steps."""
+    """Return the task with this solution in each of its steps."""
     update = {"solution": solution}
     steps = tuple(
         step.model_copy(update={"parts": step.parts.model_copy(update=update)})
@@ -120,7 +121,7 @@ def _verdict(seen: Sequence[Event], graded: VerifyResult | None, *, won: bool) -
 
 
 def _is_told(graded: VerifyResult | None) -> bool:
-    """Whether the report names something. That shared grading is open to all is no news."""
+    """Return whether the report has a finding; that grading is shared does not count."""
     if graded is None or graded.integrity in {None, "clean"}:
         return False
     report = graded.meta["integrity"]

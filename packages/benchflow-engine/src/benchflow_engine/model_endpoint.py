@@ -21,18 +21,18 @@ _ROUTES = {
 async def reach(endpoint: Endpoint, *, wire: str | None = None) -> None:
     """Ask the model endpoint for its list of models, once. Any HTTP response counts.
 
-    An endpoint without that list (404) is asked for the model route of `wire` with an empty
-    request. The endpoint fails if the route is not there either. No request holds a key, so the
-    check costs nothing.
+    If the endpoint has no such list (404), an empty request goes to the model route of `wire`.
+    The check fails if that route is missing too. No request has a key, so the check costs
+    nothing.
 
     Raises:
-        ModelEndpointError: There was no response within 3 s, or the model route is not there. The
+        ModelEndpointError: There was no response within 3 s, or the model route is missing. The
             message names the URL.
     """
     url = urlsplit(endpoint.url)
     shown = url._replace(netloc=url.netloc.rpartition("@")[2], query="", fragment="").geturl()
     asked: asyncio.Future[bool] = asyncio.get_running_loop().create_future()
-    # A thread of its own: a resolver that hangs must not hold up the end of the process.
+    # A separate thread: a resolver that hangs must not delay the end of the process.
     threading.Thread(target=_ask, args=(url, wire, asked), daemon=True).start()
     try:
         async with asyncio.timeout(_ANSWER_SEC):
@@ -47,7 +47,7 @@ async def reach(endpoint: Endpoint, *, wire: str | None = None) -> None:
         ) from error
     if not is_there:
         raise ModelEndpointError(
-            f"the model endpoint {shown} has no model route: {_ROUTES[wire or '']} answers 404",
+            f"the model endpoint {shown} has no model route: {_ROUTES[wire or '']} gives 404",
             hint="check the path of --base-url, for example http://127.0.0.1:8000/v1",
         )
 

@@ -20,14 +20,14 @@ async def open_gateway(
 ) -> AsyncGenerator[ModelGateway | None]:
     """Yield the gateway of a rollout whose files are in `directory`.
 
-    Without a model endpoint, or with `gateway` off, there is none: then nothing is recorded
-    and the sandbox's relay reaches the endpoint itself. Without a directory the record lasts
-    as long as the rollout.
+    Without a model endpoint, or with `gateway` off, yield None: nothing is recorded, and the
+    sandbox's relay connects to the endpoint. Without a directory the record is deleted at the
+    end of the rollout.
     """
     if options.base_url is None or not options.gateway:
         yield None
         return
-    # Only a rollout with a model pays for the HTTP server.
+    # Only a rollout with a model needs the HTTP server, so the import is late.
     from benchflow_gateway import HttpGateway, Limits  # noqa: PLC0415
 
     async with AsyncExitStack() as stack:

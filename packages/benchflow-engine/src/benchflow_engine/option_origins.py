@@ -57,7 +57,7 @@ _OF_THE_OPERATOR: Final = {
     "force_build": "force_build",
     "trust_host_access": "trust_host_access",
 }
-"""Options that no part of a plan shows, and the names of their settings."""
+"""Options that are not in a plan, and the names of their settings."""
 
 
 def option_origins(options: RunOptions, flags: Mapping[str, Origin] | None) -> dict[str, Origin]:

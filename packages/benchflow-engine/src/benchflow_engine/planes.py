@@ -1,4 +1,4 @@
-"""The planes of a run, by name from the registry: the only wiring there is."""
+"""Create the planes of a run, by name from the registry."""
 
 import sys
 from collections.abc import AsyncGenerator
@@ -31,10 +31,10 @@ from benchflow_engine.options import RunOptions
 
 @asynccontextmanager
 async def open_provider(options: RunOptions) -> AsyncGenerator[SandboxProvider]:
-    """Yield the sandbox provider; everything that it made is gone afterwards.
+    """Yield the sandbox provider. At the end everything that it created is removed.
 
     Raises:
-        UsageError: `options.pull` is said to a provider that fetches no images.
+        UsageError: `options.pull` is set, and the provider does not pull images.
     """
     provider = _make_provider(options)
     try:
@@ -52,7 +52,7 @@ def _make_provider(options: RunOptions) -> SandboxProvider:
         raise UsageError(
             f"sandbox {options.sandbox_name!r} does not fetch images, so --pull {options.pull}"
             " has no effect",
-            hint="leave it out, or take one that does, such as --sandbox docker",
+            hint="leave it out, or use a provider that does, such as --sandbox docker",
         )
     return factory(allow_unisolated=options.allow_unisolated, pull=options.pull)
 
@@ -67,11 +67,11 @@ def load_agent(options: RunOptions) -> Agent:
 
 
 def _chosen(group: str, name: str, import_path: str | None) -> object:
-    """Return what the operator's import path names, else what is registered.
+    """Return the object of the operator's import path, else the registered one.
 
     Raises:
-        UsageError: It cannot be imported, or cannot be called.
-        UnknownProviderError: Nobody registers `name`.
+        UsageError: The object cannot be imported or called.
+        UnknownProviderError: `name` is not registered.
     """
     if import_path is None:
         return Registry().resolve(group, name)
@@ -98,7 +98,7 @@ def _imported_agent(path: str) -> Agent:
         made = cast("AgentFactory", made)()
     if not all(callable(getattr(made, name, None)) for name in ("needs", "connect")):
         raise UsageError(
-            f"{path!r} is no Agent", hint="name a class or a function that returns an Agent"
+            f"{path!r} is not an Agent", hint="name a class or a function that returns an Agent"
         )
     return cast("Agent", made)
 
@@ -106,7 +106,7 @@ def _imported_agent(path: str) -> Agent:
 def find_manifest(task: Task) -> Path | None:
     """Return the manifest of a task: its own, or that of the benchmark around it.
 
-    Only a task of our own format has one: what lies around others is not ours to read.
+    Only a task in BenchFlow's format has one; files around other tasks are not read.
     """
     if task.format != "benchflow":
         return None
@@ -115,7 +115,7 @@ def find_manifest(task: Task) -> Path | None:
 
 
 def load_environment(options: RunOptions, task: Task) -> EnvironmentFactory | None:
-    """Return the world that `task` is set in, or `None` for a bare sandbox."""
+    """Return the environment of `task`, or `None` for a task without one."""
     manifest = options.environment_manifest or find_manifest(task)
     name, path = task.config.environment.provider, options.environment_import_path
     if manifest is None and name is None and path is None:
@@ -128,8 +128,8 @@ def load_rewards(options: RunOptions, task: Task) -> list[Reward]:
     """Return the rewards that the operator or the task's `[verifier]` table names.
 
     Raises:
-        UsageError: Not exactly one of them is named `reward`.
-        UnknownProviderError: Nobody registers the verifier's type or protocol.
+        UsageError: Not exactly one reward is named `reward`.
+        UnknownProviderError: The verifier's type or protocol is not registered.
     """
     verifier, path = task.config.verifier, options.reward_import_path
     name = verifier.type

@@ -1,4 +1,4 @@
-"""What is checked before anything is started: that the parts of a run can work together."""
+"""Checks before a run starts: whether its parts can work together."""
 
 from os import environ
 from typing import TYPE_CHECKING
@@ -34,16 +34,16 @@ if TYPE_CHECKING:
     from benchflow_agent_acp import AgentDecl
 
 _SPOKEN = {"openai": "openai-chat", "vllm": "openai-chat", "anthropic": "anthropic"}
-"""The wire that each kind of upstream speaks; `same` speaks the agent's."""
+"""The protocol of each kind of upstream; `same` uses the agent's protocol."""
 
 
 def check_agent(options: RunOptions) -> None:
     """Refuse a run whose agent cannot work with its model endpoint or cannot be forked.
 
     Raises:
-        UsageError: The agent acts through a model, and there is no endpoint; the endpoint
-            speaks another wire, and nothing translates; the agent takes no tools, and is to be
-            given one; or questions are to be forked, and it asks none.
+        UsageError: The agent needs a model, and there is no endpoint; the endpoint has another
+            protocol, and nothing translates; the agent takes no tools, and should get one; or
+            questions should be forked, and the agent asks none.
     """
     agent = load_agent(options)
     if not isinstance(agent, AcpAgent):
@@ -54,14 +54,14 @@ def check_agent(options: RunOptions) -> None:
     if agent.asks_by_tool(role) and not tool:
         raise UsageError(
             f"agent {options.agent_name!r} takes no tools, so it cannot get the question tool",
-            hint="leave out --agent-env.BENCHFLOW_ASK_MCP, or take another agent",
+            hint="leave out --agent-env.BENCHFLOW_ASK_MCP, or use another agent",
         )
     if "ask-user" in (options.branch, options.branch_then) and not agent.asks(role):
         raise UsageError(
             f"agent {options.agent_name!r} asks no questions here, so nothing would be forked",
             hint="give it a question tool with --agent-env.BENCHFLOW_ASK_MCP 1"
             if tool
-            else "fork at a turn, with --branch group; or take an agent that asks",
+            else "fork at a turn, with --branch group; or use an agent that asks",
         )
 
 
@@ -164,7 +164,7 @@ async def check_endpoint(options: RunOptions) -> None:
     endpoint = options.endpoint()
     if endpoint is None:
         return
-    # Only a run with a model pays for an HTTP client.
+    # Only a run with a model needs the HTTP client, so the import is late.
     from .model_endpoint import reach  # noqa: PLC0415
 
     agent = load_agent(options)

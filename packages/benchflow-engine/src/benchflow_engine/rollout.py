@@ -34,7 +34,7 @@ from .secrets import recorded_options, secrets_of
 from .task_formats import runnable_task
 
 SLOT = "benchflow.slot"
-"""The label of the planned rollout of a job that a sandbox belongs to."""
+"""The label with the slot of a job to which a sandbox belongs."""
 Subscriber = Callable[[Event], None]
 
 
@@ -45,27 +45,27 @@ class RunResult:
     tree: RolloutTree
     record: RolloutRecord
     directory: Path | None
-    """Where its files are, when a directory was asked for."""
+    """The directory of its files, if one was requested."""
 
     @property
     def reward(self) -> float | None:
-        """V of the root: the return of a linear rollout; `None` when nothing was scored."""
+        """V of the root: the return of a rollout without forks; `None` if nothing was scored."""
         return self.record.reward
 
     @property
     def trajectories(self) -> list[Trajectory]:
-        """One per leaf."""
+        """One trajectory for each leaf."""
         return trajectories(self.tree)
 
 
 @dataclass(frozen=True, slots=True)
 class Continuation:
-    """Where a rollout goes on from, instead of from the task's start."""
+    """The start of a rollout that resumes, instead of the start of the task."""
 
     kept: Path
-    """The directory of a kept checkpoint."""
+    """The directory of a saved checkpoint."""
     prompt: str | None = None
-    """What comes next; `None` runs what the kept rollout had left."""
+    """The next prompt; `None` runs the remaining turns of the original rollout."""
 
     async def run(
         self,
@@ -77,7 +77,7 @@ class Continuation:
         directory: Path | None,
         subscribers: Sequence[Subscriber],
     ) -> RolloutTree:
-        """Go on; as the kernel's `continue_from`."""
+        """Resume; see the kernel's `continue_from`."""
         return await continue_from(
             self.kept,
             task,
@@ -102,7 +102,7 @@ async def run(
 
     `overrides` are fields of `RunOptions`, such as `agent="oracle"` or
     `branch="ask-user"`. With `jobs_dir`, the rollout's files are written below it.
-    A rollout that fails is a result whose tree says why; only bad input raises.
+    A failed rollout is a result whose tree says why; only bad input raises an error.
 
     Raises:
         BenchFlowError: The task, an option or the manifest is wrong.
@@ -146,7 +146,7 @@ async def run_in(
     """Run one rollout on a provider that the caller owns.
 
     Its sandboxes carry `labels`; the record has the one of the slot. With `continuation` it
-    goes on from a kept checkpoint. `prepare` may change the planes right before they are used.
+    resumes from a saved checkpoint. `prepare` may change the planes right before they are used.
     """
     rollout_id = new_rollout_id(task.id) if directory is None else directory.name
     given = labels or {}

@@ -38,7 +38,7 @@ def write_task(path: Path) -> list[str]:
     """Write the task to `path` and return the names of its files.
 
     Raises:
-        UsageError: `path` exists, or cannot be made.
+        UsageError: `path` exists, or cannot be created.
     """
     try:
         path.mkdir(parents=True)
@@ -47,7 +47,7 @@ def write_task(path: Path) -> list[str]:
             f"{str(path)!r} exists", hint="give the name of a new directory"
         ) from error
     except OSError as error:
-        raise UsageError(f"cannot make {str(path)!r}: {error}") from error
+        raise UsageError(f"cannot create {str(path)!r}: {error}") from error
     for name, text in _FILES.items():
         file = path / name
         file.parent.mkdir(exist_ok=True)

@@ -1,4 +1,4 @@
-"""Which words of an operator are secret, and what becomes of them in a record."""
+"""The operator's secrets, and how records leave them out."""
 
 import os
 from collections.abc import Iterable, Iterator
@@ -15,11 +15,10 @@ _PUBLIC_PREFIXES = ("BENCHFLOW_", "LC_")
 
 
 def secrets_of(options: RunOptions, public: Iterable[str] = ()) -> frozenset[str]:
-    """Return what may be in no record: the values of `--agent-env`, `--forward-env` and the key.
+    """Return the values that no record may have: of `--agent-env`, `--forward-env` and the key.
 
-    Variables that say nothing secret by their name are left out, and so is a value that is a
-    part of `public` or of the names of the agent, its model and its endpoint: a record without
-    those would say nothing.
+    Variables whose name is not that of a secret do not count. Nor does a value that is part of
+    `public` or of the names of the agent, its model and its endpoint: a record needs those.
     """
     told = (options.agent_name, options.model, options.user_model, options.base_url, *public)
     known = [each for each in told if each is not None]
@@ -39,14 +38,14 @@ def _values(options: RunOptions) -> Iterator[str]:
 
 
 def recorded_options(options: RunOptions, public: Iterable[str] = ()) -> dict[str, object]:
-    """Return the options as a record may hold them: names of variables without their secrets."""
+    """Return the options for a record: names of variables, without secret values."""
     found = Redactor(secrets_of(options, public))
     dumped = options.model_dump(mode="json")
     return {**dumped, "agent_env": found.value(dumped["agent_env"])}
 
 
 def with_secrets(options: RunOptions) -> RunOptions:
-    """Return recorded options with what was left out of them, from this process's variables.
+    """Return recorded options, completed with the secrets from this process's variables.
 
     Raises:
         UsageError: A variable of the agent is not set here.

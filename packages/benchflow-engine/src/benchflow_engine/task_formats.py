@@ -1,4 +1,4 @@
-"""Tasks of our own format and of others: who reads which."""
+"""Read tasks of BenchFlow's format and of other formats."""
 
 import logging
 from collections.abc import Iterator, Mapping, Sequence
@@ -34,9 +34,9 @@ class FoundTasks:
 
 
 def adapter_for(source: str, options: AdapterOptions = _NOTHING) -> tuple[str, TaskAdapter] | None:
-    """Return the adapter that claims `source`, by name; `None` when it may be ours.
+    """Return the name and the adapter for `source`; `None` if it may have BenchFlow's format.
 
-    `options` is what the operator allows tasks of other formats.
+    `options` states what the operator allows tasks of other formats.
     """
     registry = Registry()
     for name in registry.names(_GROUP):
@@ -49,18 +49,18 @@ def adapter_for(source: str, options: AdapterOptions = _NOTHING) -> tuple[str, T
 def runnable_tasks(
     source: str, *, dataset: str | None = None, options: AdapterOptions = _NOTHING
 ) -> FoundTasks:
-    """Return the tasks of a directory, git URL or registry.json, of whichever format.
+    """Return the tasks of a directory, git URL or registry.json, in any format.
 
-    A task of another format that cannot be run is among the refused ones; of our own
-    format, one that is malformed is an error.
+    A task of another format that cannot run is among the refused ones. A malformed task of
+    BenchFlow's format is an error.
 
     Raises:
-        TaskError: The source, or a task of our own format, is malformed.
-        UsageError: `dataset` names nothing, is needed to choose, or is not for this source.
+        TaskError: The source, or a task of BenchFlow's format, is malformed.
+        UsageError: `dataset` is unknown, missing, or not for this source.
     """
     own: TaskError | None = None
     if dataset is None:
-        # Ours first: adapters take their time to load.
+        # BenchFlow's format first: adapters take time to load.
         try:
             return FoundTasks(find_tasks(Path(source)))
         except TaskError as error:
@@ -74,7 +74,7 @@ def runnable_tasks(
 def listed_tasks(
     adapter: TaskAdapter, source: str, *, dataset: str | None = None
 ) -> Sequence[ListedTask]:
-    """Return what `adapter` lists, held to the lock beside imported ones.
+    """Return the listing of `adapter`, compared with the lock beside imported tasks.
 
     Raises:
         TaskError: The source, or the lock beside its tasks, is malformed.
@@ -94,11 +94,11 @@ def _held(task: ListedTask, locks: Mapping[Path, TaskLock | None]) -> ListedTask
 
 
 def runnable_task(source: str | Path, options: AdapterOptions = _NOTHING) -> Task:
-    """Return the one task of a directory, git URL or registry.json, of whichever format.
+    """Return the single task of a directory, git URL or registry.json, in any format.
 
     Raises:
-        TaskError: It is malformed, or cannot be run here.
-        UsageError: The source holds several.
+        TaskError: The task is malformed, or cannot run here.
+        UsageError: The source has several tasks.
     """
     try:
         return load_task(Path(source))
@@ -145,7 +145,7 @@ def _loaded(adapter: TaskAdapter, listed: Sequence[ListedTask]) -> FoundTasks:
 
 
 def loaded(adapter: TaskAdapter, listed: ListedTask) -> Task | ListedTask:
-    """Return the task that is listed, or `listed` with every reason why it cannot be run here."""
+    """Return the listed task, or `listed` with every reason why it cannot run here."""
     if not listed.ok:
         return listed
     try:
@@ -165,7 +165,7 @@ def _load(adapter: TaskAdapter, listed: ListedTask) -> Task:
 
 
 def _opened(task: Task) -> Iterator[str]:
-    """Yield what each container may do to paths of this machine."""
+    """Yield the access of each container to paths of this machine."""
     parts = task.parts
     named = {"main": parts.container, **{each.name: each for each in parts.services}}
     for name, options in named.items():

@@ -1,4 +1,4 @@
-"""Brings tasks of another format to a directory of one's own."""
+"""Copy tasks of another format into a local directory."""
 
 import re
 import shutil
@@ -15,7 +15,7 @@ from benchflow_engine.task_lock import NAME, LockedTask, TaskLock, read_lock
 
 @dataclass(frozen=True, slots=True)
 class Imported:
-    """What was brought, by folder, and what could not be."""
+    """The imported tasks, by folder, and the refused ones."""
 
     tasks: dict[str, LockedTask]
     refused: Sequence[ListedTask]
@@ -24,21 +24,22 @@ class Imported:
 def import_tasks(
     source: str, directory: Path, *, dataset: str | None = None, overwrite: bool = False
 ) -> Imported:
-    """Copy the tasks of `source` below `directory`, as they are, and lock their digests.
+    """Copy the tasks of `source` below `directory`, unchanged, and lock their digests.
 
-    A task comes whole or not at all; one that cannot be read, or cannot be copied so that
-    it stays the same, is among the refused. One that this machine cannot run is brought
-    too. Tasks that were imported before stay locked.
+    A task is copied completely or not at all. A task that cannot be read, or whose copy would
+    differ, is among the refused ones. A task that this machine cannot run is copied too.
+    Tasks that were imported before stay locked.
 
     Raises:
         TaskError: The source, or an earlier lock, is malformed.
-        UsageError: No adapter knows the source, or a folder is there already.
+        UsageError: No adapter knows the source, or a folder exists already.
         StoreError: The directory cannot be written.
     """
     found = adapter_for(source)
     if found is None:
         raise UsageError(
-            f"{source!r} holds no tasks of another format", hint="tasks of ours are just copied"
+            f"{source!r} holds no tasks of another format",
+            hint="copy BenchFlow's own tasks directly",
         )
     adapter = found[1]
     listed = adapter.list_tasks(source, dataset=dataset)
@@ -69,33 +70,33 @@ def import_tasks(
 def _folders(
     listed: Sequence[ListedTask], directory: Path, *, overwrite: bool
 ) -> dict[str, ListedTask]:
-    """Return each task that can be read by the folder that it gets."""
+    """Return each readable task, by the name of its new folder."""
     taken: dict[str, ListedTask] = {}
     for task in listed:
         if task.digest is None or task.path is None:
             continue
         folder = re.sub(r"[^A-Za-z0-9._-]+", "__", task.name).lstrip(".-") or "task"
         if folder in taken:
-            raise UsageError(f"two tasks would be brought as {folder!r}", hint="rename one")
+            raise UsageError(f"two tasks would get the folder {folder!r}", hint="rename one")
         if (directory / folder).exists() and not overwrite:
             raise UsageError(
-                f"{str(directory / folder)!r} is there already", hint="replace it with --overwrite"
+                f"{str(directory / folder)!r} exists already", hint="replace it with --overwrite"
             )
         taken[folder] = task
     return taken
 
 
 def _bring(adapter: TaskAdapter, task: ListedTask, target: Path) -> ListedTask | None:
-    """Copy one task; return it as refused when it cannot be copied as it is."""
-    assert task.path is not None, "only tasks with a directory are brought"
+    """Copy one task; return it as refused if it cannot be copied unchanged."""
+    assert task.path is not None, "only tasks with a directory can be imported"
     stage = Path(mkdtemp(prefix=".import-", dir=target.parent))
-    # An old task is named by its folder, and so is its copy while it is looked at.
+    # A task without a name is named by its folder, so its copy has the same folder name.
     copy = stage / target.name
     try:
         shutil.copytree(task.path, copy, symlinks=True, ignore=shutil.ignore_patterns(".git"))
         same = [each.digest for each in adapter.list_tasks(str(copy))] == [task.digest]
         if not same:
-            return _refused(task, "its copy would be another task: it links to something outside")
+            return _refused(task, "its copy would be another task: it has a link to the outside")
         if target.exists():
             shutil.rmtree(target)
         copy.rename(target)

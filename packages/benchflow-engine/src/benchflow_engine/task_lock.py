@@ -1,4 +1,4 @@
-"""`tasks.lock.json`: where imported tasks came from, and what they were."""
+"""`tasks.lock.json`: the sources and digests of imported tasks."""
 
 import json
 import logging
@@ -18,31 +18,31 @@ class LockedTask(Model):
     """One imported task."""
 
     name: str
-    """Its name at the source."""
+    """The name of the task at the source."""
     format: str
     digest: str
 
 
 class TaskLock(Model):
-    """What `bench tasks import` wrote beside the tasks."""
+    """The file that `bench tasks import` writes beside the tasks."""
 
     schema_version: Literal["1.0"] = "1.0"
     source: str
     dataset: str | None = None
     tasks: Mapping[str, LockedTask]
-    """By folder."""
+    """The imported tasks, by folder."""
 
     def write(self, directory: Path) -> None:
         """Write the lock of the tasks below `directory`."""
         write_text(directory / NAME, self.model_dump_json(indent=2) + "\n")
 
     def held(self, task: ListedTask) -> ListedTask:
-        """Return `task`, refused when it is not the one that was imported."""
+        """Return `task`; refuse it if it differs from the imported one."""
         locked = None if task.path is None else self.tasks.get(task.path.name)
         if locked is None or task.digest in {None, locked.digest}:
             return task
         wrong = TaskRefusal(
-            reason=f"it was changed since it was imported: {locked.digest} was locked",
+            reason=f"it was changed after its import: {locked.digest} was locked",
             where=str(task.path),
             hint="import it again with --overwrite, or remove it from tasks.lock.json",
         )
@@ -50,7 +50,7 @@ class TaskLock(Model):
 
 
 def _is_foreign(data: bytes) -> bool:
-    """Whether a file is whole JSON and not of our schema; what is cut short may be ours."""
+    """Return whether a file is complete JSON of another schema."""
     try:
         found: object = json.loads(data)
     except (ValueError, RecursionError):
@@ -62,19 +62,19 @@ def _is_foreign(data: bytes) -> bool:
 
 
 def read_lock(directory: Path) -> TaskLock | None:
-    """Return the lock of the tasks below `directory`; `None` where there is none of ours.
+    """Return the lock of the tasks below `directory`; `None` without a lock of BenchFlow.
 
-    Another tool's file of that name, or one of a schema that is not known, holds no task to
-    anything; the log says so.
+    A file of that name by another tool, or with an unknown schema, locks no task; a warning is
+    logged.
 
     Raises:
-        TaskError: It is damaged.
+        TaskError: The lock is damaged.
     """
     path = directory / NAME
     try:
         data = path.read_bytes()
         if _is_foreign(data):
-            _log.warning("%s is not a lock of BenchFlow 1.0: tasks are not held to it", path)
+            _log.warning("%s is not a lock of BenchFlow 1.0: tasks are not compared with it", path)
             return None
         return TaskLock.model_validate_json(data)
     except (FileNotFoundError, NotADirectoryError):

@@ -1,4 +1,4 @@
-"""A Job: many rollouts, run together and summed up."""
+"""A Job: many rollouts that run together, and their report."""
 
 from .options import JobOptions
 from .report import JobReport, read_job, summarise

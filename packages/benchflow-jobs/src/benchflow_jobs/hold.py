@@ -1,4 +1,4 @@
-"""A job is run by one process at a time."""
+"""Lock a job: only one process runs it at a time."""
 
 import fcntl
 from collections.abc import Generator
@@ -10,10 +10,10 @@ from benchflow_store import new_job_name
 
 
 def new_directory(jobs_dir: Path) -> Path:
-    """Make the directory of a job without a name, which no other has: `NAME`, else `NAME-2`...
+    """Create the directory of a job without a name: `NAME`, else `NAME-2` and so on.
 
     Raises:
-        StoreError: It cannot be made.
+        StoreError: The directory cannot be created.
     """
     name, number = new_job_name(), 1
     while True:
@@ -30,11 +30,11 @@ def new_directory(jobs_dir: Path) -> Path:
 
 @contextmanager
 def held(directory: Path) -> Generator[None]:
-    """Make the directory of a job, and hold it. The hold ends with the process at the latest.
+    """Create the directory of a job, and lock it. The lock ends with the process at the latest.
 
     Raises:
-        UsageError: Another process holds it.
-        StoreError: It cannot be made or locked.
+        UsageError: Another process runs the job.
+        StoreError: The directory cannot be created or locked.
     """
     try:
         directory.mkdir(parents=True, exist_ok=True)
@@ -58,4 +58,4 @@ def held(directory: Path) -> Generator[None]:
 
 
 def _cannot_be_made(directory: Path, error: OSError) -> StoreError:
-    return StoreError(f"cannot make job directory {str(directory)!r}: {error}")
+    return StoreError(f"cannot create job directory {str(directory)!r}: {error}")

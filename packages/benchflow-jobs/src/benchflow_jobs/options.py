@@ -1,4 +1,4 @@
-"""JobOptions: which rollouts a job is made of."""
+"""JobOptions: the rollouts of a job."""
 
 import re
 from fnmatch import fnmatch
@@ -11,7 +11,7 @@ from pydantic import Field, field_validator
 
 
 class JobOptions(Model):
-    """A plan: tasks x repeats, with one set of run options."""
+    """The plan of a job: tasks x repeats, with one set of run options."""
 
     tasks_dir: str | Path
     """A task, a directory of tasks, the URL of a git repository or a registry.json."""
@@ -44,7 +44,7 @@ class JobOptions(Model):
 
         Raises:
             TaskError: The source is malformed, or a task of our own format.
-            UsageError: Nothing was found to run or to refuse.
+            UsageError: There is no task, neither to run nor refused.
         """
         found = runnable_tasks(
             str(self.tasks_dir), dataset=self.dataset, options=self.run.adapter_options()
@@ -80,7 +80,7 @@ class Slot(Model):
 
 
 class Planned(Model):
-    """What a job is about to do, and what it will not do."""
+    """The planned rollouts of a job, and the refused tasks."""
 
     slots: tuple[Slot, ...]
     refused: tuple[ListedTask, ...] = ()

@@ -1,4 +1,4 @@
-"""`job.json`: what a job was planned to be, so that it is resumed as the same job."""
+"""`job.json`: the plan of a job, so that a resume runs the same job."""
 
 from collections.abc import Mapping
 from pathlib import Path
@@ -21,7 +21,7 @@ class JobPlan(Model):
 
     @classmethod
     def of(cls, planned: Planned, options: JobOptions) -> "JobPlan":
-        """Return the plan of a job that is about to run."""
+        """Return the plan of a new job."""
         return cls(
             slots={slot.id: slot.task.digest for slot in planned.slots},
             options=recorded_options(options.run, (slot.task.id for slot in planned.slots)),
@@ -44,11 +44,10 @@ def read_plan(directory: Path) -> JobPlan | None:
 
 
 def settle_plan(directory: Path, plan: JobPlan) -> None:
-    """Write the plan of a new job, or hold a resumed one to the plan it has.
+    """Write the plan of a new job, or compare a resumed job with its plan.
 
     Raises:
-        UsageError: The job was planned with other tasks or other options, or by a version that
-            has others.
+        UsageError: The job was planned with other tasks or options, or by another version.
         StoreError: The plan on disk is damaged.
     """
     path = directory / "job.json"

@@ -1,4 +1,4 @@
-"""Go on from a kept checkpoint of a finished rollout, with something changed."""
+"""Resume from a saved checkpoint of a finished rollout, with changes."""
 
 import asyncio
 from collections.abc import Mapping, Sequence
@@ -24,14 +24,14 @@ from .run_inputs import RunInputs
 
 @dataclass(frozen=True, slots=True)
 class Change:
-    """What a continuation does not share with the rollout that it goes on from."""
+    """The changes of a continuation, compared with the original rollout."""
 
     options: Mapping[str, Any] = field(default_factory=dict[str, Any])
     """Fields of `RunOptions`: another agent, model, skill set or branch policy."""
     prompt: str | None = None
-    """Takes the place of what was left to run."""
+    """One prompt instead of the remaining turns."""
     faults: Sequence[str] = ()
-    """Shell commands that root runs in the world right before its agent goes on."""
+    """Shell commands that root runs in the world right before its agent continues."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,7 +42,7 @@ class BranchOutcome:
 
     @property
     def value(self) -> Value | None:
-        """V of the node that was gone on from, over the continuations that were scored."""
+        """V of the original node, over the scored continuations."""
         root = RolloutNode(id="node")
         root.children = [result.tree.root for result in self.results]
         return value_of(root)
@@ -59,12 +59,12 @@ async def branch_rollout(
     subscribers: Sequence[Subscriber] = (),
     trust: bool = False,
 ) -> BranchOutcome:
-    """Run `n` rollouts from the kept checkpoint in the directory `kept`.
+    """Run `n` rollouts from the saved checkpoint in the directory `kept`.
 
-    Each is a rollout of its own, whose record names the rollout and node that it goes on
-    from. What `change` does not name is as it was; continuations do not fork unless it says
-    so. One that fails is a result without a reward, and in no mean. A checkpoint that this
-    user's runs have not kept is refused without `trust`.
+    Each is a separate rollout, whose record names the original rollout and node. Options that
+    `change` does not name are unchanged, except that continuations fork only if `change` says
+    so. A failed continuation has no reward and does not count in the mean. A checkpoint that
+    was not saved by this user's runs is refused without `trust`.
 
     Raises:
         BenchFlowError: The checkpoint, an option or the task is wrong; nothing has run.
@@ -100,7 +100,7 @@ async def branch_rollout(
 
 
 def _options(inputs: RunInputs, change: Change) -> RunOptions:
-    """Return what the continuations run with; they fork as the rollout did only when asked to."""
+    """Return the options of the continuations. They fork only if `change` says so."""
     forks = change.options.get("branch") is not None
     fresh = {"branch_then": None} if forks else unforked(inputs.options)
     was = {**inputs.options.model_dump(), **fresh, "keep": "none"}
@@ -108,12 +108,12 @@ def _options(inputs: RunInputs, change: Change) -> RunOptions:
 
 
 def _check_skills(kept: CheckpointManifest, options: RunOptions, change: Change) -> None:
-    """Refuse skills for a process that has read its own long ago."""
+    """Refuse new skills for a live process, which has read its skills already."""
     held = [each for each in kept.sessions if each.carry is not None]
     if "skills_dir" in change.options and any(each.agent == options.agent_name for each in held):
         raise UsageError(
             f"the live process of agent {options.agent_name!r} was started with its skills",
-            hint="go on from a checkpoint of session files, or with another agent",
+            hint="resume from a checkpoint of session files, or with another agent",
         )
 
 

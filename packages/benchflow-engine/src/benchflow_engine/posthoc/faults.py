@@ -1,4 +1,4 @@
-"""An environment fault, put into a world right before its agent goes on: an ablation."""
+"""Inject a fault into a world right before its agent continues: an ablation."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -17,10 +17,10 @@ from benchflow_contracts import (
 
 
 class FaultyWorld:
-    """An Agent whose world is broken first: each command runs as root in its sandbox.
+    """An Agent whose world gets a fault first: each command runs as root in its sandbox.
 
-    The checkpoint's checks come before, so that the world is known to be the kept one; what
-    the agent meets then is that world with the fault.
+    The checks of the checkpoint run before, so the agent gets exactly the saved world plus the
+    fault.
     """
 
     def __init__(self, agent: Agent, commands: Sequence[str]) -> None:
@@ -33,11 +33,11 @@ class FaultyWorld:
         return self._agent.name
 
     def capabilities(self) -> AgentCapabilities:
-        """Return the agent's."""
+        """Return the value of the agent."""
         return self._agent.capabilities()
 
     async def needs(self, role: Role) -> AgentNeeds:
-        """Return the agent's."""
+        """Return the value of the agent."""
         return await self._agent.needs(role)
 
     async def connect(
@@ -48,7 +48,7 @@ class FaultyWorld:
         resume: SessionSnapshot | None = None,
         log_dir: Path | None = None,
     ) -> Session:
-        """Break the world, then start the agent."""
+        """Inject the fault, then start the agent."""
         await self._break(sandbox)
         return await self._agent.connect(sandbox, role, resume=resume, log_dir=log_dir)
 
@@ -60,7 +60,7 @@ class FaultyWorld:
         *,
         log_dir: Path | None = None,
     ) -> Session:
-        """Break the world, then go on with the agent."""
+        """Inject the fault, then resume the agent."""
         await self._break(sandbox)
         return await self._agent.attach(sandbox, role, state, log_dir=log_dir)
 

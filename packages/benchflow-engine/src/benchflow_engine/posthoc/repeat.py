@@ -1,4 +1,4 @@
-"""Run a finished trajectory once more, from its record, and see whether it is the same."""
+"""Run a finished trajectory again from its record, and compare both."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -33,21 +33,21 @@ from .run_inputs import RunInputs
 
 @dataclass(frozen=True, slots=True)
 class RepeatReport:
-    """What came of repeating a trajectory."""
+    """The result of repeating a trajectory."""
 
     result: RunResult
     steps: int
     """Steps of the recorded trajectory."""
     same_steps: int
-    """How many steps from the start are the same: words, tool calls and their results."""
+    """The number of equal steps from the start: messages, tool calls and their results."""
     reward: float | None
-    """The recorded one."""
+    """The recorded reward."""
     replayed_calls: int
     """Model calls that were answered from the record."""
 
     @property
     def same(self) -> bool:
-        """Whether steps and reward are those of the record."""
+        """Whether the steps and the reward equal the record."""
         return (
             self.same_steps == self.steps == len(self.result.tree.leaves[0].steps)
             and self.reward == self.result.reward
@@ -61,20 +61,19 @@ async def repeat_rollout(
     jobs_dir: Path | None = None,
     subscribers: Sequence[Subscriber] = (),
 ) -> RepeatReport:
-    """Run the trajectory that ends in `leaf` again, in a fresh world.
+    """Run the trajectory that ends in `leaf` again, in a new world.
 
-    Its recorded model calls answer the agent in their order, the recorded answers its
-    questions, and the recorded prompts follow. An agent that sends another request is refused
-    by the gateway, and one that asks something else ends the rollout unscored: neither is
-    taken for a repetition.
+    The agent gets the recorded model responses, answers and prompts, in their order. The
+    gateway refuses another model request, and another question ends the rollout unscored:
+    neither counts as a repetition.
 
     Raises:
         BenchFlowError: The record, an option or the task is wrong; nothing has run.
     """
     if inputs.stored.tree.status == "running":
         raise UsageError(
-            f"rollout {inputs.stored.tree.rollout_id!r} was cut short: its trajectory has no end",
-            hint="`bench rollout branch` goes on from what it kept",
+            f"rollout {inputs.stored.tree.rollout_id!r} was interrupted: its trajectory has no end",
+            hint="`bench rollout branch` resumes from its saved checkpoints",
         )
     fresh = {**unforked(inputs.options), "keep": "none"}
     options = with_secrets(inputs.options.model_copy(update=fresh))
@@ -105,7 +104,7 @@ def _recorded(planes: Planes, *, leaf: RolloutNode, calls: Sequence[ModelCall]) 
 
 
 class TapeGateway:
-    """A gateway whose routes begin with the calls of a record."""
+    """A gateway whose routes first replay the calls of a record."""
 
     def __init__(self, gateway: ModelGateway, calls: Sequence[ModelCall]) -> None:
         self._gateway = gateway
@@ -120,7 +119,7 @@ class TapeGateway:
         replay: Sequence[ModelCall] = (),
         budget: CallBudget | None = None,
     ) -> ModelRoute:
-        """Open a route; the record comes before `replay`."""
+        """Open a route. The calls of the record come before `replay`."""
         calls = (*self._calls, *replay)
         return await self._gateway.open(
             rollout_id, node, upstream=upstream, replay=calls, budget=budget
@@ -132,7 +131,7 @@ class TapeGateway:
 
 
 class RecordedUser:
-    """A user who says what the record's user said, in that order."""
+    """A user that repeats the answers and prompts of the record, in order."""
 
     def __init__(self, steps: Sequence[Step]) -> None:
         asks = [step.ask for step in steps if step.ask is not None]
@@ -144,11 +143,11 @@ class RecordedUser:
         """Return the recorded answer.
 
         Raises:
-            EnvironmentError_: It is another question than the one on record.
+            EnvironmentError_: The question differs from the recorded one.
         """
         del steps
         if not self._exchanges:
-            raise EnvironmentError_("the agent asks more than the record holds answers to")
+            raise EnvironmentError_("the agent asks more questions than the record has answers")
         recorded, answer = self._exchanges.pop(0)
         if [q.text for q in recorded.questions] != [q.text for q in ask.questions]:
             raise EnvironmentError_(
@@ -163,7 +162,7 @@ class RecordedUser:
         return self._prompts[done] if done < len(self._prompts) else None
 
     async def aclose(self) -> None:
-        """Hold nothing, release nothing."""
+        """Do nothing: there is nothing to release."""
 
 
 def _same(recorded: Sequence[Step], repeated: Sequence[Step]) -> int:
@@ -177,7 +176,7 @@ def _same(recorded: Sequence[Step], repeated: Sequence[Step]) -> int:
 
 
 def _content(step: Step) -> tuple[object, ...]:
-    """Return what a step says and does; ids and times are each run's own."""
+    """Return the content of a step without ids and times, which differ in each run."""
     calls = [(call.name, call.title, call.raw_input) for call in step.tool_calls]
     seen = [(seen.status, seen.content) for seen in step.observations]
     asked = None if step.ask is None else [question.text for question in step.ask.questions]

@@ -1,4 +1,4 @@
-"""What a stored rollout needs to run again: its task and its options."""
+"""The inputs of a stored rollout, to run it again: its task and its options."""
 
 from dataclasses import dataclass
 from pathlib import Path
@@ -13,7 +13,7 @@ from benchflow_engine.task_formats import runnable_task
 
 @dataclass(frozen=True, slots=True)
 class RunInputs:
-    """A stored rollout, and what it was run with."""
+    """A stored rollout with its task and options."""
 
     stored: StoredRollout
     task: Task
@@ -29,7 +29,7 @@ class RunInputs:
         Raises:
             StoreError: A file of the rollout is missing or damaged.
             TaskError: The task cannot be loaded.
-            UsageError: The task was changed since, or the rollout is not this user's.
+            UsageError: The task has changed, or another user ran the rollout.
         """
         stored = StoredRollout(directory)
         config = stored.config
@@ -39,12 +39,12 @@ class RunInputs:
             raise StoreError(
                 f"cannot read the rollout's options: {error}",
                 where=str(config.path),
-                hint="only a rollout that `bench` has run has options",
+                hint="only a rollout of `bench` has options",
             ) from error
         if not (trust or config.is_own):
             raise UsageError(
                 f"{str(directory)!r} was not run by this user here, or was changed since",
-                hint=f"read {str(config.path)!r}: it says what will run; then give --trust",
+                hint=f"read {str(config.path)!r}: it names what will run; then give --trust",
             )
         task = runnable_task(config.task_path, options.adapter_options())
         if task.digest != config.task_digest:
