@@ -1,6 +1,7 @@
 import asyncio
 import io
 import json
+import queue
 import threading
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
@@ -189,6 +190,65 @@ def test_a_question_that_waits_for_a_person_can_be_cancelled():
 
     asyncio.run(main())
     terminal.release.set()
+
+
+class Typed(io.StringIO):
+    """A terminal whose lines come one by one, by `type`."""
+
+    def __init__(self):
+        super().__init__()
+        self.asked, self.lines = queue.Queue(), queue.Queue()
+
+    def readline(self, *_):
+        self.asked.put(True)
+        return self.lines.get(timeout=30)
+
+
+class Shown(io.StringIO):
+    """What a person sees, with an event for the first prompt."""
+
+    def __init__(self):
+        super().__init__()
+        self.prompted = threading.Event()
+
+    def write(self, text):
+        if "Answer with" in text:
+            self.prompted.set()
+        return super().write(text)
+
+
+def test_the_line_after_a_cancelled_question_answers_the_next_one_also_of_another_user():
+    terminal, shown = Typed(), Shown()
+
+    async def main():
+        async with asyncio.TaskGroup() as group:
+            first = group.create_task(HumanUser(terminal, Shown()).answer(ask(DAY), []))
+            await asyncio.to_thread(terminal.asked.get, timeout=30)
+            first.cancel()
+        async with asyncio.TaskGroup() as group:
+            second = group.create_task(HumanUser(terminal, shown).answer(ask(DAY), []))
+            await asyncio.to_thread(shown.prompted.wait, 30)
+            terminal.lines.put("2\n")
+        return second.result()
+
+    assert asyncio.run(main()).selected == {"q1": ("o2",)}
+
+
+def test_users_of_one_terminal_ask_one_after_another():
+    terminal, shown = Typed(), Shown()
+
+    async def main():
+        async with asyncio.TaskGroup() as group:
+            users = [HumanUser(terminal, shown) for _ in range(2)]
+            tasks = [group.create_task(user.answer(ask(DAY), [])) for user in users]
+            await asyncio.to_thread(terminal.asked.get, timeout=30)
+            assert shown.getvalue().count("The agent asks") == 1
+            terminal.lines.put("1\n")
+            await asyncio.to_thread(terminal.asked.get, timeout=30)
+            terminal.lines.put("2\n")
+        return [task.result().selected["q1"] for task in tasks]
+
+    assert asyncio.run(main()) == [("o1",), ("o2",)]
 
 
 def test_a_persons_follow_up_or_nothing():

@@ -2,34 +2,35 @@
 
 import asyncio
 import sys
+import threading
 from collections.abc import Sequence
+from contextlib import suppress
 from typing import TextIO
+from weakref import WeakKeyDictionary
 
 from benchflow_contracts import Answer, Ask, Question, Step
-
-from .daemon import call_in_daemon
 
 
 class HumanUser:
     """Shows each question on `output` and reads the reply from `input_`.
 
     After invalid input the question is repeated; the end of the input cancels the Ask.
-    Control characters of the agent are escaped, never sent to the terminal. If a waiting
-    question is cancelled, its reader continues: the next typed line answers the next
-    question.
+    Control characters of the agent are escaped, never sent to the terminal. Users of one
+    input, such as those of a fork's children, ask one after another. A line that is typed while
+    no question waits is dropped.
     """
 
     def __init__(self, input_: TextIO | None = None, output: TextIO | None = None) -> None:
         self._input = input_ or sys.stdin
+        self._lines = _READERS.setdefault(self._input, _LineReader())
         self._output = output or sys.stderr
-        self._turn = asyncio.Lock()
 
     async def answer(self, ask: Ask, steps: Sequence[Step]) -> Answer:
         """Show every question of `ask` to the person, one Ask at a time."""
         del steps
         selected: dict[str, tuple[str, ...]] = {}
         text: dict[str, str] = {}
-        async with self._turn:
+        async with self._lines.turn():
             for question in ask.questions:
                 reply = await self._ask(question, ask.kind)
                 if reply is None:
@@ -42,7 +43,7 @@ class HumanUser:
 
     async def nudge(self, steps: Sequence[Step]) -> str | None:
         """Read a follow-up prompt; an empty line or the end of the input stops."""
-        async with self._turn:
+        async with self._lines.turn():
             said = _printable(steps[-1].message) if steps else ""
             self._say(f"\nThe agent ended its turn. {said}\nFollow-up (empty to stop): ")
             line = await self._read()
@@ -67,12 +68,75 @@ class HumanUser:
             self._say("That is not one of the answers.\n")
 
     async def _read(self) -> str | None:
-        line = await call_in_daemon(self._input.readline)
+        line = await self._lines.read(self._input)
         return line.strip() if line else None
 
     def _say(self, text: str) -> None:
         self._output.write(text)
         self._output.flush()
+
+
+class _LineReader:
+    """Reads the lines of one input for one waiting question at a time.
+
+    A read cannot be interrupted. The thread of a cancelled question continues to read, and its
+    line goes to the question that waits then.
+    """
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._waiting: asyncio.Future[str] | None = None
+        self._is_reading = False
+        self._turns: WeakKeyDictionary[asyncio.AbstractEventLoop, asyncio.Lock] = (
+            WeakKeyDictionary()
+        )
+
+    def turn(self) -> asyncio.Lock:
+        """Return the lock that a question holds while it uses the input."""
+        return self._turns.setdefault(asyncio.get_running_loop(), asyncio.Lock())
+
+    async def read(self, stream: TextIO) -> str:
+        """Return the next line of `stream`, or "" at its end."""
+        future: asyncio.Future[str] = asyncio.get_running_loop().create_future()
+        with self._lock:
+            self._waiting = future
+            starts, self._is_reading = not self._is_reading, True
+        if starts:
+            threading.Thread(
+                target=self._run, args=(stream,), name="benchflow-user", daemon=True
+            ).start()
+        try:
+            return await future
+        finally:
+            with self._lock:
+                if self._waiting is future:
+                    self._waiting = None
+
+    def _run(self, stream: TextIO) -> None:
+        line, failure = "", None
+        try:
+            line = stream.readline()
+        except Exception as error:  # noqa: BLE001 - raised by `read`
+            failure = error
+        with self._lock:
+            self._is_reading = False
+            future, self._waiting = self._waiting, None
+        if future is not None:
+            with suppress(RuntimeError):  # the loop was closed meanwhile
+                future.get_loop().call_soon_threadsafe(_deliver, future, line, failure)
+
+
+_READERS: WeakKeyDictionary[TextIO, _LineReader] = WeakKeyDictionary()
+"""The reader of each input, shared by its users."""
+
+
+def _deliver(future: "asyncio.Future[str]", line: str, failure: Exception | None) -> None:
+    if future.done():
+        return
+    if failure is None:
+        future.set_result(line)
+    else:
+        future.set_exception(failure)
 
 
 def _prompt(question: Question) -> str:
