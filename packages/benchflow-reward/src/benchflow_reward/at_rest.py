@@ -1,4 +1,4 @@
-"""A sandbox in which nothing runs while it is read."""
+"""Stop all processes of a sandbox while its files are read."""
 
 from collections.abc import AsyncGenerator
 from contextlib import AsyncExitStack, asynccontextmanager
@@ -8,9 +8,9 @@ from benchflow_contracts import Sandbox, SandboxUnsupportedError, SupportsKillAl
 
 @asynccontextmanager
 async def at_rest(sandbox: Sandbox, *, may_kill: bool) -> AsyncGenerator[None]:
-    """Freeze the sandbox for the block; where that is not possible, kill its processes first.
+    """Freeze the sandbox for the block, or kill its processes first if it cannot be frozen.
 
-    With `may_kill` false its processes are needed later, such as services of a next step.
+    With `may_kill` false, the processes are needed later, such as services of a next step.
 
     Raises:
         SandboxUnsupportedError: The sandbox cannot be frozen, nor can or may its processes be

@@ -1,4 +1,4 @@
-"""Files out of the agent's box, which is hostile."""
+"""Copy files out of the agent's sandbox, which is hostile."""
 
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
@@ -23,20 +23,20 @@ MAX_BYTES = 256 * 1024 * 1024
 Outcome = Literal["copied", "absent", "refused"]
 
 _EXISTS_SEC = 60
-"""Much more than a busy host takes: a sandbox that needs longer does not answer."""
+"""A sandbox that needs longer does not respond: a busy host needs much less."""
 _EXISTS = '[ -e "$1" ] || [ -L "$1" ]'
 
 
 @dataclass(frozen=True, slots=True)
 class Collected:
-    """One path of the box: a private copy on the host, or why there is none."""
+    """A path of the sandbox: its private copy on the host, or the reason for none."""
 
     path: str
     outcome: Outcome
     local: Path | None = None
     reason: str = ""
     service: str = ""
-    """The service that it was copied from; empty for the agent's own box."""
+    """The service that it was copied from; empty for the agent's own sandbox."""
 
 
 async def collect(
@@ -49,17 +49,17 @@ async def collect(
     may_kill: bool = False,
     meanwhile: Callable[[], Awaitable[None]] | None = None,
 ) -> list[Collected]:
-    """Copy `paths` to `into/0`, `into/1`, ... from one instant of the box.
+    """Copy `paths` to `into/0`, `into/1`, ... from one instant of the sandbox.
 
     A path that is not there is `absent`; one that holds a link, a device, a pipe
     or more than `max_bytes` is `refused` as a whole. Both are the agent's doing and no fault:
-    nothing in the box can raise an error from here. With `leave_out`, a tree is copied without
-    what is no file or directory, nothing is run in the box, and what cannot be copied is
-    `absent`. `meanwhile` is called at the same instant of the box. With `may_kill`, a box that
+    nothing in the sandbox can raise an error from here. With `leave_out`, a tree is copied without
+    what is no file or directory, nothing is run in the sandbox, and what cannot be copied is
+    `absent`. `meanwhile` is called at the same instant. With `may_kill`, a sandbox that
     cannot be frozen loses its processes.
 
     Raises:
-        RewardError: The transfer itself broke, or the box is gone.
+        RewardError: The transfer itself broke, or the sandbox is gone.
         HostError: The host could not copy.
     """
     taken: list[Collected] = []
@@ -108,7 +108,7 @@ async def collect_beside(sandbox: Sandbox, artifact: Artifact, local: Path) -> C
 
 async def _exists(sandbox: Sandbox, path: str) -> bool:
     # Only after a failed download, and only to tell "not there" from "not fit":
-    # a box that lies here gains nothing, and a dead one answers nothing.
+    # a sandbox that lies here gains nothing, and a dead one answers nothing.
     try:
         probe = await sandbox.exec(
             ["/bin/sh", "-c", _EXISTS, "sh", path], user="root", cwd="/", timeout=_EXISTS_SEC

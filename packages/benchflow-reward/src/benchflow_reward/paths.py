@@ -1,4 +1,4 @@
-"""Paths inside a box, as a task may write them."""
+"""Paths inside a sandbox, as a task may write them."""
 
 from pathlib import PurePosixPath
 

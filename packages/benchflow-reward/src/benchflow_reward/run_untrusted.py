@@ -1,7 +1,7 @@
 """Run code that the agent wrote, from a test, without trusting it.
 
 This one file (standard library only, CPython >= 3.10) lies at
-`/tests-tools/run_untrusted.py` of a grading box when the task declares
+`/tests-tools/run_untrusted.py` of a grading sandbox when the task declares
 `[verifier] executes_artifacts = true`. In a test, started as root:
 
     import sys

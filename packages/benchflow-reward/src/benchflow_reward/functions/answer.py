@@ -1,4 +1,4 @@
-"""The answer that a function judges: the last message, or a file of the box."""
+"""The answer that a function judges: the last message, or a file of the sandbox."""
 
 import asyncio
 import tempfile
@@ -41,7 +41,7 @@ class Answer:
 async def read_answer(
     node: RolloutNode, evidence: Evidence, file: str | None, reward: str
 ) -> Answer:
-    """Return the text of `file` in the agent's box, or else the last message.
+    """Return the text of `file` in the agent's sandbox, or else the last message.
 
     A missing or refused file is an answer without data: the agent's doing, so a
     verdict. The last message is the last non-empty one of the path.

@@ -12,7 +12,7 @@ from .answer import read_answer
 class ExactMatch:
     """1 when the answer equals `expected`, else 0. Output space, terminal.
 
-    The answer is `file` in the agent's box, or else the agent's last message.
+    The answer is `file` in the agent's sandbox, or else the agent's last message.
     """
 
     expected: str

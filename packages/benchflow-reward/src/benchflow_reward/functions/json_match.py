@@ -15,7 +15,7 @@ from .answer import read_answer
 class JsonMatch:
     """1 when the answer is JSON that equals `expected`, else 0. Output space.
 
-    The answer is `file` in the agent's box, or else the agent's last message; it
+    The answer is `file` in the agent's sandbox, or else the agent's last message; it
     is read by the strict parser. With `pointer` (RFC 6901) only the value there
     counts. With `subset`, objects may hold more keys than `expected`.
     """

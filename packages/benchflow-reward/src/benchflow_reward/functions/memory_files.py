@@ -25,7 +25,7 @@ MAX_MEMORY_BYTES = 4 * 1024 * 1024
 class MemoryFiles:
     """1 when the agent's memory holds what it should, else 0. Memory space.
 
-    `directory` is a memory or skills directory inside the agent's box. At least
+    `directory` is a memory or skills directory inside the agent's sandbox. At least
     one file below it fits the glob `files` and, when given, contains `pattern`.
     """
 
@@ -36,7 +36,7 @@ class MemoryFiles:
     needs_processes: ClassVar[bool] = False
 
     async def score(self, node: RolloutNode, evidence: Evidence) -> VerifyResult:
-        """Read the directory out of the live box.
+        """Read the directory out of the live sandbox.
 
         Raises:
             EvidenceMissingError: There is no live world.

@@ -14,7 +14,7 @@ from .answer import read_answer
 class RegexMatch:
     r"""1 when `pattern` is found in the answer, else 0. Output space, terminal.
 
-    The answer is `file` in the agent's box, or else the agent's last message.
+    The answer is `file` in the agent's sandbox, or else the agent's last message.
     `^` and `$` match at line ends; anchor with `\A` and `\Z` for the whole text.
     """
 

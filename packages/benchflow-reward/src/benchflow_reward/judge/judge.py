@@ -23,7 +23,7 @@ _CONTROL_ANSWER = "lorem ipsum 0000 lorem ipsum 0000"
 class LLMJudge:
     """The median of `votes` scores, mapped to [0, 1]. Output space, terminal.
 
-    The judged text (the agent's last message, or `files` of its box) is fenced by
+    The judged text (the agent's last message, or `files` of its sandbox) is fenced by
     a random word and never has the system role. Before the votes the judge grades a
     meaningless control answer; one that gives more than the lowest score for that
     is not believed. Any failure, from a timeout to a score off the scale, leaves the
@@ -34,7 +34,7 @@ class LLMJudge:
     client: ChatClient
     criteria: str
     files: Sequence[str] = ()
-    """Absolute paths in the agent's box. Empty means the last message."""
+    """Absolute paths in the agent's sandbox. Empty means the last message."""
     scale: Sequence[int] = (0, 1, 2, 3, 4)
     """Rising; the first means not met, the last met in full."""
     votes: int = 3

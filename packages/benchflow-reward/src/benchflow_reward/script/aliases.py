@@ -28,15 +28,15 @@ _REAL = r"""while [ $# -gt 1 ]; do
   shift 2
 done
 printf 'end\0'"""
-"""Of what a shell has in itself, but for links to links; a replaced readlink is tampering."""
+"""Uses shell built-ins, except for links to links. A replaced readlink is graded as tampering."""
 
 
 @dataclass(frozen=True)
 class Aliases:
-    """Where links of the agent's lead, without further links on the way."""
+    """The targets of the agent's links, with all further links followed."""
 
     leads: Mapping[str, str] = field(default_factory=dict[str, str])
-    """The real path of what each link leads to, by the link's own path."""
+    """The real target of each link, by the path of the link."""
     is_whole: bool = True
     """Whether all links are known."""
 
@@ -72,7 +72,7 @@ def _places(path: str) -> Iterator[str]:
         path = dirname(path)
 
 
-async def find_aliases(box: Sandbox, changes: FileChanges) -> Aliases:
+async def find_aliases(sandbox: Sandbox, changes: FileChanges) -> Aliases:
     """Ask `box` where the links among `changes` lead. A shell answers.
 
     Raises:
@@ -84,7 +84,7 @@ async def find_aliases(box: Sandbox, changes: FileChanges) -> Aliases:
         asked = links[start : min(start + _BATCH, _MAX_LINKS)]
         words = [word for link, target in asked for word in _split(link, target)]
         cmd = ["/bin/sh", "-c", _REAL, "sh", *words]
-        done = await box.exec(cmd, user="root", cwd="/", timeout=_TIMEOUT_SEC)
+        done = await sandbox.exec(cmd, user="root", cwd="/", timeout=_TIMEOUT_SEC)
         told = done.stdout.split("\0")
         if done.stdout_dropped or told[-2:] != ["end", ""] or len(told) != len(asked) + 2:
             raise RewardError(
@@ -105,7 +105,7 @@ def _split(link: str, target: str) -> tuple[str, str]:
 
 
 def resolve_link(path: str, links: Mapping[str, str]) -> str | None:
-    """Return where a link leads in the end, as far as changed links lead; `None` for no link.
+    """Return the final target of a link, following changed links; `None` if `path` is not a link.
 
     A path below a process's directory in `/proc` is returned as soon as it is reached.
     """

@@ -1,4 +1,4 @@
-"""What the agent's directories bring into a fresh grading box that the task did not put there."""
+"""Find what the agent's directories add to a fresh grading sandbox, beside the task's files."""
 
 import asyncio
 import hashlib
@@ -27,11 +27,11 @@ def collected_directories(taken: Iterable[Collected]) -> list[Collected]:
 async def find_artifact_changes(
     pristine: Sandbox, directories: Sequence[Collected], told: FileChanges | None
 ) -> FileChanges:
-    """Return how the files of copied directories differ from what a grading box has there.
+    """Return how the files of copied directories differ from what a grading sandbox has there.
 
-    Call it before the directories are placed. A file with the same bytes in the box is the task's,
+    Call it before the directories are placed. A file with the same bytes inside is the task's,
     and so is one of which the host says that it did not change (`told`, `None` where unknown).
-    Only the copies on the host and the grading box are read.
+    Only the copies on the host and the grading sandbox are read.
     """
     local = await asyncio.to_thread(_files, directories, told)
     there = await _digests(pristine, sorted(local))
@@ -61,16 +61,16 @@ def _as_text(path: str) -> str:
     return os.fsencode(path).decode("utf-8", "backslashreplace")
 
 
-async def _digests(box: Sandbox, paths: Sequence[str]) -> dict[str, str]:
-    """Return the SHA-256 of each file that the box has, but for names with odd characters."""
+async def _digests(sandbox: Sandbox, paths: Sequence[str]) -> dict[str, str]:
+    """Return the SHA-256 of each file that the sandbox has, but for names with odd characters."""
     # A name of the agent's could otherwise contain a line of its own.
     plain = [path for path in paths if path.isprintable() and "\\" not in path]
     found: dict[str, str] = {}
     for start in range(0, len(plain), _BATCH):
         names = "".join(f"{path}\0" for path in plain[start : start + _BATCH]).encode()
         cmd = ["xargs", "-0", "sha256sum", "--"]
-        # Missing files make it fail; a box without these commands has every file brought to it.
-        done = await box.exec(cmd, user="root", cwd="/", timeout=_TIMEOUT_SEC, stdin=names)
+        # Missing files make it fail; a sandbox without these commands has every file brought to it.
+        done = await sandbox.exec(cmd, user="root", cwd="/", timeout=_TIMEOUT_SEC, stdin=names)
         lines = filter(None, map(_LINE.fullmatch, done.stdout.splitlines()))
         found |= {match[2]: match[1] for match in lines}
     return {path: found[path] for path in plain if path in found}

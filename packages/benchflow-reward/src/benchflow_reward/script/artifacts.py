@@ -55,10 +55,10 @@ def _absolute(artifact: Artifact, task_id: str) -> Artifact:
 
 
 def check_placeable(artifacts: Iterable[Artifact], rules: ProtocolRules, task: Task) -> None:
-    """Refuse what must not be brought into a grading box.
+    """Refuse what must not be brought into a grading sandbox.
 
     Raises:
-        RewardError: A path is part of the grading box's own machinery, or would replace a
+        RewardError: A path is part of the grading sandbox's own machinery, or would replace a
             whole system directory.
     """
     for artifact in artifacts:
@@ -81,7 +81,7 @@ def strip_start_up_files(local: Path, remote: str, declared: Iterable[str]) -> l
     Removes conftest.py, pytest.ini, tox.ini, setup.cfg, *.pth, sitecustomize,
     usercustomize, bytecode caches and .git/hooks, unless that very path is
     declared. Makes everything else plainly readable and drops set-id bits.
-    Returns the removed paths as they were in the box.
+    Returns the removed paths as they were in the sandbox.
 
     Raises:
         HostError: The host could not read a directory.

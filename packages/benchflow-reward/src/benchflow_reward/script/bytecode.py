@@ -1,4 +1,4 @@
-"""Bytecode that the agent left: removed from a twin, and made anew from the sources."""
+"""Remove the agent's bytecode from a twin and compile the sources again."""
 
 import re
 from collections.abc import Mapping, Sequence
@@ -23,10 +23,10 @@ for path in sys.stdin.buffer.read().decode('utf-8', 'surrogateescape').split('\\
 _TIMEOUT_SEC = 60
 
 
-async def recompile_bytecode(box: Sandbox, changes: FileChanges) -> None:
-    """Have modules read from their sources, which the report is about, and not be slow at it.
+async def recompile_bytecode(sandbox: Sandbox, changes: FileChanges) -> None:
+    """Replace bytecode by a compilation of the sources, because the report is about the sources.
 
-    Many images bring no bytecode: the agent's first run compiled it, and tests in its own box
+    Many images bring no bytecode: the agent's first run compiled it, and tests in its own sandbox
     would find it. So it is compiled again, which runs none of the agent's code. A source that
     cannot be compiled, or whose interpreter the agent changed, stays without bytecode.
 
@@ -39,7 +39,7 @@ async def recompile_bytecode(box: Sandbox, changes: FileChanges) -> None:
         return
     names = "\0".join([*cached, ""]).encode()
     cmd = ["xargs", "-0", "rm", "-f", "--"]
-    done = await box.exec(cmd, user="root", cwd="/", timeout=60, stdin=names)
+    done = await sandbox.exec(cmd, user="root", cwd="/", timeout=60, stdin=names)
     if not done.ok:
         raise RewardError(
             f"bytecode cannot be removed from a twin: {done.stderr[-300:]}", caused_by="inside"
@@ -47,7 +47,7 @@ async def recompile_bytecode(box: Sandbox, changes: FileChanges) -> None:
     for version, sources in _sources(cached).items():
         interpreter = [f"{place}/python{version}" for place in _PLACES]
         for python in interpreter:
-            if _is_of_image(python, known) and await _compile_sources(box, python, sources):
+            if _is_of_image(python, known) and await _compile_sources(sandbox, python, sources):
                 break
 
 
@@ -66,11 +66,11 @@ def _is_of_image(path: str, known: Mapping[str, object]) -> bool:
     return not {path, *map(str, PurePosixPath(path).parents)} & known.keys()
 
 
-async def _compile_sources(box: Sandbox, python: str, sources: Sequence[str]) -> bool:
+async def _compile_sources(sandbox: Sandbox, python: str, sources: Sequence[str]) -> bool:
     """Compile files; return whether that interpreter is there."""
     cmd = ["/bin/sh", "-c", 'test -x "$0" || exit 127; exec "$0" -I -S -c "$1"', python, _COMPILE]
     names = "\0".join(sources).encode("utf-8", "surrogateescape")
     with suppress(SandboxTimeoutError):
-        done = await box.exec(cmd, user="root", cwd="/", timeout=_TIMEOUT_SEC, stdin=names)
+        done = await sandbox.exec(cmd, user="root", cwd="/", timeout=_TIMEOUT_SEC, stdin=names)
         return done.exit_code != 127
     return True

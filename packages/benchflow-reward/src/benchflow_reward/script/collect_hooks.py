@@ -1,4 +1,4 @@
-"""Collect hooks: the task's commands in the agent's box, before anything is taken out of it."""
+"""Collect hooks: the task's commands in the agent's sandbox, before anything is taken out of it."""
 
 from typing import Any
 

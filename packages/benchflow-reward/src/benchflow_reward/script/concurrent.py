@@ -1,4 +1,4 @@
-"""Two things at once, whose errors are those of one."""
+"""Run two coroutines at once, and raise the error of one."""
 
 import asyncio
 from collections.abc import Coroutine
@@ -12,7 +12,7 @@ Second = TypeVar("Second")
 async def run_both(
     first: Coroutine[Any, Any, First], second: Coroutine[Any, Any, Second]
 ) -> tuple[First, Second]:
-    """Return what both give. Both have ended when the error of one is raised, the first's first."""
+    """Return both results. After both have ended, raise the error of the first, else the second."""
     async with asyncio.TaskGroup() as group:
         one, other = group.create_task(_outcome(first)), group.create_task(_outcome(second))
     left, right = one.result(), other.result()
@@ -29,7 +29,7 @@ class _Failure:
 
 
 async def _outcome(work: Coroutine[Any, Any, First]) -> First | _Failure:
-    # A thread that reads files is not ended by a cancellation, and they must not go before it.
+    # A cancellation does not end a thread that reads files, and the files must outlive the thread.
     try:
         return await work
     except Exception as error:  # noqa: BLE001 - raised again by the caller, alone

@@ -1,4 +1,4 @@
-"""Tests that ran out of time at what the agent left for them to read."""
+"""Time-outs of tests that read an endless file of the agent."""
 
 from collections.abc import Generator
 from contextlib import contextmanager

@@ -1,4 +1,4 @@
-"""A grading that came to no verdict: who prevented it, told by an untouched sandbox."""
+"""Find who caused a failed grading, by grading once more in a fresh sandbox."""
 
 import asyncio
 import tempfile
@@ -20,18 +20,18 @@ from .grading_sandbox import grading_sandbox, set_up_task
 from .grading_spec import grading_spec
 
 MAX_CAUSE_CHARS = 500
-"""Characters of a cause."""
+"""The longest text of a cause, in characters."""
 
 
 async def attribute_failure(live: LiveNode, mode: Grading, error: BenchFlowError) -> VerifyResult:
-    """Return the verdict of a grading that `error` ended, when the agent caused that.
+    """Return the verdict of a grading that failed with `error`, if the agent caused the error.
 
     What happened inside a sandbox is the agent's when the same tests come to a verdict in a
     sandbox that no agent was in: the reward is the lowest of the task's range. It is the task's
     when they come to none there either.
 
     Raises:
-        RewardError: Somebody else caused it, or nobody knows. It says who: `caused_by`.
+        RewardError: The agent did not cause it, or the cause is unknown; see `caused_by`.
     """
     cause = blame(error, inside="agent")
     refused = _as_reward_error(live, mode, error, cause.by)
@@ -63,7 +63,7 @@ def _as_reward_error(
 
 
 async def _compare_with_fresh_grading(live: LiveNode, mode: Grading, failed: RewardError) -> None:
-    """Let `failed` say that it is not the agent's, when the tests fail without it, too."""
+    """Clear the agent in `failed` if the tests also fail without the agent."""
     try:
         await _grade_without_agent(replace(live, log_dir=None, artifacts_dir=None), mode)
     except BenchFlowError as error:
@@ -75,11 +75,11 @@ async def _compare_with_fresh_grading(live: LiveNode, mode: Grading, failed: Rew
 
 
 async def _grade_without_agent(live: LiveNode, mode: Grading) -> None:
-    """Run the tests where no agent was; return when they come to a verdict."""
+    """Run the tests in a fresh sandbox. Return if they give a verdict."""
     with tempfile.TemporaryDirectory(prefix="bf-grading-") as name:
-        async with grading_sandbox(live, grading_spec(live, mode)) as box:
-            await set_up_task(box, live, mode)
-            target = GradingTarget(box, live, mode)
+        async with grading_sandbox(live, grading_spec(live, mode)) as sandbox:
+            await set_up_task(sandbox, live, mode)
+            target = GradingTarget(sandbox, live, mode)
             await live.protocol.place_tests(target, Path(name))
             run = await live.protocol.run_tests(target, Path(name))
         await asyncio.to_thread(live.protocol.read_verdict, target, run)

@@ -1,4 +1,4 @@
-"""Observing the verifier while it runs, and adding to the report what was seen."""
+"""Observe the files that the verifier opens, and add findings to the report."""
 
 from collections.abc import AsyncGenerator, Collection, Mapping, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
@@ -24,18 +24,18 @@ _GRADERS = (f"{TESTS}/", f"{VERIFIER_LOGS}/")
 
 @dataclass(slots=True)
 class ObservedRun:
-    """What one run of the verifier opened of what the agent changed."""
+    """The changed files that one run of the verifier opened."""
 
     known: Mapping[str, Change] = field(default_factory=dict[str, Change])
     observed: ObservedFiles | None = None
     aliases: Aliases = field(default_factory=Aliases)
     unseen: str = ""
-    """Why some of the agent's code may be loaded unobserved."""
+    """The reason why some code of the agent may be loaded unobserved."""
     why_not: str = ""
-    """Why nothing was observed."""
+    """The reason why nothing was observed."""
 
     def added_to(self, report: Mapping[str, Any], expected: ExpectedCode) -> dict[str, Any]:
-        """Return the report with what the verifier loaded unasked.
+        """Return the report with the files that the verifier loaded although no test names them.
 
         A run that was not observed in full is not `clean`. One that cannot be observed on this
         machine keeps its grade, and says so.
@@ -111,7 +111,7 @@ def _why_incomplete(mounts: Collection[str], known: Mapping[str, Change], links:
 def _merge_findings(
     report: Mapping[str, Any], found: Sequence[OpenedFileFinding]
 ) -> dict[str, Any]:
-    """Put the evidence first: only so many findings are shown."""
+    """Put observed files first, because the number of shown findings is limited."""
     before = {each["path"]: each for each in report["findings"]}
     added = {each.path: asdict(each) for each in found}
     for path, each in added.items():

@@ -1,4 +1,4 @@
-"""A box that grades: how it is made and furnished."""
+"""A sandbox that grades: how it is made and furnished."""
 
 from collections.abc import AsyncGenerator, Generator, Sequence
 from contextlib import asynccontextmanager, contextmanager
@@ -28,66 +28,66 @@ _COMMAND_SEC = 60
 async def grading_sandbox(
     live: LiveNode, spec: SandboxSpec, image: SandboxImage | None = None
 ) -> AsyncGenerator[Sandbox, None]:
-    """Make a box that no agent has ever been in, or one from `image`.
+    """Make a sandbox that no agent has ever been in, or one from `image`.
 
     On exit, also by an error, it is gone with everything in it.
 
     Raises:
-        HostError: The host failed processes of the box, so what they left counts for nothing.
+        HostError: The host failed processes of the sandbox, so what they left counts for nothing.
     """
-    box = await live.provider.create(spec, image=image, labels=_labels(live))
+    sandbox = await live.provider.create(spec, image=image, labels=_labels(live))
     try:
-        with checked_host(box):
-            yield box
+        with checked_host(sandbox):
+            yield sandbox
     finally:
-        await box.teardown()
+        await sandbox.teardown()
 
 
 @contextmanager
-def checked_host(box: Sandbox) -> Generator[None]:
+def checked_host(sandbox: Sandbox) -> Generator[None]:
     """Raise `HostError` after a block in which the host failed processes of `box`."""
     try:
         yield
     except BenchFlowError as error:
         try:
-            expect_host(box)
+            expect_host(sandbox)
         except HostError as short:
             raise short from error
         raise
-    expect_host(box)
+    expect_host(sandbox)
 
 
-def has_services(box: Sandbox) -> bool:
-    """Whether there is more of a box than is in its snapshots."""
-    return bool(box.spec.services or box.spec.container.volumes)
+def has_services(sandbox: Sandbox) -> bool:
+    """Whether there is more of a sandbox than is in its snapshots."""
+    return bool(sandbox.spec.services or sandbox.spec.container.volumes)
 
 
 @asynccontextmanager
 async def replaced_sandbox(
     live: LiveNode, spec: SandboxSpec, image: SandboxImage
 ) -> AsyncGenerator[Sandbox, None]:
-    """Make a box from `image` in the place of the agent's, beside the services.
+    """Make a sandbox from `image` in the place of the agent's, beside the services.
 
     Raises:
-        RewardError: The agent's box cannot be replaced.
+        RewardError: The agent's sandbox cannot be replaced.
     """
     if not isinstance(live.sandbox, SupportsServices):
         raise RewardError(f"nothing can stand in for {live.sandbox.id!r} beside its services")
-    async with live.sandbox.replace_main(image, spec, labels=_labels(live)) as box:
-        with checked_host(box):
-            yield box
+    async with live.sandbox.replace_main(image, spec, labels=_labels(live)) as sandbox:
+        with checked_host(sandbox):
+            yield sandbox
 
 
 def _labels(live: LiveNode) -> dict[str, str]:
     return {**live.labels, "benchflow.purpose": "grading", "benchflow.node": live.node.id}
 
 
-async def set_up_task(box: Sandbox, live: LiveNode, grading: Grading) -> None:
+async def set_up_task(sandbox: Sandbox, live: LiveNode, grading: Grading) -> None:
     """Set the task's world up as it was before the agent: files, then commands.
 
-    A box of another image than the agent's gets the commands of its own environment alone.
+    A sandbox of another image than the agent's gets the commands of its own environment alone.
     They are the task's and nothing of the agent is here yet, so they have the variables that
-    they had in the agent's box.
+    they had in the agent's sandbox.
 
     Raises:
         RewardError: A setup command failed.
@@ -97,11 +97,13 @@ async def set_up_task(box: Sandbox, live: LiveNode, grading: Grading) -> None:
     made = live.grading_spec if own is None else grading_spec(live, grading)
     if (made.image, made.recipe) == (live.grading_spec.image, live.grading_spec.recipe):
         if task.parts.files is not None:
-            await box.upload(task.parts.files, "/")
+            await sandbox.upload(task.parts.files, "/")
         if task.parts.workdir_files is not None:
-            await box.upload(task.parts.workdir_files, box.spec.workdir, user=box.spec.user)
+            await sandbox.upload(
+                task.parts.workdir_files, sandbox.spec.workdir, user=sandbox.spec.user
+            )
     for setup in (own or task.config.environment).setup_commands:
-        result = await box.exec(
+        result = await sandbox.exec(
             setup.command,
             user=setup.user or None,
             timeout=setup.timeout_sec,
@@ -110,25 +112,25 @@ async def set_up_task(box: Sandbox, live: LiveNode, grading: Grading) -> None:
         )
         if not result.ok:
             raise RewardError(
-                f"setup command {setup.command!r} failed in the grading box with exit code "
+                f"setup command {setup.command!r} failed in the grading sandbox with exit code "
                 f"{result.exit_code}: {result.stderr[-500:]}",
                 caused_by="inside",
             )
 
 
-async def run_checked(box: Sandbox, cmd: Sequence[str]) -> ExecResult:
+async def run_checked(sandbox: Sandbox, cmd: Sequence[str]) -> ExecResult:
     """Run a command of ours as root. Raises `RewardError` when it fails."""
     try:
-        result = await box.exec(cmd, user="root", cwd="/", timeout=_COMMAND_SEC)
+        result = await sandbox.exec(cmd, user="root", cwd="/", timeout=_COMMAND_SEC)
     except SandboxTimeoutError as error:
         # Such as a pipe where the command reads the users.
         by = "inside" if error.caused_by == "unknown" else error.caused_by
         raise RewardError(
-            f"the grading box could not be prepared in {_COMMAND_SEC} s", caused_by=by
+            f"the grading sandbox could not be prepared in {_COMMAND_SEC} s", caused_by=by
         ) from error
     if not result.ok:
         raise RewardError(
-            f"the grading box could not be prepared: exit code {result.exit_code}: "
+            f"the grading sandbox could not be prepared: exit code {result.exit_code}: "
             f"{result.stderr[-500:]}",
             caused_by="inside",
         )

@@ -1,4 +1,4 @@
-"""What a grading box is made of."""
+"""What a grading sandbox is made of."""
 
 from benchflow_contracts import Grading, RewardError, SandboxSpec, Task, TaskEnvironment
 
@@ -17,7 +17,7 @@ def grading_environment(task: Task, grading: Grading) -> TaskEnvironment | None:
         return verifier.environment
     if verifier.tests_in_image:
         raise RewardError(
-            f"the tests of {task.id!r} are in the image of its own grading box, which {grading} "
+            f"the tests of {task.id!r} are in the image of the grading sandbox, which {grading} "
             "grading does not use",
             hint="grade it with --isolation hermetic",
         )
@@ -25,7 +25,7 @@ def grading_environment(task: Task, grading: Grading) -> TaskEnvironment | None:
 
 
 def grading_spec(live: LiveNode, grading: Grading) -> SandboxSpec:
-    """Return the spec of a fresh grading box, without a model.
+    """Return the spec of a fresh grading sandbox, without a model.
 
     If the protocol pins variables, nothing in `[environment] env` steers a shell or an
     interpreter. Otherwise variables are as the task says, and a fresh sandbox runs its image's

@@ -1,4 +1,4 @@
-"""Hermetic grading: the agent's box is dead before anything of it is in the grading box."""
+"""Hermetic grading: the agent's sandbox is dead before anything of it is in the grading sandbox."""
 
 import asyncio
 import tempfile
@@ -27,10 +27,10 @@ from .saved_artifacts import collect_artifacts
 
 
 async def grade_hermetic(live: LiveNode) -> VerifyResult:
-    """Copy declared artifacts out, end the agent's box, grade in a fresh one.
+    """Copy declared artifacts out, end the agent's sandbox, grade in a fresh one.
 
-    The fresh box is made meanwhile; nothing is put into it before the agent's is gone. Nothing
-    is ended when the rollout goes on in the agent's box.
+    The fresh sandbox is made meanwhile; nothing is put into it before the agent's is gone. Nothing
+    is ended when the rollout goes on in the agent's sandbox.
 
     An artifact that cannot be copied safely (a link, a device, a pipe, too big) is a failed
     submission: the verdict is the low end of the range, with the cause in `meta`, and no test
@@ -47,37 +47,39 @@ async def grade_hermetic(live: LiveNode) -> VerifyResult:
         scratch = Path(name)
         async with AsyncExitStack() as stack:
             making = _make_sandbox(stack, live)
-            box, (taken, meta) = await run_both(making, _take_submission(live, artifacts, scratch))
-            meta.update(_image(box))
+            sandbox, (taken, meta) = await run_both(
+                making, _take_submission(live, artifacts, scratch)
+            )
+            meta.update(_image(sandbox))
             refused = [item for item in taken.artifacts if item.outcome == "refused"]
             if refused:
                 return _failed_submission(live, refused, meta)
-            meta.update(await _place_submission(box, live, taken))
-            target = GradingTarget(box, live, "hermetic")
+            meta.update(await _place_submission(sandbox, live, taken))
+            target = GradingTarget(sandbox, live, "hermetic")
             await live.protocol.place_tests(target, scratch)
             run = await live.protocol.run_tests(target, scratch)
         return await read_verdict(target, run, meta)
 
 
 async def _make_sandbox(stack: AsyncExitStack, live: LiveNode) -> Sandbox:
-    box = await stack.enter_async_context(grading_sandbox(live, grading_spec(live, "hermetic")))
-    await set_up_task(box, live, "hermetic")
-    return box
+    sandbox = await stack.enter_async_context(grading_sandbox(live, grading_spec(live, "hermetic")))
+    await set_up_task(sandbox, live, "hermetic")
+    return sandbox
 
 
 @dataclass(frozen=True, slots=True)
 class _Submission:
-    """What was copied out of the agent's box."""
+    """What was copied out of the agent's sandbox."""
 
     artifacts: list[Collected]
     changes: FileChanges | None
-    """What the host says of the whole box at the same instant; `None` where it cannot."""
+    """What the host says of the whole sandbox at the same instant; `None` where it cannot."""
 
 
 async def _take_submission(
     live: LiveNode, artifacts: Sequence[Artifact], scratch: Path
 ) -> tuple[_Submission, dict[str, Any]]:
-    """Take out of the agent's box what is graded, and end it."""
+    """Take out of the agent's sandbox what is graded, and end it."""
     hooks = await run_collect_hooks(live)
     changes: list[FileChanges | None] = []
 
@@ -97,31 +99,31 @@ async def _take_submission(
     return _Submission(taken, changes[0]), meta
 
 
-async def _place_submission(box: Sandbox, live: LiveNode, taken: _Submission) -> dict[str, Any]:
+async def _place_submission(sandbox: Sandbox, live: LiveNode, taken: _Submission) -> dict[str, Any]:
     """Place the artifacts. Return the integrity report on directories, if there are any.
 
     A file that is an artifact by its own path is expected, also below another one.
     """
     directories = collected_directories(taken.artifacts)
     if not directories:
-        await live.protocol.place_artifacts(box, taken.artifacts)
+        await live.protocol.place_artifacts(sandbox, taken.artifacts)
         return {}
-    changes = await find_artifact_changes(box, directories, taken.changes)
+    changes = await find_artifact_changes(sandbox, directories, taken.changes)
     verifier = live.task.config.verifier
     files = [item.path for item in taken.artifacts if item not in directories]
     verifier = verifier.model_copy(
         update={"expects_changes": (*verifier.expects_changes, *map(escape, files))}
     )
     workdir = live.sandbox.spec.workdir
-    rules = await make_tamper_rules(live, box, verifier=verifier, agent_workdir=workdir)
-    await live.protocol.place_artifacts(box, taken.artifacts)
-    user = verifier.user or box.spec.user
-    return {"integrity": await integrity_report(box, changes, rules, user=user)}
+    rules = await make_tamper_rules(live, sandbox, verifier=verifier, agent_workdir=workdir)
+    await live.protocol.place_artifacts(sandbox, taken.artifacts)
+    user = verifier.user or sandbox.spec.user
+    return {"integrity": await integrity_report(sandbox, changes, rules, user=user)}
 
 
-def _image(box: Sandbox) -> dict[str, str]:
-    """Return the digest of what the box was made from, if that is known."""
-    digest = box.image_digests.get(MAIN) if isinstance(box, HasImageDigests) else None
+def _image(sandbox: Sandbox) -> dict[str, str]:
+    """Return the digest of what the sandbox was made from, if that is known."""
+    digest = sandbox.image_digests.get(MAIN) if isinstance(sandbox, HasImageDigests) else None
     return {} if digest is None else {"image": digest}
 
 

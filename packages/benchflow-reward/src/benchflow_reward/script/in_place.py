@@ -1,4 +1,4 @@
-"""A twin, and the agent's own box where the twin cannot tell."""
+"""Grade in a twin, and in the agent's sandbox if the twin may lack something."""
 
 import asyncio
 import shutil
@@ -27,18 +27,18 @@ _FULL = 1.0
 _ORDER: tuple[NetworkMode, ...] = ("none", "model-only", "allowlist", "public")
 
 Attribute = Callable[[Grading, Awaitable[VerifyResult]], Awaitable[VerifyResult]]
-"""Turns errors of a grading into a verdict, or raises what they mean."""
+"""Turns an error of a grading into a verdict, or raises the error with its cause."""
 
 
 async def grade_where_needed(live: LiveNode, settled: Attribute) -> VerifyResult:
-    """Grade in a twin; grade in the agent's own box when only that can tell.
+    """Grade in a twin; grade in the agent's own sandbox when only that can tell.
 
     A task may want a server that runs, which no copy of files holds. If something runs, or is in
     memory, and the twin does not give the full reward, the tests run once more in the agent's
     sandbox, and that verdict holds. It is never `clean`; `meta["in_place"]` gives the reason.
 
-    The services beside a box would be asked twice, and tests of an earlier step in the box are
-    the agent's changes in a twin: then the tests run in the agent's box alone.
+    Services beside a sandbox would be asked twice, and tests of an earlier step inside are
+    the agent's changes in a twin: then the tests run in the agent's sandbox alone.
 
     Raises:
         RewardError: The task's own solution needs a grading in place, and the tests may reach
@@ -121,7 +121,7 @@ def _set_aside(log_dir: Path | None) -> None:
 
 
 def _may_reach(spec: SandboxSpec, verifier: TaskVerifier) -> bool:
-    """Whether the tests reach in the agent's box at least what the task lets them reach."""
+    """Whether the tests reach in the agent's sandbox at least what the task lets them reach."""
     if verifier.network == spec.network == "allowlist":
         return set(verifier.allowed_hosts) <= set(spec.allowed_hosts)
     return _ORDER.index(verifier.network) <= _ORDER.index(spec.network)

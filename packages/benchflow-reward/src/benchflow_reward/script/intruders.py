@@ -18,7 +18,7 @@ _GRADERS = (f"{TESTS}/", f"{VERIFIER_LOGS}/")
 
 
 @asynccontextmanager
-async def observe_intruders(box: Sandbox) -> AsyncGenerator[list[dict[str, Any]]]:
+async def observe_intruders(sandbox: Sandbox) -> AsyncGenerator[list[dict[str, Any]]]:
     """Yield a list that has a finding for each such file when the block has ended.
 
     A process is the agent's when it, or one that started it, ran before the block. One whose
@@ -26,14 +26,14 @@ async def observe_intruders(box: Sandbox) -> AsyncGenerator[list[dict[str, Any]]
     observe files.
     """
     found = list[dict[str, Any]]()
-    before = set((await read_live_state(box)).pids)
-    if not before or not isinstance(box, SupportsFileObservation):
+    before = set((await read_live_state(sandbox)).pids)
+    if not before or not isinstance(sandbox, SupportsFileObservation):
         yield found
         return
     async with AsyncExitStack() as stack:
         observed = ObservedFiles()
         with suppress(SandboxUnsupportedError):
-            observing = box.observe_files(lambda path: path.startswith(_GRADERS))
+            observing = sandbox.observe_files(lambda path: path.startswith(_GRADERS))
             observed = await stack.enter_async_context(observing)
         yield found
     found += _find_intruders(observed, before)

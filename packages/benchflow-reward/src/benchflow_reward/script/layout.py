@@ -1,4 +1,4 @@
-"""Where things lie in a grading box."""
+"""Where things lie in a grading sandbox."""
 
 from pathlib import Path
 

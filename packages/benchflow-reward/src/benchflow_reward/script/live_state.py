@@ -1,4 +1,4 @@
-"""What of a sandbox is not in its files, so that no copy of the files has it."""
+"""Read the processes, memory files and host names of a sandbox: a copy of its files lacks them."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -62,13 +62,13 @@ class LiveState:
         return found + ([self.unknown] if self.unknown else [])
 
 
-async def read_live_state(box: Sandbox) -> LiveState:
+async def read_live_state(sandbox: Sandbox) -> LiveState:
     """Look at what runs and what is in memory. Commands of the sandbox itself tell it.
 
-    An agent can hide something there, and so only loses what it hides.
+    An agent that hides a process only loses that process.
     """
     try:
-        done = await box.exec(["/bin/sh", "-c", _LOOK], user="root", cwd="/", timeout=60)
+        done = await sandbox.exec(["/bin/sh", "-c", _LOOK], user="root", cwd="/", timeout=60)
     except SandboxLimitError as error:
         return LiveState(unknown=f"what runs is not known: {error}"[:300])
     except SandboxError as error:
@@ -81,7 +81,7 @@ async def read_live_state(box: Sandbox) -> LiveState:
 def _read(done: ExecResult) -> LiveState:
     parts = done.stdout.split(_SEPARATOR)
     told = {name: text for name, _, text in (part.partition("\n") for part in parts[1:-1])}
-    # A box of the agent's may say anything.
+    # A sandbox of the agent's may say anything.
     if len(parts) != len(HOST_FILES) + 4 or told.keys() != {*HOST_FILES, "memory", "processes"}:
         return LiveState(unknown=f"what runs is not known: exit code {done.exit_code}")
     runs = [each.partition("\n") for each in told["processes"].split(_EACH)[1:]]

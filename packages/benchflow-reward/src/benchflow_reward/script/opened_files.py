@@ -1,4 +1,4 @@
-"""Which of the agent's files the verifier loads as code, although no test asks for them."""
+"""Find files of the agent that the verifier loads as code although no test names them."""
 
 import re
 from collections.abc import Iterable, Mapping, Sequence
@@ -19,7 +19,7 @@ _CODE = re.compile(
 )
 _SYSTEM = ("/bin", "/boot", "/etc", "/lib", "/lib32", "/lib64", "/sbin", "/usr", "/var")
 _SAVED = re.compile(r"/\.cache/|^/var/lib/dpkg/info/")
-"""What tools keep and use again; nobody can tell whose bytes are in it."""
+"""Caches of tools. The writer of their bytes is unknown."""
 _USER_SITE = re.compile(r"/\.local/lib/python[0-9.]+/site-packages/")
 _VENV = re.compile(r"^(.*)/lib(?:32|64)?/python\d[\d.]*/(?:site|dist)-packages/")
 _PYTHONS = re.compile(r"^(python|pypy|py\.?test|lua)[\d.]*")
@@ -33,7 +33,7 @@ _LISTS = re.compile(rb"\b(r?glob|iterdir|walk|listdir|scandir)\s*\(")
 
 @dataclass(frozen=True, slots=True)
 class OpenedFileFinding:
-    """One file of the agent's that the verifier loaded unasked."""
+    """A file of the agent that the verifier loaded although no test names it."""
 
     path: str
     change: Change
@@ -46,7 +46,7 @@ class OpenedFileFinding:
 
 @dataclass(frozen=True)
 class ExpectedCode:
-    """What the tests say about the code that they load."""
+    """The code that the tests name."""
 
     tests: bytes
     rules: TamperRules

@@ -1,4 +1,4 @@
-"""What changed in a box, by listings made in it: where its host cannot tell."""
+"""What changed in a sandbox, by listings made in it: where its host cannot tell."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -66,7 +66,7 @@ class Entry:
 async def compare_sandboxes(
     twin: Sandbox, pristine: Sandbox, agent_dirs: Sequence[str]
 ) -> FileChanges:
-    """Compare a twin with a pristine box of the same image, files and setup.
+    """Compare a twin with a pristine sandbox of the same image, files and setup.
 
     Compared are the grader's, the system's and the interpreters' start-up paths, and what
     may steer a shell, an interpreter or a test runner below `agent_dirs`. The programs that
@@ -78,16 +78,16 @@ async def compare_sandboxes(
     found: dict[str, Change] = {}
     links: dict[str, str] = {}
     for script, args in ((_LIST, ()), (_LIST_STEERING, agent_dirs)):
-        ours, theirs = [await _list(box, script, args) for box in (twin, pristine)]
+        ours, theirs = [await _list(sandbox, script, args) for sandbox in (twin, pristine)]
         found |= await _changes(twin, pristine, ours, theirs)
         links |= {p: e.target for p, e in ours.items() if e.kind == "l" and p in found}
     kinds = {kind: tuple(p for p in sorted(found) if found[p] == kind) for kind in _KINDS}
     return FileChanges(**kinds, links=links)
 
 
-async def _list(box: Sandbox, script: str, args: Sequence[str]) -> dict[str, Entry]:
+async def _list(sandbox: Sandbox, script: str, args: Sequence[str]) -> dict[str, Entry]:
     cmd = ["/bin/sh", "-c", script, "sh", *args]
-    result = await box.exec(cmd, user="root", cwd="/", timeout=_TIMEOUT_SEC)
+    result = await sandbox.exec(cmd, user="root", cwd="/", timeout=_TIMEOUT_SEC)
     if not result.ok or result.stdout_dropped or not result.stdout.endswith("\n"):
         raise RewardError("the integrity listing is not complete")
     entries: dict[str, Entry] = {}
@@ -100,13 +100,13 @@ async def _list(box: Sandbox, script: str, args: Sequence[str]) -> dict[str, Ent
     return entries
 
 
-async def _digests(box: Sandbox, paths: Iterable[str]) -> dict[str, str]:
+async def _digests(sandbox: Sandbox, paths: Iterable[str]) -> dict[str, str]:
     """Return sha256 digests by path, of what can be read."""
     ordered = sorted(paths)
     if not ordered:
         return {}
     names = b"".join(path.encode("utf-8", "surrogateescape") + b"\0" for path in ordered)
-    result = await box.exec(
+    result = await sandbox.exec(
         ["/bin/sh", "-c", "xargs -0 sha256sum -z -- 2>/dev/null; echo"],
         user="root",
         cwd="/",

@@ -28,12 +28,12 @@ async def collect_artifacts(
     leave_out: bool,
     meanwhile: Callable[[], Awaitable[None]] | None = None,
 ) -> list[Collected]:
-    """Copy `artifacts` out of the agent's box to `into`, and keep them in the record.
+    """Copy `artifacts` out of the agent's sandbox to `into`, and keep them in the record.
 
     `leave_out` and `meanwhile` are those of `collect`.
 
     Raises:
-        RewardError: The transfer itself broke, or the box is gone.
+        RewardError: The transfer itself broke, or the sandbox is gone.
     """
     await asyncio.to_thread(into.mkdir)
     paths = [artifact.source for artifact in artifacts if not artifact.service]
@@ -58,7 +58,7 @@ async def collect_artifacts(
 
 
 async def save_artifacts(live: LiveNode, into: Path) -> None:
-    """Keep the artifacts in the record, when there is one; nobody is graded by them."""
+    """Copy the artifacts into the record, if there is one. They do not influence the grading."""
     artifacts = declared_artifacts(live.task, live.protocol.rules, live.sandbox.spec.workdir)
     if artifacts and live.artifacts_dir is not None:
         await collect_artifacts(live, artifacts, into, leave_out=True)
@@ -74,7 +74,7 @@ def _save(
 
 
 def remove_excluded(artifact: Artifact, local: Path) -> None:
-    """Remove from a copied directory what `exclude` names.
+    """Remove the files that `exclude` names from a copied directory.
 
     As with `tar --exclude`, a pattern is held against each path below the directory and each
     end of it that begins after a `/`; its `*` matches any `/`; a directory goes with all in it.

@@ -1,4 +1,4 @@
-"""What a box offers the programs of the tests, by name."""
+"""List the commands, libraries and packages that programs of the tests find by name."""
 
 import posixpath
 from collections.abc import Iterable, Mapping
@@ -45,23 +45,23 @@ done
 for d in $NODE_PATH; do nodes "$d"; done
 printf 'end\0'
 """
-"""Of what a shell has in itself: other programs need more libraries than it does."""
+"""Uses shell built-ins alone: other programs need more libraries than a shell."""
 
 _TIMEOUT_SEC = 60
 
 
 @dataclass(frozen=True)
 class SearchPaths:
-    """Variables that the tests get, and the commands, libraries and packages that are there."""
+    """The variables of the tests, and the commands, libraries and packages of the sandbox."""
 
     variables: Mapping[str, str] = field(default_factory=dict[str, str])
     paths: frozenset[str] = frozenset()
-    """Of all that is in the directories of commands, libraries and Python's packages."""
+    """The paths in the directories of commands, libraries and packages."""
     plugins: frozenset[str] = frozenset()
-    """Python's top modules that test runners load unasked."""
+    """Top-level Python modules that test runners load by themselves."""
 
     def without(self, added: Iterable[str]) -> "SearchPaths":
-        """Return what the image has of it."""
+        """Return the search paths without the files that the agent added."""
         return replace(self, paths=self.paths - frozenset(added))
 
     @cached_property
@@ -77,7 +77,7 @@ class SearchPaths:
 
     @cached_property
     def gems(self) -> frozenset[str]:
-        """The names of Ruby's packages."""
+        """The names of the gems."""
         return gem_names(self.paths)
 
     def directories(self, variable: str, workdir: str) -> list[str]:
@@ -88,9 +88,9 @@ class SearchPaths:
 
 
 async def list_search_paths(
-    box: Sandbox, *, user: str, env: Mapping[str, str], workdir: str
+    sandbox: Sandbox, *, user: str, env: Mapping[str, str], workdir: str
 ) -> SearchPaths:
-    """Ask a box what it offers who runs there as `user` (empty: the box's own) with `env`.
+    """Ask a sandbox what it offers who runs there as `user` (empty: the sandbox's own) with `env`.
 
     A shell answers, and no other program. One that says something else was replaced, which is
     told of elsewhere.
@@ -99,11 +99,11 @@ async def list_search_paths(
         RewardError: The answer is not whole.
     """
     cmd = ["/bin/sh", "-c", _LIST, "sh", workdir.rstrip("/")]
-    done = await box.exec(cmd, user=user or None, cwd="/", timeout=_TIMEOUT_SEC, env=env)
+    done = await sandbox.exec(cmd, user=user or None, cwd="/", timeout=_TIMEOUT_SEC, env=env)
     records = done.stdout.split("\0")
     if not done.ok or done.stdout_dropped or records[-2:] != ["end", ""]:
         raise RewardError(
-            f"what the tests find in a box cannot be listed: {done.stderr[-300:]}",
+            f"what the tests find in a sandbox cannot be listed: {done.stderr[-300:]}",
             caused_by="inside",
         )
     told: dict[str, list[str]] = {"v": [], "f": [], "e": []}

@@ -1,4 +1,4 @@
-"""Modules of the agent's that Perl, Ruby and Lua find before the image's of the same name."""
+"""Find modules of the agent that Perl, Ruby and Lua load instead of the image's modules."""
 
 import re
 from collections.abc import Iterable, Mapping, Sequence
@@ -12,7 +12,7 @@ from .tamper_rules import Change, TamperRules
 
 _BATCH = 500
 _MAX_MODULES = 20_000
-"""New ones, which nobody installs; they are taken for the worst."""
+"""The most new modules that are checked. If there are more, all count as shadowing."""
 _TIMEOUT_SEC = 60
 
 _FIND = r"""for n in "$@"; do
@@ -22,12 +22,12 @@ _FIND = r"""for n in "$@"; do
   done
 done
 printf 'end\0'"""
-"""Of what a shell has in itself: interpreters would run what the agent wrote."""
+"""Uses shell built-ins alone: an interpreter would run code of the agent."""
 
 
 @dataclass(frozen=True, slots=True)
 class _Language:
-    """Where an interpreter looks for modules, each by its name in one directory after another."""
+    """The directories in which an interpreter looks for modules, in order."""
 
     commands: frozenset[str]
     variable: str
@@ -113,7 +113,7 @@ async def find_shadowing_modules(
 
 
 def _hides(path: str, there: Sequence[str], image: Sequence[str]) -> bool:
-    """Whether who looks in the order of `there` finds `path` before one of the image's."""
+    """Whether a search in the order of `there` finds `path` before a module of the image."""
     here = there.index(path) if path in there else 0
     return any(there.index(f) >= here or dirname(f) == dirname(path) for f in image)
 
@@ -121,7 +121,7 @@ def _hides(path: str, there: Sequence[str], image: Sequence[str]) -> bool:
 async def _there(
     twin: Sandbox, language: _Language, names: Sequence[str]
 ) -> dict[str, Sequence[str]]:
-    """Return which modules there are by these names, in the order in which they are looked for."""
+    """Return the modules with these names, in the order of the search."""
     found: dict[str, list[str]] = {}
     for start in range(0, len(names), _BATCH):
         script = _FIND.replace("{roots}", language.roots)

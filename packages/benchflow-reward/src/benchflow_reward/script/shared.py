@@ -17,7 +17,7 @@ from .saved_artifacts import save_artifacts
 
 
 async def grade_shared(live: LiveNode, hooks: dict[str, Any] | None = None) -> VerifyResult:
-    """Add the tests to the agent's box, run them there and read the reward.
+    """Add the tests to the agent's sandbox, run them there and read the reward.
 
     Whatever the agent left (files, programs on its PATH, start-up files, daemons)
     is still there while the tests run, and while the reward is read. Only the
@@ -58,17 +58,17 @@ async def _integrity(live: LiveNode) -> dict[str, Any]:
     """
     if has_shared_grading(live):
         return report_beside_agent(None)
-    box, verifier = live.sandbox, live.task.config.verifier
-    changes = await read_changed_files(box)
+    sandbox, verifier = live.sandbox, live.task.config.verifier
+    changes = await read_changed_files(sandbox)
     if changes is None:
         return report_beside_agent(None)
-    rules = await make_tamper_rules(live, box, changes)
-    user = verifier.user or box.spec.user
-    return report_beside_agent(await integrity_report(box, changes, rules, user=user))
+    rules = await make_tamper_rules(live, sandbox, changes)
+    user = verifier.user or sandbox.spec.user
+    return report_beside_agent(await integrity_report(sandbox, changes, rules, user=user))
 
 
 def has_shared_grading(live: LiveNode) -> bool:
-    """Whether tests of an earlier step ran in the agent's box."""
+    """Whether tests of an earlier step ran in the agent's sandbox."""
     return any(verdict.grading == "shared" for verdict in _earlier(live))
 
 

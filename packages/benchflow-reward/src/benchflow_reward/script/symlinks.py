@@ -1,4 +1,4 @@
-"""What links of the agent's put where programs look: files, by one more of their names."""
+"""Find the further names that links of the agent give to changed files."""
 
 from bisect import bisect_left
 from collections.abc import Mapping, Sequence
@@ -8,7 +8,7 @@ from benchflow_contracts import RewardError, Sandbox
 from .tamper_rules import Change, TamperRules
 
 _MAX_NAMES = 50_000
-"""Of files and links; one that nobody looked behind for it is taken for the worst."""
+"""The most names. A link that was not followed counts as tampering."""
 _BATCH = 1000
 _TIMEOUT_SEC = 60
 
@@ -18,7 +18,7 @@ _REAL = r"""for l in "$@"; do
   printf '%s\0%s\0' "$l" "$a"
 done
 printf 'end\0'"""
-"""Of what a shell has in itself. A link through `/proc/self` leads each program elsewhere."""
+"""Uses shell built-ins alone. A link through `/proc/self` has another target in each process."""
 
 
 async def find_linked_names(
@@ -56,7 +56,7 @@ async def find_linked_names(
 
 
 async def _directories(twin: Sandbox, links: Sequence[str]) -> dict[str, str]:
-    """Return where those lead that lead to directories; nowhere in particular is empty."""
+    """Return the targets of links to directories; "" if it differs between processes."""
     found: dict[str, str] = {}
     for start in range(0, len(links), _BATCH):
         cmd = ["/bin/sh", "-c", _REAL, "sh", *links[start : start + _BATCH]]
@@ -72,7 +72,7 @@ async def _directories(twin: Sandbox, links: Sequence[str]) -> dict[str, str]:
 
 
 def _is_plain(path: str) -> bool:
-    """Whether it is named here as among the changes: bytes that are no text are escaped there."""
+    """Whether the name is the same among the changes, where non-UTF-8 bytes are escaped."""
     return path.startswith("/") and path.isprintable() and not {"\\", "\ufffd"} & {*path}
 
 

@@ -1,4 +1,4 @@
-"""Which changed files can steer a grader, and how surely."""
+"""Rules that grade which changed files can influence the tests."""
 
 import posixpath
 import re
@@ -34,7 +34,7 @@ PASSWD = "/etc/passwd"  # noqa: S105 - a path
 LOADER_CACHE = "/etc/ld.so.cache"
 
 
-# Made per box by the provider, or made anew before the tests run.
+# The provider makes these files for each sandbox, or they are made again before the tests.
 _IGNORED = frozenset(
     f"/etc/{name}" for name in ("hostname", "hosts", "resolv.conf", "mtab", "machine-id")
 )
@@ -111,7 +111,7 @@ _WORD = re.compile(rb"[A-Za-z0-9_][A-Za-z0-9_.+-]*")
 
 @dataclass(frozen=True, slots=True)
 class TamperRules:
-    """What one task's tests can be steered by."""
+    """The paths that can influence the tests of one task."""
 
     agent_dirs: Sequence[str]
     path_dirs: Sequence[str]
@@ -132,7 +132,7 @@ class TamperRules:
     graders: Sequence[str] = _GRADERS
     """The grader's own places."""
     image: SearchPaths = field(default_factory=SearchPaths)
-    """What is there that no agent added."""
+    """The search paths without the files that the agent added."""
     paths: frozenset[str] = frozenset()
     """All paths that the tests mention."""
     home: str = "/root"

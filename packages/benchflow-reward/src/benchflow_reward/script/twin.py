@@ -43,25 +43,25 @@ class TwinRun:
     """A grading in a twin, and what the twin may lack."""
 
     state: LiveState
-    """What ran in the agent's box."""
+    """What ran in the agent's sandbox."""
     keep: bool = False
-    """Whether the agent's box stands still meanwhile, and is there afterwards."""
+    """Whether the agent's sandbox stands still meanwhile, and is there afterwards."""
     missing: list[str] = field(default_factory=list[str])
-    """Why the tests may need the agent's own box."""
+    """Why the tests may need the agent's own sandbox."""
     hooks: dict[str, Any] = field(default_factory=dict[str, Any])
     """How the collect hooks ended."""
 
 
 async def grade_twin(live: LiveNode, run: TwinRun | None = None) -> VerifyResult:
-    """Seal the final state, end the agent's box, grade in a box made of the seal.
+    """Seal the final state, end the agent's sandbox, grade in a sandbox made of the seal.
 
-    No process of the agent's box runs there, services included; `/tests` and
+    No process of the agent's sandbox runs there, services included; `/tests` and
     `/logs/verifier` are made anew and no variable is the agent's. Files are, so
     `meta["integrity"]` says what it changed that can steer the tests, and what of it the tests
     loaded where the sandbox can observe that. The exit code of
-    test.sh is recorded only. Services beside the box run on, with all that they hold, as tests
+    test.sh is recorded only. Services beside the sandbox run on, with all that they hold, as tests
     mean to ask them: the copy takes its place among them, and it stands still meanwhile.
-    Nothing is ended when the rollout goes on in the agent's box.
+    Nothing is ended when the rollout goes on in the agent's sandbox.
 
     If the protocol restarts the entrypoint, the image's entrypoint is started again in the twin if
     something runs in the agent's sandbox, and the twin has the host names of that sandbox.
@@ -81,8 +81,8 @@ async def grade_twin(live: LiveNode, run: TwinRun | None = None) -> VerifyResult
             copying = replaced_sandbox if has_services(live.sandbox) else grading_sandbox
             making = stack.enter_async_context(copying(live, spec, image))
             # The tests are put in when both are done: nothing of the agent runs then.
-            box, _ = await run_both(making, _end(live, keep=run.keep))
-            return await _grade(live, run, box, (spec, changes, scratch))
+            sandbox, _ = await run_both(making, _end(live, keep=run.keep))
+            return await _grade(live, run, sandbox, (spec, changes, scratch))
 
 
 async def state_for_twin(live: LiveNode) -> LiveState:
@@ -95,22 +95,22 @@ async def state_for_twin(live: LiveNode) -> LiveState:
 async def _grade(
     live: LiveNode,
     run: TwinRun,
-    box: Sandbox,
+    sandbox: Sandbox,
     given: tuple[SandboxSpec, FileChanges | None, Path],
 ) -> VerifyResult:
     spec, changes, scratch = given
     brought = RestartReport()
     if changes is not None:
-        await recompile_bytecode(box, changes)
+        await recompile_bytecode(sandbox, changes)
     if live.protocol.rules.restarts_entrypoint:
-        brought = await restart_entrypoint(live, box, run.state, changes)
+        brought = await restart_entrypoint(live, sandbox, run.state, changes)
     run.missing = missing_reasons(run.state, brought.notes)
-    report, rules = await _integrity(live, spec, box, changes)
-    target = GradingTarget(box, live, "twin")
+    report, rules = await _integrity(live, spec, sandbox, changes)
+    target = GradingTarget(sandbox, live, "twin")
     await live.protocol.place_tests(target, scratch)
     container = live.sandbox.spec.container
     mounts = (*container.volumes, *container.host_mounts)
-    async with observe_changed_files(box, changes, mounts) as watch:
+    async with observe_changed_files(sandbox, changes, mounts) as watch:
         done = await live.protocol.run_tests(target, scratch)
     tests = await asyncio.to_thread(read_tests, live.task.parts.tests)
     integrity = await asyncio.to_thread(watch.added_to, report, ExpectedCode(tests, rules))
@@ -122,16 +122,16 @@ async def _grade(
 
 
 async def _integrity(
-    live: LiveNode, spec: SandboxSpec, box: Sandbox, changes: FileChanges | None
+    live: LiveNode, spec: SandboxSpec, sandbox: Sandbox, changes: FileChanges | None
 ) -> tuple[dict[str, Any], TamperRules]:
     verifier = live.task.config.verifier
-    rules = await make_tamper_rules(live, box, changes)
-    user = verifier.user or box.spec.user
+    rules = await make_tamper_rules(live, sandbox, changes)
+    user = verifier.user or sandbox.spec.user
     if changes is not None:
-        return await integrity_report(box, changes, rules, user=user), rules
+        return await integrity_report(sandbox, changes, rules, user=user), rules
     async with grading_sandbox(live, spec) as pristine:
         await set_up_task(pristine, live, "twin")
-        return await report_from_listings(box, pristine, rules, user=user), rules
+        return await report_from_listings(sandbox, pristine, rules, user=user), rules
 
 
 @asynccontextmanager

@@ -1,4 +1,4 @@
-"""Bringing into a twin what the files of the agent's box do not hold."""
+"""Restart the entrypoint in a twin, and copy the host names of the agent's sandbox."""
 
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -30,12 +30,12 @@ _CONFIGURATION = ("/etc/", "/usr/", "/opt/", "/var/spool/")
 _READ_BY_ALL = frozenset(
     {*HOST_FILES, "/etc/group", "/etc/ld.so.cache", "/etc/passwd", "/etc/shadow"}
 )
-"""Rules of their own grade these."""
+"""Other rules grade these files."""
 
 
 @dataclass(slots=True)
 class RestartReport:
-    """What was brought into a twin, or could not be."""
+    """The result of a restart in a twin."""
 
     findings: list[dict[str, Any]] = field(default_factory=list[dict[str, Any]])
     notes: list[str] = field(default_factory=list[str])
@@ -62,10 +62,10 @@ class RestartReport:
 async def restart_entrypoint(
     live: LiveNode, box: Sandbox, state: LiveState, changes: FileChanges | None
 ) -> RestartReport:
-    """Start the image's entrypoint again where the agent's box needs it; copy the names.
+    """Start the image's entrypoint again where the agent's sandbox needs it; copy the names.
 
-    The entrypoint is started only when something runs in the agent's box, or the names are not
-    those of a new box: what it wrote into files is in the twin already.
+    The entrypoint is started only when something runs in the agent's sandbox, or the names are not
+    those of a new sandbox: what it wrote into files is in the twin already.
 
     Raises:
         SandboxError: The twin failed, or the host.
@@ -168,5 +168,5 @@ def _finding(path: str, change: str, **more: object) -> dict[str, Any]:
 
 
 def missing_reasons(state: LiveState, notes: Sequence[str]) -> list[str]:
-    """Return why a twin may lack what the tests need."""
+    """Return the reasons why a twin may lack a process or file that the tests need."""
     return [*state.reasons, *(note for note in notes if "cannot" in note)]

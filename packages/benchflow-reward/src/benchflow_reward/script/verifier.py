@@ -32,7 +32,7 @@ _MODES = {"hermetic": grade_hermetic, "twin": grade_twin, "shared": grade_shared
 class ScriptVerifier:
     """Runs `tests/test.sh` and reads the reward file that it leaves.
 
-    `hermetic` and `twin` end the agent's box, so this is the last Reward to score a
+    `hermetic` and `twin` end the agent's sandbox, so this is the last Reward to score a
     node. `VerifyResult.grading` says how it was graded.
     """
 

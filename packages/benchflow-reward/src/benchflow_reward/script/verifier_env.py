@@ -1,4 +1,4 @@
-"""The environment variables of test.sh: ours, the task's, and nothing inherited."""
+"""The environment variables of test.sh: pinned ones and the task's. None is inherited."""
 
 from benchflow_contracts import SandboxSpec, TaskVerifier
 
@@ -35,7 +35,7 @@ def pinned_env(verifier: TaskVerifier) -> dict[str, str]:
 def without_steering(spec: SandboxSpec) -> SandboxSpec:
     """Return `spec` without the variables that steer shells and interpreters.
 
-    They are dropped and not only overridden, so that no program of the box (the
+    They are dropped and not only overridden, so that no program of the sandbox (the
     shell that runs our commands, say) ever starts with one.
     """
     env = {key: value for key, value in spec.env.items() if not _steers(key)}

@@ -1,4 +1,4 @@
-"""What the agent opened for other users: code that the tests run as one of them may write there."""
+"""Find paths that a user other than root can write: tests may run the agent's code as such."""
 
 import posixpath
 import re
@@ -11,7 +11,7 @@ from .tamper_rules import Change, TamperRules
 
 _BATCH = 500
 _MAX_PATHS = 20_000
-"""Of places that matter; the ones beyond it are taken for open."""
+"""The most paths that are checked. Paths beyond this number count as writable."""
 _TIMEOUT_SEC = 60
 _NOBODY = "65534"
 _PLACES = re.compile(
@@ -39,7 +39,7 @@ async def find_writable_paths(
     asked = [
         path for path, change in known.items() if change != "removed" and _matters(path, rules)
     ]
-    # An odd name is not one that a program looks for.
+    # No program looks for a name with odd characters.
     asked = sorted(path for path in asked if path.isprintable() and "\\" not in path)
     found = set(asked[_MAX_PATHS:])
     for start in range(0, len(asked[:_MAX_PATHS]), _BATCH):
@@ -63,7 +63,7 @@ def _matters(path: str, rules: TamperRules) -> bool:
 async def _open(twin: Sandbox, paths: Sequence[str]) -> set[str]:
     cmd = ["ls", "-ldn", "--", *paths]
     done = await twin.exec(cmd, user="root", cwd="/", timeout=_TIMEOUT_SEC)
-    # What a host makes for each box, such as /etc/hostname, may be missing here.
+    # What a host makes for each sandbox, such as /etc/hostname, may be missing here.
     if done.stdout_dropped or done.exit_code not in (0, 1, 2):
         raise RewardError(
             f"who may write to files of a twin is not known: {done.stderr[-300:]}",
