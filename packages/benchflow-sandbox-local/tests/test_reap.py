@@ -237,6 +237,19 @@ def test_only_an_earlier_boot_of_this_machine_has_certainly_ended(monkeypatch):
     assert replace(ProcessIdentity.of(os.getpid()), namespace="pid:[1]").alive is None
 
 
+@pytest.mark.parametrize("text", ["uninitialized\n", "\n", "not an id"])
+def test_machines_without_an_id_of_their_own_do_not_judge_each_other(monkeypatch, tmp_path, text):
+    path = tmp_path / "machine-id"
+    path.write_text(text)
+    monkeypatch.setattr(owner, "_MACHINE_ID", path)
+    of_another = replace(ProcessIdentity.of(os.getpid()), boot="another")
+    assert of_another.alive is None
+    recorded = replace(of_another, host=text.strip())
+    assert recorded.alive is None
+    path.write_text("0123456789abcdef0123456789abcdef\n")
+    assert replace(ProcessIdentity.of(os.getpid()), boot="another").alive is False
+
+
 def test_a_sandbox_of_an_unknown_owner_goes_when_it_is_overdue_and_the_operator_says_so():
     given = {"id": "a", "provider": "local", "owner_alive": None, "created_at": 0}
     record = SandboxRecord(**given, labels={DEADLINE: "10"})

@@ -1,9 +1,12 @@
 """The owner of a sandbox: a process, distinct from processes elsewhere with the same pid."""
 
 import os
+import re
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Self
+
+_MACHINE_ID = Path("/etc/machine-id")
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,6 +64,8 @@ def _namespace() -> str:
 
 def _host() -> str:
     try:
-        return Path("/etc/machine-id").read_text(encoding="ascii").strip()
+        text = _MACHINE_ID.read_text(encoding="ascii").strip()
     except (OSError, UnicodeDecodeError):
         return ""
+    # systemd writes "uninitialized" there until the first boot of an image is complete.
+    return text if re.fullmatch("[0-9a-f]{32}", text) else ""
