@@ -5,6 +5,7 @@ from pathlib import Path
 import pytest
 from benchflow.cli.entry import run
 from benchflow.cli.env_file import read_env_file, with_env_files
+from benchflow_contracts import UsageError
 from benchflow_engine.options import RunOptions
 
 
@@ -57,3 +58,17 @@ def test_a_missing_file_is_wrong_usage(tmp_path: Path, capsys: pytest.CaptureFix
     command = ["eval", "create", "-p", str(tmp_path), "--env-file", str(tmp_path / "no.env")]
     assert run(command) == 2
     assert "no.env' cannot be read: No such file" in capsys.readouterr().err
+
+
+def test_a_byte_order_mark_is_not_part_of_the_first_name(tmp_path: Path) -> None:
+    file = tmp_path / "agent.env"
+    file.write_bytes(b"\xef\xbb\xbfFIRST=1\n")
+    assert read_env_file(file) == {"FIRST": "1"}
+
+
+def test_a_value_with_a_nul_byte_is_refused_by_its_line(tmp_path: Path) -> None:
+    file = tmp_path / "agent.env"
+    file.write_bytes(b"A=1\nSECRET=hid\0den\n")
+    with pytest.raises(UsageError, match="line 2") as refused:
+        read_env_file(file)
+    assert "hid" not in str(refused.value)

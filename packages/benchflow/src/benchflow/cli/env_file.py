@@ -41,7 +41,7 @@ def read_env_file(file: Path) -> dict[str, str]:
     process's variable, and is left out if there is none. Quotes are part of the value.
     """
     try:
-        lines = file.read_text(encoding="utf-8").splitlines()
+        lines = file.read_text(encoding="utf-8-sig").splitlines()
     except (OSError, UnicodeDecodeError) as error:
         reason = error.strerror if isinstance(error, OSError) else "it is not UTF-8"
         raise UsageError(
@@ -54,7 +54,7 @@ def read_env_file(file: Path) -> dict[str, str]:
         if not text or text.startswith("#"):
             continue
         name, is_pair, value = text.partition("=")
-        if not name or any(char.isspace() for char in name):
+        if not name or "\0" in line or any(char.isspace() for char in name):
             raise UsageError(
                 f"--env-file {str(file)!r}: line {number} is not KEY=VALUE",
                 hint="write one KEY=VALUE on each line, without spaces before the =",
