@@ -73,7 +73,7 @@ def _places(path: str) -> Iterator[str]:
 
 
 async def find_aliases(sandbox: Sandbox, changes: FileChanges) -> Aliases:
-    """Ask `box` where the links among `changes` lead. A shell answers.
+    """Ask `sandbox` where the links among `changes` lead. A shell answers.
 
     Raises:
         RewardError: The answer is not whole.

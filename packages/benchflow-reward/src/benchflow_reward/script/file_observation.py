@@ -61,9 +61,9 @@ class ObservedRun:
 
 @asynccontextmanager
 async def observe_changed_files(
-    box: Sandbox, changes: FileChanges | None, mounts: Collection[str] = ()
+    sandbox: Sandbox, changes: FileChanges | None, mounts: Collection[str] = ()
 ) -> AsyncGenerator[ObservedRun]:
-    """Observe which of the changed files are opened in `box` while the block runs.
+    """Observe which of the changed files are opened in `sandbox` while the block runs.
 
     Those in `mounts`, the agent's volumes, cannot be observed: code there makes it incomplete.
 
@@ -74,20 +74,20 @@ async def observe_changed_files(
     if changes is None:
         yield ObservedRun(why_not="this sandbox's host cannot tell what the agent changed")
         return
-    if not isinstance(box, SupportsFileObservation):
+    if not isinstance(sandbox, SupportsFileObservation):
         yield ObservedRun(why_not="this sandbox cannot observe the files that are opened")
         return
     known: dict[str, Change] = {
         path: change for path, change in changes_by_path(changes).items() if change != "removed"
     }
-    also = await find_aliases(box, changes)
+    also = await find_aliases(sandbox, changes)
 
     def wanted(path: str) -> bool:
         return path in known or path.startswith(f"{TESTS}/") or also.is_reached(path)
 
     async with AsyncExitStack() as stack:
         try:
-            observing = box.observe_files(wanted)
+            observing = sandbox.observe_files(wanted)
             observed = await stack.enter_async_context(observing)
         except SandboxUnsupportedError as error:
             watch = ObservedRun(why_not=str(error))

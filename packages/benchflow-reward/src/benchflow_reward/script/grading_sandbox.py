@@ -45,7 +45,7 @@ async def grading_sandbox(
 
 @contextmanager
 def checked_host(sandbox: Sandbox) -> Generator[None]:
-    """Raise `HostError` after a block in which the host failed processes of `box`."""
+    """Raise `HostError` after a block in which the host failed processes of `sandbox`."""
     try:
         yield
     except BenchFlowError as error:

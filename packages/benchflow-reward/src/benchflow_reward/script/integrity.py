@@ -74,16 +74,16 @@ def agent_dirs(workdir: str) -> list[str]:
 
 async def make_tamper_rules(
     live: LiveNode,
-    box: Sandbox,
+    sandbox: Sandbox,
     changes: FileChanges | None = None,
     *,
     verifier: TaskVerifier | None = None,
     agent_workdir: str = "",
 ) -> TamperRules:
-    """Return what the tests of a task can be steered by in `box`, of which `changes` are known.
+    """Return what the tests of a task can be steered by in `sandbox`, of which `changes` are known.
 
     `verifier` replaces the task's own. `agent_workdir` is where the agent worked, if that was not
-    the working directory of `box`.
+    the working directory of `sandbox`.
 
     Raises:
         RewardError: The sandbox does not say what it offers them.
@@ -91,9 +91,11 @@ async def make_tamper_rules(
     tests, protocol = live.task.parts.tests, live.protocol.rules
     verifier = verifier or live.task.config.verifier
     env = pinned_env(verifier) if protocol.pins_variables else verifier.env
-    told = await list_search_paths(box, user=verifier.user, env=env, workdir=box.spec.workdir)
+    told = await list_search_paths(
+        sandbox, user=verifier.user, env=env, workdir=sandbox.spec.workdir
+    )
     image = told.without(() if changes is None else changes.added)
-    dirs = agent_dirs(box.spec.workdir)
+    dirs = agent_dirs(sandbox.spec.workdir)
     dirs += [each for each in agent_dirs(agent_workdir) if each not in dirs]
     text = await asyncio.to_thread(read_tests, tests)
     # The tests use the PATH of the image. A shell may fall back to the pinned one.
@@ -106,7 +108,7 @@ async def make_tamper_rules(
         pinned=protocol.pins_variables,
         graders=protocol.grader_paths,
         image=image,
-        workdir=box.spec.workdir,
+        workdir=sandbox.spec.workdir,
     )
 
 

@@ -60,7 +60,7 @@ class RestartReport:
 
 
 async def restart_entrypoint(
-    live: LiveNode, box: Sandbox, state: LiveState, changes: FileChanges | None
+    live: LiveNode, sandbox: Sandbox, state: LiveState, changes: FileChanges | None
 ) -> RestartReport:
     """Start the image's entrypoint again where the agent's sandbox needs it; copy the names.
 
@@ -71,16 +71,16 @@ async def restart_entrypoint(
         SandboxError: The twin failed, or the host.
     """
     brought, spec = RestartReport(), live.sandbox.spec
-    same = (spec.network == "public") == (box.spec.network == "public")
-    names = changed_host_files(state, await read_live_state(box), same_network=same)
+    same = (spec.network == "public") == (sandbox.spec.network == "public")
+    names = changed_host_files(state, await read_live_state(sandbox), same_network=same)
     if spec.entrypoint == "image" and (state.is_lost_in_a_copy or names):
-        await _start_again(box, changes, brought)
+        await _start_again(sandbox, changes, brought)
         # Where a copy of the files has the names, the entrypoint may have added its own twice.
         if names:
-            names = changed_host_files(state, await read_live_state(box), same_network=same)
+            names = changed_host_files(state, await read_live_state(sandbox), same_network=same)
     for path, text in names.items():
         cmd = ["/bin/sh", "-c", _WRITE, "sh", path]
-        done = await box.exec(cmd, user="root", cwd="/", timeout=60, stdin=text.encode())
+        done = await sandbox.exec(cmd, user="root", cwd="/", timeout=60, stdin=text.encode())
         if not done.ok:
             raise RewardError(
                 f"{path} cannot be written in a twin: {done.stderr[-300:]}", caused_by="inside"
@@ -91,14 +91,16 @@ async def restart_entrypoint(
     return brought
 
 
-async def _start_again(box: Sandbox, changes: FileChanges | None, brought: RestartReport) -> None:
+async def _start_again(
+    sandbox: Sandbox, changes: FileChanges | None, brought: RestartReport
+) -> None:
     """Start the entrypoint, and note which of the agent's files it runs."""
-    if not isinstance(box, SupportsEntrypoint):
+    if not isinstance(sandbox, SupportsEntrypoint):
         brought.notes.append("this sandbox cannot start the entrypoint again")
         return
-    async with observe_changed_files(box, changes) as watch:
+    async with observe_changed_files(sandbox, changes) as watch:
         try:
-            was_started = await box.start_image_entrypoint()
+            was_started = await sandbox.start_image_entrypoint()
         except SandboxError as error:
             if error.retryable or caused_outside(error):
                 raise
