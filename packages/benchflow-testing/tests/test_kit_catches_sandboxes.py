@@ -425,3 +425,15 @@ def test_a_check_that_hangs_has_failed(monkeypatch, status_of):
     monkeypatch.setattr(check_module, "DEADLINE_SEC", 0.05)
     provider = FakeSandboxProvider(hang_on={"exec"})
     assert status_of(provider, "exec_reports_the_exit_code") == "failed"
+
+
+def test_checks_that_run_beside_others_have_more_time(monkeypatch):
+    monkeypatch.setattr(check_module, "DEADLINE_SEC", 0.05)
+
+    @check_module.promise()
+    async def a_check_that_hangs(subject):
+        """Never ends."""
+        await asyncio.Event().wait()
+
+    [result] = asyncio.run(check_module.run_checks([a_check_that_hangs], None, at_once=4))
+    assert (result.status, result.reason) == ("failed", "did not end within 0.2 s")

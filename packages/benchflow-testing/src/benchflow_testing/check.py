@@ -119,8 +119,9 @@ async def run_checks(
 ) -> list[CheckResult]:
     """Run `checks` and return their results in order.
 
-    Up to `at_once` checks run at the same time. The last check runs alone. A check that raises
-    anything has failed; the rest still runs. Cancellation ends the run.
+    Up to `at_once` checks run at the same time, and each has `at_once` times as long. The last
+    check runs alone. A check that raises anything has failed; the rest still runs. Cancellation
+    ends the run.
 
     Raises:
         UsageError: `only` names a check that does not exist.
@@ -133,7 +134,7 @@ async def run_checks(
 
     async def run(check: Check[SubjectT]) -> CheckResult:
         async with slots:
-            result = await run_check(check, subject)
+            result = await run_check(check, subject, DEADLINE_SEC * at_once)
             if on_result is not None:
                 on_result(result)
             return result
@@ -144,10 +145,12 @@ async def run_checks(
     return [*(task.result() for task in tasks), *last]
 
 
-async def run_check(check: Check[SubjectT], subject: SubjectT) -> CheckResult:
-    """Run one check and return its result."""
+async def run_check(
+    check: Check[SubjectT], subject: SubjectT, seconds: float | None = None
+) -> CheckResult:
+    """Run one check, for at most `seconds` (default: `DEADLINE_SEC`), and return its result."""
     started = time.monotonic()
-    status, reason = await _outcome(check, subject)
+    status, reason = await _outcome(check, subject, seconds or DEADLINE_SEC)
     return CheckResult(
         name=check.name,
         status=status,
@@ -156,11 +159,13 @@ async def run_check(check: Check[SubjectT], subject: SubjectT) -> CheckResult:
     )
 
 
-async def _outcome(check: Check[SubjectT], subject: SubjectT) -> tuple[CheckStatus, str]:
+async def _outcome(
+    check: Check[SubjectT], subject: SubjectT, seconds: float
+) -> tuple[CheckStatus, str]:
     missing = check.lacks(subject)
     if missing:
         return "skipped", missing
-    deadline = asyncio.timeout(DEADLINE_SEC)
+    deadline = asyncio.timeout(seconds)
     try:
         async with deadline:
             await check.run(subject)
@@ -168,7 +173,7 @@ async def _outcome(check: Check[SubjectT], subject: SubjectT) -> tuple[CheckStat
         return "skipped", str(skipped)
     except Exception as error:  # noqa: BLE001 - recorded: whatever breaks is a failed check
         if deadline.expired():
-            return "failed", f"did not end within {DEADLINE_SEC:g} s"
+            return "failed", f"did not end within {seconds:g} s"
         return "failed", describe(error)
     return "passed", ""
 
