@@ -93,7 +93,7 @@ def test_redis_is_forked_and_rolled_back_while_it_is_written(tmp_path: Path, aof
             await world.root(f"cat /run/copied > {copied}")
             await env.restore(first)
             assert await env.query() == before
-            with pytest.raises(EnvironmentError_, match="cannot be asked while"):
+            with pytest.raises(EnvironmentError_, match="cannot be read while"):
                 async with world.box.freeze():
                     await env.query()
 

@@ -185,7 +185,7 @@ def test_tests_of_the_image_are_all_there_is_when_the_image_brings_them(score, p
 
 @pytest.mark.parametrize("mode", ["twin", "shared"])
 def test_only_a_hermetic_grader_has_an_image_with_the_tests(score, mode):
-    with pytest.raises(RewardError, match="own grading sandbox") as caught:
+    with pytest.raises(RewardError, match="image of the grading sandbox") as caught:
         score(leaves(reward_txt="1"), mode, tests_in_image=True)
     assert "hermetic" in caught.value.hint
 

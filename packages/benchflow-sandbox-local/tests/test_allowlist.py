@@ -52,7 +52,7 @@ def test_a_box_reaches_allowed_hosts_by_the_proxy_and_no_other_way(with_provider
 
 def test_hosts_without_their_network_are_refused(with_provider):
     async def check(provider):
-        with pytest.raises(UsageError, match="mean nothing"):
+        with pytest.raises(UsageError, match="does not use allowed hosts"):
             await provider.create(SandboxSpec(allowed_hosts=("example.org",)))
 
     with_provider(check)
