@@ -18,9 +18,11 @@ MARK = str(10**9 + os.getpid())
 
 
 def our_mounts() -> list[str]:
-    """Return the mounts of local sandboxes. Tests of Docker mount directories meanwhile."""
+    """Return the mount points of local sandboxes, not those of containers of other tests."""
     lines = Path("/proc/self/mountinfo").read_text().splitlines()
-    return [line for line in lines if "benchflow" in line and "benchflow/docker" not in line]
+    points = [line.split()[4] for line in lines]
+    others = ("/docker/", "/benchflow/docker")
+    return [p for p in points if "benchflow" in p and not any(each in p for each in others)]
 
 
 def test_prune_removes_every_process_mount_and_sandbox_of_a_killed_runner(

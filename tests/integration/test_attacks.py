@@ -311,7 +311,7 @@ def test_no_attack_gets_a_reward_in_hermetic_grading(attack, tmp_path):
 @pytest.mark.parametrize("kind", HONEST)
 def test_the_honest_answer_gets_its_reward_in_hermetic_grading(kind, tmp_path):
     result = grade(tmp_path, kind, HONEST[kind], "hermetic")
-    assert result.reward == 1, (result, (tmp_path / "log" / "test-stdout.txt").read_text())
+    assert result.reward == 1, (result, *(p.read_text() for p in tmp_path.glob("log/*.txt")))
 
 
 def test_an_answer_imported_by_the_verdicts_own_process_is_lost_by_design(tmp_path):
