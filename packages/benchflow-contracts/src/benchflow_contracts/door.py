@@ -1,12 +1,14 @@
 """Addresses: what the host reaches, and what the inside of a sandbox may reach."""
 
+import re
 from collections.abc import Mapping
-from typing import Literal, Self
+from typing import Annotated, Literal, Self
 from urllib.parse import urlsplit
 
-from pydantic import Field
+from pydantic import AfterValidator, Field
 
 from ._model import Model
+from .errors import UsageError
 
 MODEL_DOOR = "model"
 """The name of the door that leads to the agent's model."""
@@ -19,13 +21,33 @@ host. `egress`: the provider's own proxy adds the headers. `token`: the inside h
 valid for this upstream alone, because headers cannot be added outside.
 """
 
+_NAME = re.compile(r"[!#$%&'*+\-.^_`|~0-9A-Za-z]+")
+_VALUE = re.compile(r"[\t\x20-\x7e\x80-\xff]*")
+
+
+def _check_headers(headers: Mapping[str, str]) -> Mapping[str, str]:
+    # No message quotes a value, since it may be a credential.
+    for name, value in headers.items():
+        if not _NAME.fullmatch(name):
+            raise UsageError(f"{name!r} is not the name of an HTTP header")
+        if not _VALUE.fullmatch(value):
+            raise UsageError(
+                f"the value of header {name!r} has a line break or another character that HTTP"
+                " does not allow",
+                hint="correct the variable that it is read from; a line break may be at its end",
+            )
+    return headers
+
+
+_Headers = Annotated[Mapping[str, str], AfterValidator(_check_headers)]
+
 
 class Endpoint(Model):
     """An address that the host reaches, with the headers that each request needs."""
 
     url: str
     """A base URL; its path is a prefix. A port of a TCP service is `http://HOST:PORT` too."""
-    headers: Mapping[str, str] = Field(default={}, repr=False)
+    headers: _Headers = Field(default={}, repr=False)
     """Not in `repr`, so that no message shows a credential."""
     expires_at: float | None = None
     """Seconds since the epoch; `None`: valid until teardown."""
@@ -54,7 +76,7 @@ class Door(Model):
     """An `http://` or `https://` base URL; its path is a prefix of each request's path."""
     port: int = Field(default=8721, gt=0, lt=65536)
     """Unique in its sandbox."""
-    headers: Mapping[str, str] = Field(default={}, repr=False)
+    headers: _Headers = Field(default={}, repr=False)
 
     @classmethod
     def to(cls, endpoint: Endpoint, *, name: str = MODEL_DOOR, port: int = 8721) -> Self:
