@@ -112,3 +112,14 @@ def test_what_the_provider_refuses_is_never_blamed_on_the_agent(kind: type[Sandb
 def test_a_lack_of_capacity_says_when_to_try_again():
     error = caused(RewardError("no sandbox"), CapacityError("busy", retry_after=12.5))
     assert blame(error, inside="agent").retry_after == 12.5
+
+
+@pytest.mark.parametrize("outside", [QuotaError("used up"), CapacityError("full")])
+def test_an_outside_error_in_a_group_that_an_error_was_raised_from_decides(outside):
+    group = ExceptionGroup("two calls", [ValueError("other"), ExceptionGroup("inner", [outside])])
+    try:
+        raise SandboxLimitError("the sandbox is at its limit") from group
+    except SandboxLimitError as error:
+        cause = blame(error, inside="agent")
+    assert (cause.by, cause.what) == ("host", str(outside))
+    assert cause.stops_job == isinstance(outside, QuotaError)

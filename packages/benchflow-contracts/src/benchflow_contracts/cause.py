@@ -3,7 +3,7 @@
 import errno
 import tempfile
 from pathlib import Path
-from typing import Protocol, runtime_checkable
+from typing import Protocol, cast, runtime_checkable
 
 from ._model import Model
 from .errors import AccountError, BenchFlowError, CapacityError, Culprit, HostError
@@ -31,7 +31,7 @@ class Cause(Model):
 
 
 def blame(error: BaseException, *, inside: Culprit) -> Cause:
-    """Return who caused `error`, from the chain of errors that it was raised from.
+    """Return who caused `error`, from the chain of errors and groups that it was raised from.
 
     A `HostError` or an `AccountError` in the chain decides: it never becomes a score, whatever
     wraps it. Otherwise the first error that knows its culprit decides. `inside` is the culprit of
@@ -56,11 +56,17 @@ def blame(error: BaseException, *, inside: Culprit) -> Cause:
 
 def _chain(error: BaseException) -> list[BaseException]:
     chain: list[BaseException] = []
-    each: BaseException | None = error
-    # An error may be raised from itself.
-    while each is not None and not any(each is earlier for earlier in chain):
+    rest: list[BaseException] = [error]
+    while rest:
+        each = rest.pop()
+        # An error may be raised from itself.
+        if any(each is earlier for earlier in chain):
+            continue
         chain.append(each)
-        each = each.__cause__
+        if each.__cause__ is not None:
+            rest.append(each.__cause__)
+        if isinstance(each, BaseExceptionGroup):
+            rest += reversed(cast("BaseExceptionGroup[BaseException]", each).exceptions)
     return chain
 
 
