@@ -188,3 +188,27 @@ def test_five_methods_alone_leave_what_reads_files_ungraded(run: Any, reward: st
     assert record.reward is None
     assert record.error is not None
     assert "freeze" in record.error.message
+
+
+class Nameless:
+    """A reward without the name that the contract asks for."""
+
+    async def score(self, node: Any, evidence: Any) -> Any:
+        return VerifyResult(reward=1)
+
+
+def key_missing(task: Any, **_: object) -> list[Any]:
+    return [task.config.verifier.options["absent"]]
+
+
+def nameless(task: object, **_: object) -> list[Any]:
+    return [Nameless()]
+
+
+@pytest.mark.parametrize("factory", ["key_missing", "nameless"])
+def test_a_factory_of_rewards_that_fails_is_named_in_a_record(run: Any, factory: str) -> None:
+    path = f"{__name__}:{factory}"
+    [record] = run(LeastProvider(), reward_import_path=path).records
+    assert record.reward is None
+    assert record.error is not None
+    assert (record.error.type, path in record.error.message) == ("UsageError", True)

@@ -1,8 +1,8 @@
 """Create the planes of a run, by name from the registry."""
 
 import sys
-from collections.abc import AsyncGenerator
-from contextlib import asynccontextmanager
+from collections.abc import AsyncGenerator, Generator
+from contextlib import asynccontextmanager, contextmanager
 from inspect import signature
 from pathlib import Path
 from typing import cast
@@ -11,6 +11,7 @@ from benchflow_agent_acp import agent_from_file
 from benchflow_contracts import (
     Agent,
     AgentFactory,
+    BenchFlowError,
     EnvironmentFactory,
     EnvironmentLoader,
     FetchingProviderFactory,
@@ -22,6 +23,8 @@ from benchflow_contracts import (
     Task,
     UsageError,
     UserModel,
+    host_error,
+    host_is_short,
 )
 from benchflow_kernel import Planes, Registry, load_path, make_user
 from benchflow_store import seal_config
@@ -46,7 +49,8 @@ async def open_provider(options: RunOptions) -> AsyncGenerator[SandboxProvider]:
 def _make_provider(options: RunOptions) -> SandboxProvider:
     found = _chosen("benchflow.sandboxes", options.sandbox, options.sandbox_import_path)
     if options.pull is None:
-        return cast("SandboxProviderFactory", found)(allow_unisolated=options.allow_unisolated)
+        with _made_by(f"sandbox {options.sandbox_name!r}"):
+            return cast("SandboxProviderFactory", found)(allow_unisolated=options.allow_unisolated)
     factory = cast("FetchingProviderFactory", found)
     if "pull" not in signature(factory).parameters:
         raise UsageError(
@@ -54,7 +58,29 @@ def _make_provider(options: RunOptions) -> SandboxProvider:
             " has no effect",
             hint="leave it out, or use a provider that does, such as --sandbox docker",
         )
-    return factory(allow_unisolated=options.allow_unisolated, pull=options.pull)
+    with _made_by(f"sandbox {options.sandbox_name!r}"):
+        return factory(allow_unisolated=options.allow_unisolated, pull=options.pull)
+
+
+@contextmanager
+def _made_by(provider: str) -> Generator[None, None, None]:
+    """Name the provider whose factory fails in the block, so that a job records the failure.
+
+    Raises:
+        UsageError: The factory raised an error of its own.
+        HostError: The host lacks a resource.
+    """
+    try:
+        yield
+    except BenchFlowError:
+        raise
+    except Exception as error:
+        if host_is_short(error):
+            raise host_error(f"make {provider}", error) from error
+        raise UsageError(
+            f"{provider} cannot be made: {type(error).__name__}: {error}",
+            hint="correct the settings of the task or the provider; --debug shows the traceback",
+        ) from error
 
 
 def load_agent(options: RunOptions) -> Agent:
@@ -63,7 +89,9 @@ def load_agent(options: RunOptions) -> Agent:
         return _imported_agent(options.agent_import_path)
     if options.agent.endswith(".toml"):
         return agent_from_file(Path(options.agent))
-    return cast("AgentFactory", Registry().resolve("benchflow.agents", options.agent))()
+    factory = cast("AgentFactory", Registry().resolve("benchflow.agents", options.agent))
+    with _made_by(f"agent {options.agent!r}"):
+        return factory()
 
 
 def _chosen(group: str, name: str, import_path: str | None) -> object:
@@ -95,7 +123,8 @@ def _imported(path: str) -> object:
 def _imported_agent(path: str) -> Agent:
     made = _imported(path)
     if callable(made):
-        made = cast("AgentFactory", made)()
+        with _made_by(f"agent {path!r}"):
+            made = cast("AgentFactory", made)()
     if not all(callable(getattr(made, name, None)) for name in ("needs", "connect")):
         raise UsageError(
             f"{path!r} is not an Agent", hint="name a class or a function that returns an Agent"
@@ -121,31 +150,35 @@ def load_environment(options: RunOptions, task: Task) -> EnvironmentFactory | No
     if manifest is None and name is None and path is None:
         return None
     found = _chosen("benchflow.environments", name or "manifest", path)
-    return cast("EnvironmentLoader", found)(task, manifest=manifest)
+    with _made_by(f"environment {path or name or 'manifest'!r}"):
+        return cast("EnvironmentLoader", found)(task, manifest=manifest)
 
 
 def load_rewards(options: RunOptions, task: Task) -> list[Reward]:
     """Return the rewards that the operator or the task's `[verifier]` table names.
 
     Raises:
-        UsageError: Not exactly one reward is named `reward`.
+        UsageError: Not exactly one reward is named `reward`, or the factory failed.
         UnknownProviderError: The verifier's type or protocol is not registered.
     """
     verifier, path = task.config.verifier, options.reward_import_path
     name = verifier.type
     found = _chosen("benchflow.rewards", name, path)
-    rewards = list(
-        cast("RewardFactory", found)(
-            task,
-            isolation=options.isolation,
-            judge=options.endpoint(),
-            judge_model=options.user_model or options.model,
-            protocol=_grading_protocol(verifier.protocol),
+    protocol = _grading_protocol(verifier.protocol)
+    with _made_by(f"reward {path or name!r}"):
+        rewards = list(
+            cast("RewardFactory", found)(
+                task,
+                isolation=options.isolation,
+                judge=options.endpoint(),
+                judge_model=options.user_model or options.model,
+                protocol=protocol,
+            )
         )
-    )
-    if [reward.name for reward in rewards].count("reward") != 1:
+        names = [reward.name for reward in rewards]
+    if names.count("reward") != 1:
         raise UsageError(
-            f"{path or name!r} makes the rewards {[reward.name for reward in rewards]!r}",
+            f"{path or name!r} makes the rewards {names!r}",
             hint="exactly one of them must be named 'reward': it is the return of a rollout",
         )
     return rewards
