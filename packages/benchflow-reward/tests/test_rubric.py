@@ -2,6 +2,7 @@ import asyncio
 
 import pytest
 from benchflow_contracts import (
+    Cause,
     Evidence,
     RewardError,
     RewardEvent,
@@ -44,6 +45,27 @@ def test_one_unscored_criterion_leaves_the_whole_unscored(bad):
     assert result.reward is None
     assert "'b'" in result.error
     assert result.items == {"a": 1}
+
+
+class Unscored:
+    def __init__(self, name, *, stops_job):
+        self.name, self.stops_job = name, stops_job
+
+    async def score(self, node, evidence):
+        cause = Cause(by="host", what=self.name, stops_job=self.stops_job)
+        return VerifyResult.unscored(self.name, cause=cause, retryable=not self.stops_job)
+
+
+def test_a_temporary_failure_of_a_criterion_can_be_tried_again():
+    full = Unscored("full", stops_job=False)
+    result = score((fixed("a", 1.0), 1), (full, 1), (fixed("b", None), 0))
+    assert (result.retryable, result.cause.what) == (True, "full")
+    assert not score((full, 1), (fixed("b", None), 1)).retryable
+
+
+def test_a_cause_that_stops_the_job_stops_it_from_a_rubric():
+    result = score((Unscored("full", stops_job=False), 1), (Unscored("quota", stops_job=True), 1))
+    assert (result.retryable, result.cause.what) == (False, "quota")
 
 
 def test_a_criterion_without_weight_cannot_break_the_verdict():

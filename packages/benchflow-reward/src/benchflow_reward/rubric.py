@@ -50,21 +50,34 @@ class Rubric:
         items: dict[str, float] = {}
         events: list[RewardEvent] = []
         errors: dict[str, str] = {}
+        fatal: list[VerifyResult] = []
         for index, (criterion, weight) in enumerate(self.criteria):
             result = await _try(criterion, node, self._evidence(evidence, index))
             events.extend(result.events)
             if result.reward is None:
                 errors[criterion.name] = result.error or "unscored"
+                fatal += [result] if weight > 0 else []
                 continue
             items[criterion.name] = result.reward
             if weight > 0:
                 scored.append((result.reward, weight))
         meta = {"aggregate": self.aggregate, "unscored": errors}
-        fatal = {c.name: errors[c.name] for c, w in self.criteria if w > 0 and c.name in errors}
-        error = "; ".join(f"criterion {name!r}: {why}" for name, why in fatal.items()) or None
-        reward = None if error else self._combine(scored)
+        if not fatal:
+            reward = self._combine(scored)
+            return VerifyResult(reward=reward, items=items, events=tuple(events), meta=meta)
+        needed = [c.name for c, weight in self.criteria if weight > 0 and c.name in errors]
+        # A temporary failure or a job that must stop stays one inside a rubric.
+        causes = [result.cause for result in fatal if result.cause is not None]
+        cause = max(causes, key=lambda each: each.stops_job, default=None)
+        stops_job = cause is not None and cause.stops_job
         return VerifyResult(
-            reward=reward, items=items, events=tuple(events), error=error, meta=meta
+            reward=None,
+            items=items,
+            events=tuple(events),
+            error="; ".join(f"criterion {name!r}: {errors[name]}" for name in needed),
+            retryable=all(result.retryable for result in fatal) and not stops_job,
+            cause=cause,
+            meta=meta,
         )
 
     @property
@@ -93,4 +106,4 @@ async def _try(criterion: Reward, node: RolloutNode, evidence: Evidence) -> Veri
     except BenchFlowError as error:
         if caused_outside(error):
             raise
-        return VerifyResult.unscored(str(error))
+        return VerifyResult.unscored(str(error), retryable=error.retryable)
