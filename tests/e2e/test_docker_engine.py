@@ -126,7 +126,7 @@ def test_prune_removes_all_that_a_killed_runner_had_and_nothing_that_looks_like_
         label = f"benchflow.rollout={rollout}"
         [listed] = json.loads(said(runner("sandbox", "list", "--label", label, "--json", *DOCKER)))
         assert (listed["owner_alive"], listed["overdue"]) == (False, False)
-        assert listed["labels"]["benchflow.task"] == "sleeper"
+        assert listed["identity"]["task"] == "sleeper"
         said(runner("sandbox", "prune", "--label", "benchflow.rollout=another", *DOCKER))
         assert ours["Id"] in engine.holds()["containers"]
         said(runner("sandbox", "prune", "--label", label, *DOCKER))
@@ -170,7 +170,7 @@ from benchflow_sandbox_docker import DockerProvider
 
 async def main():
     async with DockerProvider() as provider:
-        box = await provider.create(SandboxSpec(), labels={"benchflow.deadline": "1"})
+        box = await provider.create(SandboxSpec(), identity=RolloutIdentity(deadline=1))
         print(box.id, flush=True)
         try:
             await box.exec("sleep 1000")

@@ -119,7 +119,7 @@ def test_what_an_image_calls_a_volume_is_in_forks_that_outlive_the_image(
             fork = await provider.create(spec, image=await provider.load(tmp_path / "kept"))
             assert (await fork.exec("cat /data/file")).stdout == "first\n"
             await fork.teardown()
-            await provider.reap(ReapPolicy(labels={"job": "none"}, built_images=True))
+            await provider.reap(ReapPolicy(scope="none", built_images=True))
 
     asyncio.run(main())
     assert declared not in {each["Id"] for each in engine.api.images(all=True)}

@@ -152,8 +152,8 @@ def test_an_agents_tests_are_gone_and_the_images_are_there_in_a_twin(score, prov
     box.files.put("/tests/of-the-image", "changed by the agent")
     pristine_create = provider.create
 
-    async def create(spec, *, image=None, labels=None) -> FakeSandbox:
-        made = await pristine_create(spec, image=image, labels=labels)
+    async def create(spec, *, image=None, identity=None) -> FakeSandbox:
+        made = await pristine_create(spec, image=image, identity=identity)
         if image is None:
             made.files.put("/tests/of-the-image", "of the image")
         return made

@@ -39,7 +39,7 @@ class FreshSandboxes:
     async def capabilities(self):
         return SandboxCapabilities(isolation="none")
 
-    async def create(self, spec, *, image=None, labels=None):
+    async def create(self, spec, *, image=None, identity=None):
         self.count += 1
         root = self.tmp_path / str(self.count)
         root.mkdir()

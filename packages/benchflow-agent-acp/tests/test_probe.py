@@ -27,7 +27,7 @@ class OneSandbox:
         self.sandbox.teardown = self.teardown
         self.torn_down = False
 
-    async def create(self, spec, *, image=None, labels=None):
+    async def create(self, spec, *, image=None, identity=None):
         self.specs.append(spec)
         return self.sandbox
 

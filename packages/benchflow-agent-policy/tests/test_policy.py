@@ -76,7 +76,7 @@ def test_the_policy_agent_keeps_the_contract(host_sandbox, tmp_path):
     class Provider:
         count = 0
 
-        async def create(self, spec, *, image=None, labels=None):
+        async def create(self, spec, *, image=None, identity=None):
             self.count += 1
             root = tmp_path / str(self.count)
             root.mkdir()

@@ -1,7 +1,7 @@
 """A provider of five methods: create, exec, upload, download and teardown."""
 
 import asyncio
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
@@ -11,6 +11,7 @@ from benchflow_contracts import (
     BaseProvider,
     BaseSandbox,
     ExecResult,
+    RolloutIdentity,
     Sandbox,
     SandboxCapabilities,
     SandboxSpec,
@@ -59,9 +60,9 @@ class LeastProvider(BaseProvider):
         self.inner.on("/bin/sh -c [ ! -x /bin/bash ]", earn)
 
     async def create(
-        self, spec: SandboxSpec, *, image: object = None, labels: Mapping[str, str] | None = None
+        self, spec: SandboxSpec, *, image: object = None, identity: RolloutIdentity | None = None
     ) -> LeastSandbox:
-        sandbox = self.wrap(await self.inner.create(spec, labels=labels))
+        sandbox = self.wrap(await self.inner.create(spec, identity=identity))
         self.track(sandbox)
         return sandbox
 

@@ -22,6 +22,7 @@ from benchflow_contracts import (
     NodeScored,
     QuotaError,
     RolloutFinished,
+    RolloutIdentity,
     RolloutStarted,
     SandboxCapabilities,
     SandboxError,
@@ -47,10 +48,10 @@ class Restarting(FakeSandboxProvider):
     def __init__(self, *errors: SandboxError) -> None:
         super().__init__()
         self.errors = list(errors)
-        self.labels: list[dict[str, str]] = []
+        self.identities: list[RolloutIdentity] = []
 
     async def create(self, *args: Any, **options: Any) -> Any:
-        self.labels.append(dict(options["labels"]))
+        self.identities.append(options["identity"])
         if self.errors:
             raise self.errors.pop(0)
         return await super().create(*args, **options)
@@ -73,7 +74,7 @@ class FailsToGrade(Restarting):
         return ExecResult(exit_code=0, stdout="", stderr="", duration_sec=0)
 
     async def create(self, *args: Any, **options: Any) -> Any:
-        if options["labels"].get("benchflow.purpose") == "grading":
+        if options["identity"].purpose == "grading":
             self.graded += 1
             return await super().create(*args, **options)
         return await FakeSandboxProvider.create(self, *args, **options)
@@ -113,11 +114,11 @@ def test_what_passes_is_tried_again_and_is_one_result(run: Any, tmp_path: Path) 
     # The evidence of each try stays.
     assert len(list(read_records(tmp_path / "job"))) == 3
     assert (tmp_path / "job" / "results.jsonl").read_text().count("\n") == 1
-    assert sorted({each["benchflow.attempt"] for each in provider.labels}) == ["1", "2", "3"]
-    assert {each["benchflow.slot"] for each in provider.labels} == {"one#0"}
-    assert {each["benchflow.job"] for each in provider.labels} == {"job"}
-    assert len({each["benchflow.epoch"] for each in provider.labels}) == 1
-    assert len({each["benchflow.rollout"] for each in provider.labels}) == 3
+    assert sorted({each.attempt or 0 for each in provider.identities}) == [1, 2, 3]
+    assert {each.slot for each in provider.identities} == {"one#0"}
+    assert {each.scope for each in provider.identities} == {"job"}
+    assert len({each.epoch for each in provider.identities}) == 1
+    assert len({each.rollout for each in provider.identities}) == 3
 
 
 def test_a_grading_that_broke_in_a_way_that_passes_is_tried_again(run: Any, tmp_path: Path) -> None:
@@ -266,10 +267,10 @@ def test_a_resumed_job_counts_its_attempts_on_in_a_later_epoch(run: Any) -> None
     first, second = Restarting(GONE), Restarting()
     run(first, retries=0)
     run(second)
-    assert {each["benchflow.attempt"] for each in second.labels} == {"2"}
-    before, after = first.labels[0], second.labels[0]
-    assert before["benchflow.epoch"] < after["benchflow.epoch"]
-    assert float(after["benchflow.deadline"]) >= float(before["benchflow.deadline"])
+    assert {each.attempt for each in second.identities} == {2}
+    before, after = first.identities[0], second.identities[0]
+    assert str(before.epoch) < str(after.epoch)
+    assert (after.deadline or 0) >= (before.deadline or 0) > 0
 
 
 def test_where_no_sandbox_can_be_made_a_job_ends_before_its_first_rollout(

@@ -10,6 +10,7 @@ from pathlib import Path
 from socketserver import ThreadingMixIn, UnixStreamServer
 
 import pytest
+from benchflow_contracts import RolloutIdentity
 from benchflow_contracts.cause import blame
 from benchflow_contracts.errors import (
     HostError,
@@ -272,7 +273,10 @@ def test_what_a_slow_engine_makes_after_all_is_removed(api, image, tmp_path, mon
                 image=image, store=tmp_path / "store", call_seconds=4
             ) as provider:
                 with pytest.raises(SandboxError, match="did not answer"):
-                    await provider.create(with_services(image), labels={"late": str(tmp_path)})
+                    await provider.create(
+                        with_services(image),
+                        identity=RolloutIdentity(other={"late": str(tmp_path)}),
+                    )
                 assert slow.begun.is_set()
                 slow.over.set()
                 async with asyncio.timeout(30):
@@ -293,9 +297,11 @@ def test_a_service_that_is_made_while_its_sandbox_is_given_up_is_removed(
         slow = Slow(api, "-web$", answers=True)
         with engine(tmp_path / "sock", slow):
             async with DockerProvider(image=image, store=tmp_path / "store") as provider:
-                labels = {"late": str(tmp_path)}
+                identity = RolloutIdentity(other={"late": str(tmp_path)})
                 async with asyncio.TaskGroup() as group:
-                    making = group.create_task(provider.create(with_services(image), labels=labels))
+                    making = group.create_task(
+                        provider.create(with_services(image), identity=identity)
+                    )
                     await slow.begun.wait()
                     making.cancel()
                     slow.over.set()
@@ -554,7 +560,9 @@ def test_the_image_of_a_commit_that_was_late_is_removed_with_its_sandbox(
         async with DockerProvider(
             image=image, store=tmp_path / "store", call_seconds=4
         ) as provider:
-            box = await provider.create(SandboxSpec(), labels={"late": str(tmp_path)})
+            box = await provider.create(
+                SandboxSpec(), identity=RolloutIdentity(other={"late": str(tmp_path)})
+            )
             with pytest.raises(SnapshotError, match="did not answer") as caught:
                 await box.snapshot()
             over.set()

@@ -1,4 +1,5 @@
 import pytest
+from benchflow_contracts import RolloutIdentity
 from benchflow_contracts.errors import SandboxError
 from benchflow_contracts.sandbox import SandboxSpec
 
@@ -95,9 +96,13 @@ def test_an_image_that_says_nothing_is_roots(with_provider):
 def test_an_entrypoint_that_ends_at_once_is_an_error_with_its_last_words(with_image):
     async def check(provider, image):
         with pytest.raises(SandboxError, match=r"'/entry sh -c sleep infinity' ended.* 3: .*no db"):
-            await provider.create(SandboxSpec(image=image, **OWN), labels={"image": image})
+            await provider.create(
+                SandboxSpec(image=image, **OWN), identity=RolloutIdentity(other={"image": image})
+            )
         # One that did not start is gone.
-        assert [each async for each in provider.sandboxes() if each.labels.get("image")] == []
+        assert [
+            each async for each in provider.sandboxes() if each.identity.other.get("image")
+        ] == []
         # Without it the image is as good as any.
         box = await provider.create(SandboxSpec(image=image))
         assert await said(box, "echo on") == "on"

@@ -21,9 +21,9 @@ class Careless(DockerProvider):
     async def capabilities(self):
         return self._given_capabilities
 
-    async def create(self, spec, *, image=None, labels=None):
+    async def create(self, spec, *, image=None, identity=None):
         changed = spec.model_copy(update=self._change(spec))
-        box = await super().create(changed, image=image, labels=labels)
+        box = await super().create(changed, image=image, identity=identity)
         self._made.append(box)
         self._spoil(box)
         return box

@@ -11,12 +11,12 @@ from benchflow_sandbox_docker import DockerProvider
 RUNNER = """
 import asyncio, json, sys
 from pathlib import Path
-from benchflow_contracts.sandbox import SandboxSpec
+from benchflow_contracts import RolloutIdentity, SandboxSpec
 from benchflow_sandbox_docker import DockerProvider
 
 async def main():
     provider = DockerProvider(image=sys.argv[1], store=Path(sys.argv[2]))
-    sandbox = await provider.create(SandboxSpec(), labels={"job": "killed"})
+    sandbox = await provider.create(SandboxSpec(), identity=RolloutIdentity(scope="killed"))
     await sandbox.spawn(["sleep", "86399"])
     image = await sandbox.snapshot()
     print(json.dumps({"id": sandbox.id, "image": image.ref}), flush=True)
@@ -68,7 +68,7 @@ def test_what_a_killed_runner_left_is_removed_and_nothing_else(killed, api, imag
     # Without its runner the container has ended by itself.
     assert api.wait(f"benchflow-{left['id']}", timeout=30)["StatusCode"] == 1
     carried = json.loads(api.inspect_image(left["image"])["Config"]["Labels"]["benchflow.labels"])
-    assert carried == {"job": "killed"}
+    assert carried == {"benchflow.scope": "killed"}
     foreign = api.create_container(image, ["sleep", "1"])["Id"]
     # One that somebody starts from our snapshot, and names like ours, has our labels.
     lookalike = api.create_container(left["image"], name=f"benchflow-mine-{left['id']}")["Id"]
@@ -76,8 +76,8 @@ def test_what_a_killed_runner_left_is_removed_and_nothing_else(killed, api, imag
         dead, would = reap(store, dry_run=True)
         assert left["id"] in dead
         assert left["id"] in would
-        assert reap(store, labels={"job": "another"})[1] == []
-        assert left["id"] in reap(store, labels={"job": "killed"})[1]
+        assert reap(store, scope="another")[1] == []
+        assert left["id"] in reap(store, scope="killed")[1]
         names = {each["Id"] for each in api.containers(all=True)}
         assert {foreign, lookalike} <= names
         # What somebody else uses stays until they do not.

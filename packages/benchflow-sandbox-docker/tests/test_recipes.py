@@ -386,12 +386,12 @@ def test_pruning_removes_images_of_recipes_that_nobody_uses(with_provider, recip
 
     async def check(provider):
         box = await provider.create(SandboxSpec(recipe=made))
-        policy = ReapPolicy(labels={"job": "none"}, built_images=True)
+        policy = ReapPolicy(scope="none", built_images=True)
         await provider.reap(policy)
         assert api.inspect_image(builds[0])
         await box.teardown()
         await provider.reap(policy.model_copy(update={"dry_run": True}))
-        await provider.reap(ReapPolicy(labels={"job": "none"}))
+        await provider.reap(ReapPolicy(scope="none"))
         assert api.inspect_image(builds[0])
         await provider.reap(policy)
         with pytest.raises(docker.errors.ImageNotFound):

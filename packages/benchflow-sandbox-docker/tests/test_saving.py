@@ -3,6 +3,7 @@ import hashlib
 import json
 
 import pytest
+from benchflow_contracts import RolloutIdentity
 from benchflow_contracts.errors import SnapshotError
 from benchflow_contracts.sandbox import SandboxSpec
 from benchflow_contracts.sandbox_record import ReapPolicy
@@ -12,7 +13,7 @@ pytestmark = pytest.mark.slow
 
 
 async def saved_to(provider, path):
-    box = await provider.create(SandboxSpec(), labels={"job": "mine"})
+    box = await provider.create(SandboxSpec(), identity=RolloutIdentity(scope="mine"))
     assert (await box.exec("echo kept > file")).ok
     image = await box.snapshot()
     await provider.save(image, path)
@@ -33,8 +34,8 @@ def test_a_snapshot_outlives_its_runner_and_the_engine_forgets_it_after(image, t
             api = box.container.engine.api
             # It is this owner's now: whoever reaps the dead one's leaves it alone.
             label = api.inspect_image(loaded.ref)["Config"]["Labels"]
-            assert json.loads(label["benchflow.labels"]) == {"job": "mine"}
-            await provider.reap(ReapPolicy(labels={"job": "mine"}))
+            assert json.loads(label["benchflow.labels"]) == {"benchflow.scope": "mine"}
+            await provider.reap(ReapPolicy(scope="mine"))
             assert (await box.exec("cat file")).stdout == "kept\n"
             again = await box.snapshot()
             await provider.save(again, tmp_path / "again")

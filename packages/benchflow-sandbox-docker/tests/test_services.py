@@ -7,6 +7,7 @@ import sys
 import pytest
 from benchflow_contracts import (
     ContainerOptions,
+    RolloutIdentity,
     SandboxError,
     SandboxTimeoutError,
     SandboxUnsupportedError,
@@ -240,7 +241,9 @@ def test_another_sandbox_stands_in_for_one_beside_its_services(with_box, web):
         server = await box.spawn(["python3", "-m", "http.server", "7000", "--directory", "/"])
         image = await box.snapshot()
         spec = SandboxSpec(image="host", env={"GIVEN": "1"}, user="root", workdir="/")
-        async with box.replace_main(image, spec, labels={"purpose": "grading"}) as other:
+        async with box.replace_main(
+            image, spec, identity=RolloutIdentity(purpose="grading")
+        ) as other:
             said = (await other.exec("cat /shared/state /left; env")).stdout
             page = await page_of(other, "http://web:8000/")
             deaf = await box_hears(box, "web", "main")
@@ -294,7 +297,7 @@ def test_no_box_that_reaches_less_stands_in_beside_public_services(with_box, web
     async def test(box):
         image = await box.snapshot()
         with pytest.raises(SandboxUnsupportedError, match="public"):
-            async with box.replace_main(image, SandboxSpec(), labels={}):
+            async with box.replace_main(image, SandboxSpec(), identity=RolloutIdentity()):
                 pass
         return (await box.exec("echo on")).stdout
 

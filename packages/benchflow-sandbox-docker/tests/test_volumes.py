@@ -61,7 +61,7 @@ def test_an_image_with_volumes_is_made_over_once_and_pruned(with_provider, spec,
         assert (await other.exec("cat /data/file")).stdout == "first\n"
         await box.teardown()
         await other.teardown()
-        await provider.reap(ReapPolicy(labels={"job": "none"}, built_images=True))
+        await provider.reap(ReapPolicy(scope="none", built_images=True))
         assert twins() == []
 
     with_provider(check)

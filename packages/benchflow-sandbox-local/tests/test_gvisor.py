@@ -20,12 +20,12 @@ pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("runsc")]
 RUNNER = """
 import asyncio, json, sys
 from pathlib import Path
-from benchflow_contracts.sandbox import SandboxSpec
+from benchflow_contracts import RolloutIdentity, SandboxSpec
 from benchflow_sandbox_local import LocalProvider
 
 async def main():
     provider = LocalProvider(store=Path(sys.argv[1]), engine="runsc")
-    sandbox = await provider.create(SandboxSpec(), labels={"job": "killed"})
+    sandbox = await provider.create(SandboxSpec(), identity=RolloutIdentity(scope="killed"))
     await sandbox.spawn(["sleep", "86399"])
     await provider.create(SandboxSpec(), image=await sandbox.snapshot("live"))
     boxes = [box.group for box in provider._manager.sandboxes.values()]

@@ -19,9 +19,9 @@ class Careless(LocalProvider):
         super().__init__(**rest)
         self._change = change
 
-    async def create(self, spec, *, image=None, labels=None):
+    async def create(self, spec, *, image=None, identity=None):
         changed = spec.model_copy(update=self._change(spec, image))
-        return await super().create(changed, image=image, labels=labels)
+        return await super().create(changed, image=image, identity=identity)
 
 
 def always(**update):

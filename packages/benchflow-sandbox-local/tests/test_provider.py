@@ -6,6 +6,7 @@ import os
 from pathlib import Path
 
 import pytest
+from benchflow_contracts import RolloutIdentity
 from benchflow_contracts.bundle import Bundle
 from benchflow_contracts.errors import (
     SandboxError,
@@ -45,11 +46,15 @@ def test_it_is_what_the_contract_asks_for(with_provider):
     async def check(provider: LocalProvider):
         contract: SandboxProvider = provider
         assert contract.name == "local"
-        sandbox = await contract.create(SandboxSpec(), labels={"a": "b"})
+        sandbox = await contract.create(SandboxSpec(), identity=RolloutIdentity(other={"a": "b"}))
         assert isinstance(sandbox, Sandbox)
         assert isinstance(sandbox, LocalSandbox)
         (record,) = [record async for record in contract.sandboxes()]
-        assert (record.id, record.owner_alive, record.labels) == (sandbox.id, True, {"a": "b"})
+        assert (record.id, record.owner_alive, record.identity.other) == (
+            sandbox.id,
+            True,
+            {"a": "b"},
+        )
 
     with_provider(check)
 

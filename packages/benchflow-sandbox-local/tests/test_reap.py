@@ -13,8 +13,9 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from benchflow_contracts import RolloutIdentity
 from benchflow_contracts.sandbox import SandboxSpec
-from benchflow_contracts.sandbox_record import DEADLINE, ReapPolicy, SandboxRecord
+from benchflow_contracts.sandbox_record import ReapPolicy, SandboxRecord
 from benchflow_sandbox_core import owner
 from benchflow_sandbox_core.owner import ProcessIdentity
 from benchflow_sandbox_local import LocalProvider
@@ -22,12 +23,12 @@ from benchflow_sandbox_local import LocalProvider
 RUNNER = """
 import asyncio, json, sys
 from pathlib import Path
-from benchflow_contracts.sandbox import SandboxSpec
+from benchflow_contracts import RolloutIdentity, SandboxSpec
 from benchflow_sandbox_local import LocalProvider
 
 async def main():
     provider = LocalProvider(store=Path(sys.argv[1]), prefer_cgroup_v2=sys.argv[2] == "v2")
-    sandbox = await provider.create(SandboxSpec(), labels={"job": "killed"})
+    sandbox = await provider.create(SandboxSpec(), identity=RolloutIdentity(scope="killed"))
     await sandbox.spawn(["sleep", "86399"])
     await sandbox.snapshot()
     pids = [sandbox.running.pid]
@@ -100,16 +101,16 @@ def test_nothing_of_a_killed_runner_is_left(store, version, state):
     found, members = killed_runner(store, version, state)
     (record,) = records(store)
     assert (record.id, record.provider, record.owner_alive) == (found["id"], "local", False)
-    assert record.labels == {"job": "killed"}
+    assert record.identity == RolloutIdentity(scope="killed")
     if state != "frozen-alone":
         # Its launcher ends what it has left; reaping is for what a launcher leaves that is killed.
         wait_until(lambda: all(gone(pid) for pid in [*members, found["launcher"]]))
         assert not any(Path(path).exists() for path in found["groups"])
     assert [r.id for r in reap(store, dry_run=True)] == [found["id"]]
     assert len(records(store)) == 1
-    assert reap(store, labels={"job": "other"}) == []
+    assert reap(store, scope="other") == []
     assert reap(store, dead_owners=False) == []
-    assert [r.id for r in reap(store, labels={"job": "killed"})] == [found["id"]]
+    assert [r.id for r in reap(store, scope="killed")] == [found["id"]]
     wait_until(lambda: all(gone(pid) for pid in members))
     assert not any(Path(path).exists() for path in found["groups"])
     assert records(store) == []
@@ -149,13 +150,13 @@ def test_a_living_owner_and_foreign_things_are_never_touched(with_provider, stor
     foreign = Path(f"/sys/fs/cgroup/freezer/benchflow-foreign{os.getpid()}")
 
     async def check(provider):
-        sandbox = await provider.create(SandboxSpec(), labels={"job": "mine"})
+        sandbox = await provider.create(SandboxSpec(), identity=RolloutIdentity(scope="mine"))
         process = await sandbox.spawn(["cat"])
         killed_runner(store)
         (store / "boxes" / "note.json").write_text("{}")
         (store / "boxes" / "bf-x.json").write_text("not json")
-        assert [r.labels for r in await LocalProvider(store=store).reap(ReapPolicy())] == [
-            {"job": "killed"}
+        assert [r.identity.scope for r in await LocalProvider(store=store).reap(ReapPolicy())] == [
+            "killed"
         ]
         await process.stdin.write(b"alive")
         assert await process.stdout.read() == b"alive"
@@ -252,7 +253,7 @@ def test_machines_without_an_id_of_their_own_do_not_judge_each_other(monkeypatch
 
 def test_a_sandbox_of_an_unknown_owner_goes_when_it_is_overdue_and_the_operator_says_so():
     given = {"id": "a", "provider": "local", "owner_alive": None, "created_at": 0}
-    record = SandboxRecord(**given, labels={DEADLINE: "10"})
+    record = SandboxRecord(**given, identity=RolloutIdentity(deadline=10))
     assert not record.wanted(ReapPolicy(), 11)
     assert not record.wanted(ReapPolicy(overdue=True), 9)
     assert record.wanted(ReapPolicy(overdue=True), 11)

@@ -18,6 +18,7 @@ from benchflow_contracts import (
     ReapPolicy,
     RewardError,
     Role,
+    RolloutIdentity,
     RolloutNode,
     SandboxError,
     SandboxSpec,
@@ -139,15 +140,18 @@ def test_faults_strike_by_name_and_can_be_healed():
 def test_an_abandoned_sandbox_is_reaped_by_label():
     async def main() -> None:
         provider = FakeSandboxProvider()
-        boxes = [await provider.create(SandboxSpec(), labels={"job": name}) for name in "ab"]
+        boxes = [
+            await provider.create(SandboxSpec(), identity=RolloutIdentity(scope=name))
+            for name in "ab"
+        ]
         for box in boxes:
             provider.abandon(box)
         seen = {record.id: record.owner_alive async for record in provider.sandboxes()}
         assert seen == {boxes[0].id: False, boxes[1].id: False}
-        dry = await provider.reap(ReapPolicy(labels={"job": "a"}, dry_run=True))
+        dry = await provider.reap(ReapPolicy(scope="a", dry_run=True))
         assert [record.id for record in dry] == [boxes[0].id]
         assert len(provider.live) == 2
-        await provider.reap(ReapPolicy(labels={"job": "a"}))
+        await provider.reap(ReapPolicy(scope="a"))
         assert provider.live == [boxes[1]]
 
     asyncio.run(main())

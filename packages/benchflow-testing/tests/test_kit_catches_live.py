@@ -136,8 +136,8 @@ class AttachFailsPlainly(FakeSandbox):
 
 
 class ForksOnce(FakeSandboxProvider):
-    async def create(self, spec, *, image=None, labels=None):
-        box = await super().create(spec, image=image, labels=labels)
+    async def create(self, spec, *, image=None, identity=None):
+        box = await super().create(spec, image=image, identity=identity)
         if image is not None:
 
             async def refuse(level="filesystem"):

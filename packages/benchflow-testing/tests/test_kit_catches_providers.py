@@ -45,9 +45,15 @@ class DiscardEndsSandboxes(FakeSandboxProvider):
         await super().discard(image)
 
 
-class DropsLabels(FakeSandboxProvider):
-    async def create(self, spec, *, image=None, labels=None):
+class DropsIdentity(FakeSandboxProvider):
+    async def create(self, spec, *, image=None, identity=None):
         return await super().create(spec, image=image)
+
+
+class IgnoresTheScope(FakeSandboxProvider):
+    async def sandboxes(self, *, scope=None):
+        async for record in super().sandboxes():
+            yield record
 
 
 class ReapsTheLiving(FakeSandboxProvider):
@@ -88,7 +94,8 @@ BROKEN_PROVIDERS = [
     (SharedImages, "many_children_start_at_once"),
     (UnsealedImages, "a_snapshot_is_sealed"),
     (DiscardEndsSandboxes, "a_discarded_snapshot_spares_its_sandboxes"),
-    (DropsLabels, "labels_show_in_the_records"),
+    (DropsIdentity, "the_identity_shows_in_the_records"),
+    (IgnoresTheScope, "a_scope_lists_only_its_own"),
     (ReapsTheLiving, "reap_leaves_live_sandboxes_alone"),
     (LeavesSandboxes, "closing_the_provider_leaves_no_sandbox"),
     (AcceptsEverySwitch, "a_switch_that_cannot_be_is_refused_at_once"),

@@ -216,7 +216,7 @@ def test_the_fake_user_keeps_the_promises():
 
 def test_the_kit_tells_results_in_order_and_refuses_unknown_names():
     seen: list[str] = []
-    only = ["exec_reports_the_exit_code", "labels_show_in_the_records"]
+    only = ["exec_reports_the_exit_code", "the_identity_shows_in_the_records"]
 
     async def main() -> list[CheckResult]:
         provider = FakeSandboxProvider()

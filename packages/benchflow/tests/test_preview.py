@@ -28,7 +28,7 @@ class Unstartable(BaseProvider):
             isolation="container", network_modes=frozenset({"none"}), freeze="kernel", notes={}
         )
 
-    async def create(self, spec: Any, *, image: Any = None, labels: Any = None) -> Any:
+    async def create(self, spec: Any, *, image: Any = None, identity: Any = None) -> Any:
         CREATED.append(spec)
         raise AssertionError("a preview started a sandbox")
 

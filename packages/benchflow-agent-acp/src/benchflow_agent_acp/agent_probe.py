@@ -14,6 +14,7 @@ from benchflow_contracts import (
     Door,
     Endpoint,
     Role,
+    RolloutIdentity,
     Sandbox,
     SandboxError,
     SandboxProvider,
@@ -60,7 +61,7 @@ async def probe(
         return run.report()
     doors = () if endpoint is None else (Door.to(endpoint),)
     spec = SandboxSpec(bundles=bundles, network="model-only" if doors else "none", doors=doors)
-    sandbox = await provider.create(spec, labels={"benchflow.probe": agent.name})
+    sandbox = await provider.create(spec, identity=RolloutIdentity(purpose=f"probe {agent.name}"))
     try:
         await run.upload_script(sandbox)
         await run.collect(sandbox)

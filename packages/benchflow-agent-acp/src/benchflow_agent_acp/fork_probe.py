@@ -10,6 +10,7 @@ from pathlib import Path
 from benchflow_contracts import (
     AgentError,
     Role,
+    RolloutIdentity,
     Sandbox,
     SandboxImage,
     SandboxProvider,
@@ -172,8 +173,8 @@ class ForkProbe:
 
     @asynccontextmanager
     async def _sandbox(self, image: SandboxImage | None = None) -> AsyncGenerator[Sandbox]:
-        labels = {"benchflow.probe": self._agent.name}
-        sandbox = await self._provider.create(self._spec, image=image, labels=labels)
+        identity = RolloutIdentity(purpose=f"probe {self._agent.name}")
+        sandbox = await self._provider.create(self._spec, image=image, identity=identity)
         try:
             if image is None and self._script is not None:
                 await sandbox.upload(*self._script)

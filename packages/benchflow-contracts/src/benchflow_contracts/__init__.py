@@ -152,6 +152,7 @@ from .gateway import (
     ModelGateway as ModelGateway,
     ModelRoute as ModelRoute,
 )
+from .identity import RolloutIdentity as RolloutIdentity
 from .image import (
     ImageRecipe as ImageRecipe,
     PullPolicy as PullPolicy,
@@ -198,7 +199,6 @@ from .sandbox import (
     SupportsTcpConnect as SupportsTcpConnect,
 )
 from .sandbox_record import (
-    DEADLINE as DEADLINE,
     ReapPolicy as ReapPolicy,
     SandboxRecord as SandboxRecord,
 )

@@ -9,6 +9,7 @@ from time import time
 from .door import Endpoint
 from .environment import EnvHandle, EnvState, ProvisionContext, ReadinessProbe, StateSnapshot
 from .errors import EnvironmentError_, SandboxUnsupportedError, SnapshotError, UsageError
+from .identity import RolloutIdentity
 from .process import Process
 from .sandbox import (
     ExecResult,
@@ -182,7 +183,7 @@ class BaseProvider(ABC):
         spec: SandboxSpec,
         *,
         image: SandboxImage | None = None,
-        labels: Mapping[str, str] | None = None,
+        identity: RolloutIdentity | None = None,
     ) -> Sandbox:
         """Refuse what is not in `capabilities()`, then `start` and `track` a sandbox.
 
@@ -200,7 +201,7 @@ class BaseProvider(ABC):
         refuse_unsupported(spec, self.name, can)
         self._refuse_fields(spec)
         sandbox = await self.start(spec)
-        self.track(sandbox, labels)
+        self.track(sandbox, identity)
         return sandbox
 
     def _refuse_fields(self, spec: SandboxSpec) -> None:
@@ -216,25 +217,25 @@ class BaseProvider(ABC):
                     f"sandbox {self.name!r} does not support {name!r} of a sandbox's spec"
                 )
 
-    def track(self, sandbox: BaseSandbox, labels: Mapping[str, str] | None = None) -> None:
+    def track(self, sandbox: BaseSandbox, identity: RolloutIdentity | None = None) -> None:
         """List `sandbox` in `sandboxes()` until it is closed. Tear it down in `aclose`."""
         self._sandboxes[sandbox] = SandboxRecord(
             id=sandbox.id,
             provider=self.name,
             owner_alive=True,
             created_at=time(),
-            labels=labels or {},
+            identity=identity or RolloutIdentity(),
         )
 
     async def ready(self) -> None:  # noqa: B027 - a default, not a hole
         """Do nothing: `create` says what is missing."""
 
-    async def sandboxes(self) -> AsyncIterator[SandboxRecord]:
-        """Yield the tracked sandboxes that are not closed."""
+    async def sandboxes(self, *, scope: str | None = None) -> AsyncIterator[SandboxRecord]:
+        """Yield the tracked sandboxes that are not closed, of all scopes or of one."""
         for sandbox, record in list(self._sandboxes.items()):
             if sandbox.is_closed:
                 self._sandboxes.pop(sandbox, None)
-            else:
+            elif scope is None or scope == record.identity.scope:
                 yield record
 
     async def discard(self, image: SandboxImage) -> None:

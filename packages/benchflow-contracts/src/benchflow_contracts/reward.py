@@ -1,12 +1,13 @@
 """The Reward plane: how a node is scored, and by what evidence."""
 
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Protocol
 
 from .environment import Environment
 from .errors import EvidenceMissingError
+from .identity import RolloutIdentity
 from .sandbox import Sandbox, SandboxProvider, SandboxSpec
 from .task import Task
 from .tree import RolloutNode
@@ -35,8 +36,8 @@ class LiveWorld:
     before_tests: Callable[[], Awaitable[None]] | None = None
     """Awaited before tests run in `sandbox` itself: it then reaches what the verifier may reach.
     If that is more than before, everything that ran inside is ended first."""
-    labels: Mapping[str, str] = field(default_factory=dict[str, str])
-    """The labels of a sandbox that is made for grading."""
+    identity: RolloutIdentity = field(default_factory=RolloutIdentity)
+    """That of the sandboxes that are made for grading."""
     may_end_processes: bool = False
     """No later reward, and no next step, needs the processes of `sandbox`. A reward that must read
     files at rest may end them, where `sandbox` cannot be frozen."""

@@ -12,6 +12,7 @@ from ._model import Model
 from .bundle import Bundle
 from .container import ContainerOptions
 from .door import Door, DoorPath, Endpoint
+from .identity import RolloutIdentity
 from .image import ImageRecipe
 from .limits import ResourceKind, ResourceLimits
 from .process import Process
@@ -418,9 +419,11 @@ class SandboxProvider(Protocol):
         spec: SandboxSpec,
         *,
         image: SandboxImage | None = None,
-        labels: Mapping[str, str] | None = None,
+        identity: RolloutIdentity | None = None,
     ) -> Sandbox:
         """Start a sandbox, from the spec or from a snapshot; it is ready on return.
+
+        `sandboxes()` lists it with its `identity`.
 
         From a `live` image every process goes on from the instant of the snapshot, with
         its own memory, files and network. `spec.doors` may name other upstreams
@@ -432,8 +435,11 @@ class SandboxProvider(Protocol):
         """
         ...
 
-    def sandboxes(self) -> AsyncIterator[SandboxRecord]:
-        """Every sandbox of this provider on this machine, also of dead owners."""
+    def sandboxes(self, *, scope: str | None = None) -> AsyncIterator[SandboxRecord]:
+        """Every sandbox of this provider on this machine, also of dead owners.
+
+        With `scope`, only those whose identity has this scope.
+        """
         ...
 
     async def discard(self, image: SandboxImage) -> None:

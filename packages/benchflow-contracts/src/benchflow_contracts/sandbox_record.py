@@ -3,9 +3,7 @@
 from collections.abc import Mapping
 
 from ._model import Model
-
-DEADLINE = "benchflow.deadline"
-"""The label that says when a sandbox should be gone: seconds since the epoch."""
+from .identity import RolloutIdentity
 
 
 class ReapPolicy(Model):
@@ -13,14 +11,22 @@ class ReapPolicy(Model):
 
     dead_owners: bool = True
     """Those whose owner has certainly ended."""
+    scope: str | None = None
+    """Only those of this scope, as `RolloutIdentity` has it."""
     labels: Mapping[str, str] = {}
-    """Only those that carry all of these labels."""
+    """Only those whose identity has all of these flat labels."""
     overdue: bool = False
     """Also those past their deadline whose owner lives, or is unknown. Their runs fail by that."""
     built_images: bool = False
     """Also the images that were made from recipes and that nothing uses now. They have no
     owner, so that the other fields do not concern them."""
     dry_run: bool = False
+
+    def selects(self, identity: RolloutIdentity) -> bool:
+        """Whether `identity` has the scope and the labels of this policy."""
+        if self.scope is not None and self.scope != identity.scope:
+            return False
+        return self.labels.items() <= identity.labels().items()
 
 
 class SandboxRecord(Model):
@@ -32,23 +38,15 @@ class SandboxRecord(Model):
     """`None`: the owner cannot be judged from here, as on another host that shares the engine."""
     created_at: float
     """Seconds since the epoch."""
-    labels: Mapping[str, str] = {}
-
-    @property
-    def deadline(self) -> float | None:
-        """When it should be gone, by its label; `None` when no label says it."""
-        try:
-            return float(self.labels[DEADLINE])
-        except (KeyError, ValueError):
-            return None
+    identity: RolloutIdentity = RolloutIdentity()
 
     def overdue(self, now: float) -> bool:
         """Whether it should be gone by `now`, in seconds since the epoch."""
-        deadline = self.deadline
+        deadline = self.identity.deadline
         return deadline is not None and deadline < now
 
     def wanted(self, policy: ReapPolicy, now: float) -> bool:
         """Whether `policy` wants it removed. What is not overdue stays, unless its owner ended."""
         ended = self.owner_alive is False
         due = policy.dead_owners if ended else policy.overdue and self.overdue(now)
-        return due and policy.labels.items() <= self.labels.items()
+        return due and policy.selects(self.identity)

@@ -1,10 +1,11 @@
 """A sandbox that has services."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from contextlib import AbstractAsyncContextManager
 from pathlib import Path
 from typing import Protocol, runtime_checkable
 
+from .identity import RolloutIdentity
 from .sandbox import Sandbox, SandboxImage, SandboxSpec
 
 
@@ -39,7 +40,7 @@ class SupportsServices(Protocol):
         ...
 
     def replace_main(
-        self, image: SandboxImage, spec: SandboxSpec, *, labels: Mapping[str, str]
+        self, image: SandboxImage, spec: SandboxSpec, *, identity: RolloutIdentity
     ) -> AbstractAsyncContextManager[Sandbox]:
         """Put a new sandbox in the place of this one, beside its services, inside this block.
 

@@ -1,7 +1,6 @@
 """RunOptions: the options of a rollout that the operator sets, and its RolloutConfig."""
 
 import os
-from collections.abc import Mapping
 from pathlib import Path
 from typing import Final, Literal
 from urllib.parse import urlsplit
@@ -14,6 +13,7 @@ from benchflow_contracts import (
     PullPolicy,
     RewardFiles,
     Role,
+    RolloutIdentity,
     UsageError,
 )
 from benchflow_kernel import Keep, RolloutConfig, Scene
@@ -186,7 +186,7 @@ class RunOptions(Model):
         headers = {"Authorization": f"Bearer {key}", "x-api-key": key} if key else {}
         return Endpoint(url=self.base_url, headers=headers)
 
-    def rollout_config(self, labels: Mapping[str, str] | None = None) -> RolloutConfig:
+    def rollout_config(self, identity: RolloutIdentity | None = None) -> RolloutConfig:
         """Return the kernel's configuration of one rollout."""
         role = Role(
             agent=self.agent_name,
@@ -209,5 +209,5 @@ class RunOptions(Model):
             forward_env=self.forward_env,
             expects_changes=self.expects_changes,
             reward_files=self.reward_files,
-            labels=labels or {},
+            identity=identity or RolloutIdentity(),
         )

@@ -7,6 +7,7 @@ from typing import Any
 
 from benchflow_contracts import (
     Event,
+    RolloutIdentity,
     RolloutTree,
     SandboxProvider,
     Task,
@@ -33,8 +34,6 @@ from .preflight import check_agent, check_endpoint, check_provider
 from .secrets import recorded_options, secrets_of
 from .task_formats import runnable_task
 
-SLOT = "benchflow.slot"
-"""The label with the slot of a job to which a sandbox belongs."""
 Subscriber = Callable[[Event], None]
 
 
@@ -139,17 +138,18 @@ async def run_in(
     *,
     directory: Path | None = None,
     subscribers: Sequence[Subscriber] = (),
-    labels: Mapping[str, str] | None = None,
+    identity: RolloutIdentity | None = None,
     continuation: "Continuation | None" = None,
     prepare: Callable[[Planes], Planes] | None = None,
 ) -> RunResult:
     """Run one rollout on a provider that the caller owns.
 
-    Its sandboxes carry `labels`; the record has the one of the slot. With `continuation` it
-    resumes from a saved checkpoint. `prepare` may change the planes right before they are used.
+    Its sandboxes have `identity`, with the rollout added; the record has its slot. With
+    `continuation` it resumes from a saved checkpoint. `prepare` may change the planes right before
+    they are used.
     """
     rollout_id = new_rollout_id(task.id) if directory is None else directory.name
-    given = labels or {}
+    identity = identity or RolloutIdentity()
     with redacting(secrets_of(options, (task.id, rollout_id))):
         async with open_gateway(options, directory) as gateway:
             planes = assemble(options, task, provider, gateway)
@@ -162,13 +162,13 @@ async def run_in(
             start = run_rollout if continuation is None else continuation.run
             tree = await start(
                 task,
-                options.rollout_config(labels={**given, **_labels(rollout_id, planes)}),
+                options.rollout_config(_identity(identity, rollout_id, planes)),
                 planes,
                 rollout_id=rollout_id,
                 directory=directory,
                 subscribers=subscribers,
             )
-        record = RolloutRecord.of(tree, task, options.ran_with, slot=given.get(SLOT))
+        record = RolloutRecord.of(tree, task, options.ran_with, slot=identity.slot)
         if directory is not None:
             _write_outcome(directory, tree, record)
     return RunResult(tree=tree, record=record, directory=directory)
@@ -181,8 +181,6 @@ def _write_outcome(directory: Path, tree: RolloutTree, record: RolloutRecord) ->
     write_result(directory, record)
 
 
-def _labels(rollout_id: str, planes: Planes) -> dict[str, str]:
-    labels = {"rollout": rollout_id}
-    if planes.environment is not None:
-        labels["environment"] = planes.environment().name
-    return labels
+def _identity(given: RolloutIdentity, rollout_id: str, planes: Planes) -> RolloutIdentity:
+    environment = None if planes.environment is None else planes.environment().name
+    return given.model_copy(update={"rollout": rollout_id, "environment": environment})

@@ -119,7 +119,7 @@ def _task_steps(leaf: RolloutNode) -> dict[str, Any]:
 
 def _environment(tree: RolloutTree) -> str | None:
     config = cast("Mapping[str, Any]", tree.meta.get("config", {}))
-    name: str | None = config.get("labels", {}).get("environment")
+    name: str | None = config.get("identity", {}).get("environment")
     return name
 
 

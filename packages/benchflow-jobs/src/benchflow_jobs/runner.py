@@ -12,11 +12,12 @@ from typing import Protocol
 from benchflow_contracts import (
     BenchFlowError,
     Event,
+    RolloutIdentity,
     SandboxProvider,
 )
 from benchflow_engine.planes import open_provider
 from benchflow_engine.preflight import check_agent, check_endpoint
-from benchflow_engine.rollout import SLOT, run_in
+from benchflow_engine.rollout import run_in
 from benchflow_store import RolloutRecord, new_rollout_id, read_records, write_result
 
 from .hold import held, new_directory
@@ -160,7 +161,7 @@ class _Job:
                 self.options.run,
                 directory=home,
                 subscribers=() if receive is None else (receive,),
-                labels=self._labels(slot),
+                identity=self._identity(slot),
             )
         except BenchFlowError as error:
             ran = self.options.run.ran_with
@@ -169,10 +170,10 @@ class _Job:
             return record
         return result.record
 
-    def _labels(self, slot: Slot) -> dict[str, str]:
-        return {
-            "benchflow.job": self.directory.name,
-            SLOT: slot.id,
-            "benchflow.attempt": str(self.tried[slot.id] + 1),
-            "benchflow.epoch": self.epoch,
-        }
+    def _identity(self, slot: Slot) -> RolloutIdentity:
+        return RolloutIdentity(
+            scope=self.directory.name,
+            slot=slot.id,
+            attempt=self.tried[slot.id] + 1,
+            epoch=self.epoch,
+        )

@@ -1,10 +1,17 @@
 """RolloutConfig: everything that shapes a rollout and is not the task."""
 
-from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, Literal
 
-from benchflow_contracts import Endpoint, Fidelity, Model, ResourceLimits, RewardFiles, Role
+from benchflow_contracts import (
+    Endpoint,
+    Fidelity,
+    Model,
+    ResourceLimits,
+    RewardFiles,
+    Role,
+    RolloutIdentity,
+)
 from pydantic import Field
 
 SkillMode = Literal["no-skill", "with-skill"]
@@ -159,7 +166,8 @@ class RolloutConfig(Model):
     """Beside the verifier's own `expects_changes`."""
     reward_files: RewardFiles | None = None
     """Overrides the verifier's."""
-    labels: Mapping[str, str] = {}
+    identity: RolloutIdentity = RolloutIdentity()
+    """What the caller knows of the rollout. The kernel adds the rest for each sandbox."""
 
     @classmethod
     def single(cls, agent: str, *, model: str | None = None) -> "RolloutConfig":

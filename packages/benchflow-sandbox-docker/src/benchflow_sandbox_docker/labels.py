@@ -5,6 +5,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from benchflow_contracts.identity import RolloutIdentity
 from benchflow_contracts.sandbox_record import SandboxRecord
 from benchflow_sandbox_core.owner import ProcessIdentity
 
@@ -56,7 +57,7 @@ class ResourceLabel:
             provider=PROVIDER,
             owner_alive=self.owner.alive,
             created_at=self.created_at,
-            labels=self.labels,
+            identity=RolloutIdentity.of_labels(self.labels),
         )
 
 

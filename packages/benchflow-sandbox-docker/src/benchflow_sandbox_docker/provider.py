@@ -4,10 +4,11 @@ import asyncio
 import os
 import secrets
 import shutil
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import cast, get_args
 
+from benchflow_contracts import RolloutIdentity
 from benchflow_contracts.errors import SandboxError, UsageError
 from benchflow_contracts.image import PullPolicy
 from benchflow_contracts.sandbox import SandboxCapabilities, SandboxImage, SandboxSpec
@@ -78,11 +79,15 @@ class DockerProvider(AsyncCloseable):
         spec: SandboxSpec,
         *,
         image: SandboxImage | None = None,
-        labels: Mapping[str, str] | None = None,
+        identity: RolloutIdentity | None = None,
     ) -> DockerSandbox:
         """Start a sandbox, from the spec or from a snapshot. It is ready on return."""
         check_spec(spec, services=True)
-        return DockerSandbox(await (await self._started()).create(spec, image, labels or {}))
+        return DockerSandbox(
+            await (await self._started()).create(
+                spec, image, (identity or RolloutIdentity()).labels()
+            )
+        )
 
     async def ready(self) -> None:
         """Return once the engine has answered."""
@@ -95,10 +100,15 @@ class DockerProvider(AsyncCloseable):
                 self._capabilities = await probe(await self._started())
             return self._capabilities
 
-    async def sandboxes(self) -> AsyncIterator[SandboxRecord]:
-        """Yield every sandbox of this provider in the engine, also those of dead owners."""
+    async def sandboxes(self, *, scope: str | None = None) -> AsyncIterator[SandboxRecord]:
+        """Yield the sandboxes of this provider in the engine, also of dead owners.
+
+        With `scope`, only those of one scope.
+        """
         async for _, label in sandbox_containers(await self._connected()):
-            yield label.record()
+            record = label.record()
+            if scope is None or scope == record.identity.scope:
+                yield record
 
     async def discard(self, image: SandboxImage) -> None:
         """Delete a snapshot. Sandboxes made from the snapshot continue. Idempotent."""

@@ -71,7 +71,7 @@ async def _sweep_images(engine: DockerEngine, policy: ReapPolicy) -> None:
         tags = set(image["RepoTags"] or ()) - {"<none>:<none>"}
         if label is None or label.owner.alive is not False or tags:
             continue
-        if policy.labels.items() <= label.labels.items():
+        if policy.selects(label.record().identity):
             await remove_image(engine, image["Id"])
 
 

@@ -4,6 +4,7 @@ from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping, Sequen
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from pathlib import Path
 
+from benchflow_contracts import RolloutIdentity
 from benchflow_contracts.changed_files import FileChanges
 from benchflow_contracts.door import DoorPath, Endpoint
 from benchflow_contracts.errors import SandboxUnsupportedError
@@ -187,10 +188,10 @@ class DockerSandbox:
 
     @asynccontextmanager
     async def replace_main(
-        self, image: SandboxImage, spec: SandboxSpec, *, labels: Mapping[str, str]
+        self, image: SandboxImage, spec: SandboxSpec, *, identity: RolloutIdentity
     ) -> AsyncGenerator["DockerSandbox"]:
         """Pause this sandbox, and give its place beside the services to a new one."""
-        async with self._container.replace_main(image, spec, labels) as other:
+        async with self._container.replace_main(image, spec, identity.labels()) as other:
             yield DockerSandbox(other)
 
     async def connect(self, port: int) -> Connection:

@@ -2,11 +2,11 @@
 
 import asyncio
 import os
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Literal, cast
 
-from benchflow_contracts import host_error, host_is_short
+from benchflow_contracts import RolloutIdentity, host_error, host_is_short
 from benchflow_contracts.errors import (
     SandboxError,
     SandboxUnsupportedError,
@@ -94,12 +94,12 @@ class LocalProvider(AsyncCloseable):
         spec: SandboxSpec,
         *,
         image: SandboxImage | None = None,
-        labels: Mapping[str, str] | None = None,
+        identity: RolloutIdentity | None = None,
     ) -> LocalSandbox:
         """Start a sandbox, from the spec or from a snapshot; it is ready on return."""
         check_spec(spec)
         manager = await self._ready()
-        return await manager.create(spec, image, labels or {})
+        return await manager.create(spec, image, (identity or RolloutIdentity()).labels())
 
     async def ready(self) -> None:
         """Start the launcher, which makes the namespaces of every sandbox."""
@@ -119,10 +119,15 @@ class LocalProvider(AsyncCloseable):
                     self._capabilities = await probe(manager)
             return self._capabilities
 
-    async def sandboxes(self) -> AsyncIterator[SandboxRecord]:
-        """Every sandbox of this provider in its store, also of dead owners."""
+    async def sandboxes(self, *, scope: str | None = None) -> AsyncIterator[SandboxRecord]:
+        """Yield the sandboxes of this provider in its store, also of dead owners.
+
+        With `scope`, only those of one scope.
+        """
         for label in LabelStore(self._directory / "boxes").all():
-            yield label.record()
+            record = label.record()
+            if scope is None or scope == record.identity.scope:
+                yield record
 
     async def discard(self, image: SandboxImage) -> None:
         """Delete a snapshot. Sandboxes made from it continue. Idempotent."""

@@ -3,12 +3,13 @@
 import asyncio
 import socket
 import time
-from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping
+from collections.abc import AsyncGenerator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from uuid import uuid4
 
+from benchflow_contracts import RolloutIdentity
 from benchflow_contracts.errors import TransferError
 from benchflow_contracts.sandbox import (
     NetworkMode,
@@ -61,10 +62,10 @@ class SandboxSubject:
         *,
         spec: SandboxSpec | None = None,
         image: SandboxImage | None = None,
-        labels: Mapping[str, str] | None = None,
+        identity: RolloutIdentity | None = None,
     ) -> AsyncGenerator[Sandbox, None]:
         """Create a sandbox and tear it down in the end."""
-        sandbox = await self.provider.create(spec or self.spec, image=image, labels=labels)
+        sandbox = await self.provider.create(spec or self.spec, image=image, identity=identity)
         try:
             yield sandbox
         finally:

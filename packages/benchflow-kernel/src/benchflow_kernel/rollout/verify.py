@@ -29,7 +29,7 @@ from benchflow_kernel.faults import classify
 from benchflow_kernel.resolve import Plan
 from benchflow_kernel.tree import verdict_name
 from benchflow_kernel.world import World
-from benchflow_kernel.world.labels import labels_of
+from benchflow_kernel.world.identity import identity_of
 
 from .journal import Journal
 from .step_return import step_return
@@ -128,7 +128,7 @@ def _evidence(
             environment=world.environment,
             continues=matter.continues,
             before_tests=partial(world.phases.tests, matter.index),
-            labels=labels_of(plan, node),
+            identity=identity_of(plan, node),
             may_end_processes=may_end_processes,
         ),
         plays_solution=plan.solution,

@@ -42,7 +42,7 @@ from benchflow_contracts import (
 from benchflow_kernel.faults import boundary, within
 from benchflow_kernel.resolve import SKILLS_DIR, SOLUTION_DIR, Plan
 
-from .labels import labels_of
+from .identity import identity_of
 from .phases import Phases
 from .service_logs import write_service_logs
 from .sessions import CarriedSessions, LiveWorld, Sessions
@@ -381,7 +381,7 @@ class World:
         await self._connect_model(replay)
         spec = self.phases.first_spec(self._spec, None if image is None else step)
         self._sandbox = await plan.planes.provider.create(
-            spec, image=image, labels=labels_of(plan, self._node)
+            spec, image=image, identity=identity_of(plan, self._node)
         )
         if image is None:
             self._report_created(self._sandbox)

@@ -13,6 +13,7 @@ from benchflow_contracts import (
     Grading,
     LiveWorld,
     RewardError,
+    RolloutIdentity,
     RolloutNode,
     Sandbox,
     SandboxProvider,
@@ -139,9 +140,10 @@ class LiveNode:
         return self.world.grading_spec
 
     @property
-    def labels(self) -> Mapping[str, str]:
-        """The labels of a grading sandbox."""
-        return self.world.labels
+    def identity(self) -> RolloutIdentity:
+        """The identity of a grading sandbox."""
+        update = {"purpose": "grading", "node": self.node.id}
+        return self.world.identity.model_copy(update=update)
 
     @property
     def env_state(self) -> EnvState | None:

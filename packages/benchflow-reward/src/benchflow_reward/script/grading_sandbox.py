@@ -35,7 +35,7 @@ async def grading_sandbox(
     Raises:
         HostError: The host failed processes of the sandbox, so what they left counts for nothing.
     """
-    sandbox = await live.provider.create(spec, image=image, labels=_labels(live))
+    sandbox = await live.provider.create(spec, image=image, identity=live.identity)
     try:
         with checked_host(sandbox):
             yield sandbox
@@ -73,13 +73,9 @@ async def replaced_sandbox(
     """
     if not isinstance(live.sandbox, SupportsServices):
         raise RewardError(f"nothing can stand in for {live.sandbox.id!r} beside its services")
-    async with live.sandbox.replace_main(image, spec, labels=_labels(live)) as sandbox:
+    async with live.sandbox.replace_main(image, spec, identity=live.identity) as sandbox:
         with checked_host(sandbox):
             yield sandbox
-
-
-def _labels(live: LiveNode) -> dict[str, str]:
-    return {**live.labels, "benchflow.purpose": "grading", "benchflow.node": live.node.id}
 
 
 async def set_up_task(sandbox: Sandbox, live: LiveNode, grading: Grading) -> None:

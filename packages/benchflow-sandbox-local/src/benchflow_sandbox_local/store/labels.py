@@ -5,6 +5,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from benchflow_contracts import host_error
+from benchflow_contracts.identity import RolloutIdentity
 from benchflow_contracts.sandbox_record import SandboxRecord
 from benchflow_sandbox_core.atomic_file import replace
 from benchflow_sandbox_core.owner import ProcessIdentity
@@ -36,7 +37,7 @@ class Label(BaseModel):
             provider=PROVIDER,
             owner_alive=self.owner.alive,
             created_at=self.created_at,
-            labels=self.labels,
+            identity=RolloutIdentity.of_labels(self.labels),
         )
 
 

@@ -1,16 +1,18 @@
 """Checks of a sandbox's life: creation, records, network, limits, and its end."""
 
 import asyncio
+import math
 import time
 from contextlib import suppress
 from uuid import uuid4
 
+from benchflow_contracts import RolloutIdentity
 from benchflow_contracts.door import Endpoint
 from benchflow_contracts.errors import SandboxError, SandboxLimitError, SandboxUnsupportedError
 from benchflow_contracts.limits import ResourceKind
 from benchflow_contracts.process import ByteReader
 from benchflow_contracts.sandbox import NetworkMode
-from benchflow_contracts.sandbox_record import DEADLINE, ReapPolicy, SandboxRecord
+from benchflow_contracts.sandbox_record import ReapPolicy, SandboxRecord
 
 from benchflow_testing.check import (
     CheckSkippedError,
@@ -69,7 +71,7 @@ def _lacks_disk_limit(subject: SandboxSubject) -> str | None:
 
 
 async def _records(subject: SandboxSubject, key: str) -> list[SandboxRecord]:
-    return [each async for each in subject.provider.sandboxes() if each.labels.get("kit") == key]
+    return [each async for each in subject.provider.sandboxes(scope=key)]
 
 
 @promise()
@@ -94,17 +96,41 @@ async def sandboxes_have_ids_and_specs_of_their_own(subject: SandboxSubject) -> 
 
 
 @promise()
-async def labels_show_in_the_records(subject: SandboxSubject) -> None:
-    """`sandboxes()` lists a live sandbox with its labels, and drops it after teardown."""
+async def the_identity_shows_in_the_records(subject: SandboxSubject) -> None:
+    """`sandboxes()` lists a live sandbox with its identity, and drops it after teardown."""
     key = uuid4().hex
-    async with subject.box(labels={"kit": key, "job": "j 1"}) as box:
+    identity = RolloutIdentity(
+        scope=key,
+        slot="a task#0",
+        attempt=2,
+        rollout="r 1",
+        node="n0",
+        purpose="grading",
+        deadline=math.ceil(time.time()) + 3600,
+        other={"kit": "k=1"},
+    )
+    async with subject.box(identity=identity) as box:
         found = await _records(subject, key)
         expect_equal([record.id for record in found], [box.id], "the listed sandboxes")
         record = found[0]
-        expect_equal(dict(record.labels), {"kit": key, "job": "j 1"}, "the labels")
+        expect_equal(record.identity, identity, "the identity")
         expect_equal(record.provider, subject.provider.name, "the provider")
         expect(record.owner_alive, "the owner of a live sandbox counts as dead")
     expect_equal(await _records(subject, key), [], "the list after teardown")
+
+
+@promise()
+async def a_scope_lists_only_its_own(subject: SandboxSubject) -> None:
+    """`sandboxes(scope=...)` leaves out the sandboxes of other scopes and those without one."""
+    key, other = uuid4().hex, uuid4().hex
+    async with (
+        subject.box(identity=RolloutIdentity(scope=key)) as mine,
+        subject.box(identity=RolloutIdentity(scope=other)) as foreign,
+        subject.box() as plain,
+    ):
+        expect_equal([each.id for each in await _records(subject, key)], [mine.id], "one scope")
+        found = {each.id async for each in subject.provider.sandboxes()}
+        expect({mine.id, foreign.id, plain.id} <= found, "a list of all scopes lacks one")
 
 
 @promise()
@@ -143,13 +169,13 @@ async def teardown_ends_what_is_running(subject: SandboxSubject) -> None:
 
 @promise()
 async def reap_leaves_live_sandboxes_alone(subject: SandboxSubject) -> None:
-    """A sandbox whose owner lives is not reaped, whatever the labels, even past its deadline."""
+    """A sandbox whose owner lives is not reaped, whatever its identity, even past its deadline."""
     key = uuid4().hex
-    async with subject.box(labels={"kit": key, DEADLINE: "1"}) as box:
+    async with subject.box(identity=RolloutIdentity(scope=key, deadline=1)) as box:
         for policy in (
-            ReapPolicy(labels={"kit": key}),
-            ReapPolicy(labels={"kit": key}, dry_run=True),
-            ReapPolicy(labels={"kit": uuid4().hex}),
+            ReapPolicy(scope=key),
+            ReapPolicy(scope=key, dry_run=True),
+            ReapPolicy(scope=uuid4().hex),
         ):
             reaped = await subject.provider.reap(policy)
             expect(box.id not in {record.id for record in reaped}, "a live one was reaped")
@@ -161,10 +187,11 @@ async def reap_leaves_live_sandboxes_alone(subject: SandboxSubject) -> None:
 async def overdue_sandboxes_are_reaped_when_asked_for(subject: SandboxSubject) -> None:
     """With `overdue` one that is past its deadline goes, and none that is not."""
     key = uuid4().hex
-    policy = ReapPolicy(labels={"kit": key}, overdue=True)
+    soon = math.ceil(time.time()) + 3600
+    policy = ReapPolicy(scope=key, overdue=True)
     async with (
-        subject.box(labels={"kit": key, DEADLINE: "1"}) as late,
-        subject.box(labels={"kit": key, DEADLINE: str(time.time() + 3600)}) as early,
+        subject.box(identity=RolloutIdentity(scope=key, deadline=1)) as late,
+        subject.box(identity=RolloutIdentity(scope=key, deadline=soon)) as early,
     ):
         try:
             reaped = await subject.provider.reap(policy)
@@ -278,7 +305,10 @@ async def _still_works(subject: SandboxSubject) -> None:
 async def closing_the_provider_leaves_no_sandbox(subject: SandboxSubject) -> None:
     """`aclose` tears down what is left, and may be repeated. Runs last: it closes yours."""
     key = uuid4().hex
-    boxes = [await subject.provider.create(subject.spec, labels={"kit": key}) for _ in range(2)]
+    boxes = [
+        await subject.provider.create(subject.spec, identity=RolloutIdentity(scope=key))
+        for _ in range(2)
+    ]
     process = await boxes[0].spawn(["cat"]) if subject.capabilities.spawn else None
     await subject.provider.aclose()
     await subject.provider.aclose()
@@ -297,7 +327,8 @@ async def closing_the_provider_leaves_no_sandbox(subject: SandboxSubject) -> Non
 LIFE_CHECKS: tuple[SandboxCheck, ...] = (
     who_makes_sandboxes_is_ready,
     sandboxes_have_ids_and_specs_of_their_own,
-    labels_show_in_the_records,
+    the_identity_shows_in_the_records,
+    a_scope_lists_only_its_own,
     teardown_may_be_repeated,
     teardown_ends_what_is_running,
     reap_leaves_live_sandboxes_alone,

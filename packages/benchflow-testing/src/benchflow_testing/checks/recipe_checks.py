@@ -3,6 +3,7 @@
 from pathlib import Path
 from uuid import uuid4
 
+from benchflow_contracts import RolloutIdentity
 from benchflow_contracts.errors import SandboxError, SandboxUnsupportedError, UsageError
 from benchflow_contracts.image import ImageRecipe
 from benchflow_contracts.sandbox import Sandbox, SandboxSpec, SupportsEntrypoint
@@ -191,8 +192,10 @@ async def _said(box: Sandbox) -> None:
 
 async def _starts_nothing(subject: SandboxSubject, spec: SandboxSpec, what: str) -> None:
     key = uuid4().hex
-    await expect_error(SandboxError, subject.provider.create(spec, labels={"kit": key}), what)
-    left = [each.id async for each in subject.provider.sandboxes() if key in each.labels.values()]
+    await expect_error(
+        SandboxError, subject.provider.create(spec, identity=RolloutIdentity(scope=key)), what
+    )
+    left = [each.id async for each in subject.provider.sandboxes(scope=key)]
     expect_equal(left, list[str](), f"what {what} left")
 
 

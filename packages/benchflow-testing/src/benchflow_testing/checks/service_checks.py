@@ -4,6 +4,7 @@ from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
 from uuid import uuid4
 
+from benchflow_contracts import RolloutIdentity
 from benchflow_contracts.container import ContainerOptions, ServiceCondition
 from benchflow_contracts.errors import (
     SandboxError,
@@ -126,10 +127,10 @@ async def _starts_nothing(
     key = uuid4().hex
     options = ContainerOptions(needs={service.name: needs})
     spec = subject.specified(services=(service,), container=options)
-    call = subject.provider.create(spec, labels={"kit": key})
+    call = subject.provider.create(spec, identity=RolloutIdentity(scope=key))
     error = await expect_error(SandboxError, call, f"a service that is not {needs}")
     expect(service.name in str(error), f"the error does not name the service: {error}")
-    left = [each.id async for each in subject.provider.sandboxes() if key in each.labels.values()]
+    left = [each.id async for each in subject.provider.sandboxes(scope=key)]
     expect_equal(left, list[str](), "the sandboxes that are left")
 
 

@@ -7,6 +7,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from benchflow_contracts import RolloutIdentity
 from benchflow_contracts.container import ContainerOptions
 from benchflow_contracts.errors import (
     SandboxError,
@@ -129,7 +130,7 @@ class FakeSandboxProvider:
         spec: SandboxSpec,
         *,
         image: SandboxImage | None = None,
-        labels: Mapping[str, str] | None = None,
+        identity: RolloutIdentity | None = None,
     ) -> FakeSandbox:
         """Make a sandbox from the spec or from a snapshot."""
         await self.faults.strike("create")
@@ -141,7 +142,7 @@ class FakeSandboxProvider:
         if machine is None:
             raise SandboxError(f"snapshot {image.ref if image else None!r} is not known")
         sandbox = self._sandbox_type(
-            self, spec, machine, labels or {}, from_image=image is not None
+            self, spec, machine, identity or RolloutIdentity(), from_image=image is not None
         )
         machine.resume()
         self._live[sandbox.id] = sandbox
@@ -153,10 +154,11 @@ class FakeSandboxProvider:
             sandbox.start_entrypoint()
         return sandbox
 
-    async def sandboxes(self) -> AsyncIterator[SandboxRecord]:
-        """Every sandbox that was not torn down."""
+    async def sandboxes(self, *, scope: str | None = None) -> AsyncIterator[SandboxRecord]:
+        """Every sandbox that was not torn down, of all scopes or of one."""
         for sandbox in self.live:
-            yield self._record(sandbox)
+            if scope is None or scope == sandbox.identity.scope:
+                yield self._record(sandbox)
 
     async def discard(self, image: SandboxImage) -> None:
         """Forget a snapshot. Idempotent."""
@@ -235,7 +237,7 @@ class FakeSandboxProvider:
             provider=self.name,
             owner_alive=sandbox.id not in self._orphans,
             created_at=sandbox.created_at,
-            labels=sandbox.labels,
+            identity=sandbox.identity,
         )
 
     def _machine(self, spec: SandboxSpec) -> FakeMachine:

@@ -8,10 +8,10 @@ from contextlib import asynccontextmanager
 from copy import deepcopy
 from hashlib import sha256
 from pathlib import Path
-from types import MappingProxyType
 from typing import TYPE_CHECKING
 from uuid import uuid4
 
+from benchflow_contracts import RolloutIdentity
 from benchflow_contracts.changed_files import FileChanges
 from benchflow_contracts.door import Endpoint
 from benchflow_contracts.errors import (
@@ -60,14 +60,14 @@ class FakeSandbox:
         provider: "FakeSandboxProvider",
         spec: SandboxSpec,
         machine: FakeMachine,
-        labels: Mapping[str, str],
+        identity: RolloutIdentity,
         *,
         from_image: bool,
     ) -> None:
         self.provider = provider
         self.machine = machine
         """Files and processes: what a live snapshot copies."""
-        self.labels = MappingProxyType(dict(labels))
+        self.identity = identity
         self.created_at = time.time()
         self.calls: list[FakeCall] = []
         self.commands = FakeCommands()

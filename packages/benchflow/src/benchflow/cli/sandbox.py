@@ -10,13 +10,14 @@ from benchflow_testing import CheckResult, check_sandbox
 from .flags import Json, Run
 from .output import note, print_json, print_table
 
-_SHOWN = ("job", "slot", "attempt", "rollout", "node")
-"""Labels with a column of their own."""
+_SHOWN = ("scope", "slot", "attempt", "rollout", "node")
+"""Parts of the identity with a column of their own."""
 
 
 async def list_sandboxes(
     *,
     options: Run = RunOptions(),
+    scope: str | None = None,
     label: tuple[str, ...] = (),
     json: Json = False,
 ) -> None:
@@ -24,15 +25,16 @@ async def list_sandboxes(
 
     Examples:
         bench sandbox list
-        bench sandbox list --sandbox docker --label benchflow.job=2026-11-21
+        bench sandbox list --sandbox docker --scope 2026-11-21
 
     Args:
         options: The provider.
+        scope: Name of the directory of a job, whose sandboxes are meant (default: any).
         label: Label of the sandboxes, as KEY=VALUE (default: any). Repeatable.
     """
-    wanted = _labels(label).items()
+    policy = ReapPolicy(scope=scope, labels=_labels(label))
     async with open_provider(options) as provider:
-        found = [r async for r in provider.sandboxes() if wanted <= r.labels.items()]
+        found = [r async for r in provider.sandboxes(scope=scope) if policy.selects(r.identity)]
     now = time.time()
     if json:
         print_json([{**r.model_dump(mode="json"), "overdue": r.overdue(now)} for r in found])
@@ -42,9 +44,10 @@ async def list_sandboxes(
 
 
 def _row(record: SandboxRecord, now: float) -> tuple[str, ...]:
-    left = None if record.deadline is None else record.deadline - now
+    deadline = record.identity.deadline
+    left = None if deadline is None else deadline - now
     due = "-" if left is None else f"in {left:.0f}s" if left >= 0 else f"overdue by {-left:.0f}s"
-    named = (record.labels.get(f"benchflow.{key}", "-") for key in _SHOWN)
+    named = (str(getattr(record.identity, key) or "-") for key in _SHOWN)
     owner = {True: "active", False: "ended", None: "unknown"}[record.owner_alive]
     return (record.id, owner, f"{now - record.created_at:.0f}s", due, *named)
 
@@ -59,6 +62,7 @@ def _labels(given: tuple[str, ...]) -> dict[str, str]:
 async def prune(
     *,
     options: Run = RunOptions(),
+    scope: str | None = None,
     label: tuple[str, ...] = (),
     overdue: bool = False,
     images: bool = False,
@@ -72,10 +76,11 @@ async def prune(
 
     Examples:
         bench sandbox prune --dry-run
-        bench sandbox prune --sandbox docker --label benchflow.job=2026-11-21
+        bench sandbox prune --sandbox docker --scope 2026-11-21
 
     Args:
         options: The provider.
+        scope: Name of the directory of a job, whose sandboxes are meant (default: any).
         label: Label of the sandboxes, as KEY=VALUE (default: any). Repeatable.
         overdue: Sandboxes of active runs that are past their deadline, too. Their rollouts fail.
         images: Unused images that were built from Dockerfiles of tasks, too.
@@ -83,7 +88,11 @@ async def prune(
     """
     async with open_provider(options) as provider:
         policy = ReapPolicy(
-            labels=_labels(label), overdue=overdue, built_images=images, dry_run=dry_run
+            scope=scope,
+            labels=_labels(label),
+            overdue=overdue,
+            built_images=images,
+            dry_run=dry_run,
         )
         removed = await provider.reap(policy)
         records = [r async for r in provider.sandboxes() if r.owner_alive is not False]
