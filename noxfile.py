@@ -92,6 +92,15 @@ BOXED = {"benchflow-sandbox-docker", "benchflow-sandbox-local"}
 HEAVY = {*BOXED, "benchflow-sandbox-native"}
 """Packages whose tests need more than Python."""
 
+IN_E2E = {
+    "benchflow",
+    "benchflow-agent-acp",
+    "benchflow-agent-policy",
+    "benchflow-clawsbench",
+    "benchflow-testing",
+}
+"""Packages with slow tests whose programs `e2e` runs by the newest Python."""
+
 
 def _units() -> list[str]:
     """Name the sessions that test one package each, by two Pythons at most."""
@@ -216,9 +225,9 @@ def unit(session: nox.Session, package: str) -> None:
 
 @nox.session(python=NEWEST)
 def newest(session: nox.Session) -> None:
-    """Test what needs nothing but Python in one environment, by the newest Python."""
+    """Test what needs nothing but Python, and is not in `e2e`, by the newest Python."""
     _sync(session, "--all-packages")
-    homes = (home for package, home in PACKAGES.items() if package not in HEAVY)
+    homes = (home for package, home in PACKAGES.items() if package not in HEAVY | IN_E2E)
     _pytest(session, *(f"{home}/tests" for home in homes), *session.posargs)
 
 

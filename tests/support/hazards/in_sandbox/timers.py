@@ -48,11 +48,11 @@ def timerfd_relative(room: Path) -> Iterator[None]:
 
 @a("timerfd that fires after the fork")
 def timerfd_fires(room: Path) -> Iterator[None]:
-    fd = timerfd(time.CLOCK_BOOTTIME, first=0.5, interval=1)
+    # A periodic timer that fires before a slow fork would be refused.
+    fd = timerfd(time.CLOCK_BOOTTIME, first=0.5)
     yield
     readable(fd, "a timer")
-    expect(len(os.read(fd, 8)), 8, "its count")
-    readable(fd, "a timer, the second time")
+    expect(struct.unpack("Q", os.read(fd, 8))[0], 1, "its count")
 
 
 @a("timerfd, absolute, of the wall clock")
