@@ -1,6 +1,5 @@
 import asyncio
 import json
-import os
 import subprocess
 import sys
 
@@ -17,6 +16,7 @@ from benchflow_contracts import (
 )
 from benchflow_contracts.sandbox import SandboxSpec
 from benchflow_contracts.sandbox_record import ReapPolicy
+from benchflow_sandbox_core.owner import current_owner
 from benchflow_sandbox_docker import DockerProvider
 
 GET = "python3 -c \"import urllib.request as r; print(r.urlopen('{}', timeout=9).read().decode())\""
@@ -74,7 +74,7 @@ def of_this_process(api):
     everything = (*api.containers(all=True), *api.networks(), *(api.volumes()["Volumes"] or ()))
     labels = [each["Labels"] or {} for each in everything]
     owners = [json.loads(each.get("benchflow.owner", "{}")) for each in labels]
-    return [owner for owner in owners if owner.get("pid") == os.getpid()]
+    return [owner for owner in owners if owner.get("id") == current_owner().id]
 
 
 def test_a_sandbox_and_its_services_reach_each_other_by_name_and_nobody_else(with_box, web):

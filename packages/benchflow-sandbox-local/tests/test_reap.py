@@ -7,17 +7,13 @@ import os
 import signal
 import subprocess
 import sys
-import threading
 import time
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
 from benchflow_contracts import RolloutIdentity
 from benchflow_contracts.sandbox import SandboxSpec
 from benchflow_contracts.sandbox_record import ReapPolicy, SandboxRecord
-from benchflow_sandbox_core import owner
-from benchflow_sandbox_core.owner import ProcessIdentity
 from benchflow_sandbox_local import LocalProvider
 
 RUNNER = """
@@ -56,6 +52,8 @@ def killed_runner(store, version="v1", state="running"):
         # Together: neither may see the other's end.
         process.send_signal(signal.SIGSTOP)
         os.kill(found["launcher"], signal.SIGKILL)
+    if state == "stopped-launcher":
+        os.kill(found["launcher"], signal.SIGSTOP)
     process.kill()
     process.wait()
     process.stdout.close()
@@ -191,21 +189,27 @@ def test_a_label_cannot_point_reaping_at_another_group(with_provider, store, tmp
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="sandboxes with users need root")
-def test_the_number_of_a_dead_launcher_can_be_a_thread_s_by_now(store):
+def test_a_label_cannot_point_reaping_at_another_process(store):
     found, _ = killed_runner(store)
     wait_until(lambda: gone(found["launcher"]))
     path = store / "boxes" / f"{found['id']}.json"
     label = json.loads(path.read_text())
-    done = threading.Event()
-    thread = threading.Thread(target=done.wait)
-    thread.start()
-    try:
-        label["launcher"]["pid"] = thread.native_id
-        path.write_text(json.dumps(label))
-        assert [record.id for record in reap(store)] == [found["id"]]
-    finally:
-        done.set()
-        thread.join()
+    path.write_text(json.dumps({**label, "launcher": "../../another"}))
+    assert reap(store) == []
+    path.write_text(json.dumps(label))
+    assert [record.id for record in reap(store)] == [found["id"]]
+    assert list((store / "launchers").iterdir()) == []
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="sandboxes with users need root")
+def test_a_launcher_that_hangs_is_killed(store, monkeypatch):
+    monkeypatch.setattr("benchflow_sandbox_local.store.reap._PATIENCE", 0.1)
+    found, members = killed_runner(store, state="stopped-launcher")
+    assert not gone(found["launcher"])
+    assert [record.id for record in reap(store)] == [found["id"]]
+    assert gone(found["launcher"])
+    wait_until(lambda: all(gone(pid) for pid in members))
+    assert list((store / "launchers").iterdir()) == []
 
 
 def test_children_are_ended_where_the_kernel_keeps_no_list_of_them():
@@ -220,52 +224,12 @@ assert not os.path.exists(f"/proc/{pid}")
     subprocess.run([sys.executable, "-c", script], check=True, timeout=60)
 
 
-def test_a_reused_process_number_is_another_process():
-    me = ProcessIdentity.of(os.getpid())
-    assert me.alive
-    assert replace(me, started=me.started - 1).alive is False
-
-
-def test_only_an_earlier_boot_of_this_machine_has_certainly_ended(monkeypatch):
-    monkeypatch.setattr(owner, "_host", lambda: "this")
-    before = replace(ProcessIdentity.of(os.getpid()), boot="another")
-    assert before.alive is False
-    # What cannot be judged from here is left alone: another host, machines without an id, and
-    # another pid namespace.
-    assert replace(before, host="other").alive is None
-    monkeypatch.setattr(owner, "_host", lambda: "")
-    assert replace(before, host="").alive is None
-    assert replace(ProcessIdentity.of(os.getpid()), namespace="pid:[1]").alive is None
-
-
-@pytest.mark.parametrize("text", ["uninitialized\n", "\n", "not an id"])
-def test_machines_without_an_id_of_their_own_do_not_judge_each_other(monkeypatch, tmp_path, text):
-    path = tmp_path / "machine-id"
-    path.write_text(text)
-    monkeypatch.setattr(owner, "_MACHINE_ID", path)
-    of_another = replace(ProcessIdentity.of(os.getpid()), boot="another")
-    assert of_another.alive is None
-    recorded = replace(of_another, host=text.strip())
-    assert recorded.alive is None
-    path.write_text("0123456789abcdef0123456789abcdef\n")
-    assert replace(ProcessIdentity.of(os.getpid()), boot="another").alive is False
-
-
 def test_a_sandbox_of_an_unknown_owner_goes_when_it_is_overdue_and_the_operator_says_so():
     given = {"id": "a", "provider": "local", "owner_alive": None, "created_at": 0}
     record = SandboxRecord(**given, identity=RolloutIdentity(deadline=10))
     assert not record.wanted(ReapPolicy(), 11)
     assert not record.wanted(ReapPolicy(overdue=True), 9)
     assert record.wanted(ReapPolicy(overdue=True), 11)
-
-
-def test_a_dead_child_that_is_not_collected_counts_as_dead():
-    child = subprocess.Popen(["cat"], stdin=subprocess.PIPE)
-    identity = ProcessIdentity.of(child.pid)
-    child.stdin.close()
-    wait_until(lambda: gone(child.pid))
-    assert not identity.alive
-    child.wait()
 
 
 def test_a_runner_that_ends_by_a_signal_takes_its_boxes_along(store):

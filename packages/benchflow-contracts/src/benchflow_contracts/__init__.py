@@ -199,6 +199,9 @@ from .sandbox import (
     SupportsTcpConnect as SupportsTcpConnect,
 )
 from .sandbox_record import (
+    HEARTBEAT_EXPIRY_SEC as HEARTBEAT_EXPIRY_SEC,
+    HEARTBEAT_SEC as HEARTBEAT_SEC,
+    Owner as Owner,
     ReapPolicy as ReapPolicy,
     SandboxRecord as SandboxRecord,
 )

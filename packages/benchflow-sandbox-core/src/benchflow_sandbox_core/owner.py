@@ -1,68 +1,172 @@
-"""The owner of a sandbox: a process, distinct from processes elsewhere with the same pid."""
+"""The owner of sandboxes on this machine: a runner process that holds a lock while it lives.
 
+Each runner process has a random id and an exclusive `flock` on a file of that name, in one
+directory per user. The kernel releases the lock when the process ends, however it ends. The lock
+is visible in every container and pid namespace that shares the directory.
+
+A program that the runner starts does not inherit the lock. A forked child of Python does not
+keep it either, and becomes an owner of its own. Only a child that foreign code forks without `exec`
+keeps the lock, so its parent counts as alive until the child ends.
+
+On another machine a lock proves nothing. If the machines share the directory, the owner's file
+shows a heartbeat there: its time of modification.
+
+Whoever can change the labels of an engine can name any owner in them, so a label is as trustworthy
+as its engine. A false owner concerns only the resource that has the label.
+"""
+
+import fcntl
 import os
 import re
-from dataclasses import asdict, dataclass
+import secrets
+import threading
+import time
+from contextlib import suppress
 from pathlib import Path
-from typing import Self
+
+from benchflow_contracts.cause import host_error
+from benchflow_contracts.sandbox_record import HEARTBEAT_EXPIRY_SEC, HEARTBEAT_SEC, Owner
+
+from .paths import state_directory
 
 _MACHINE_ID = Path("/etc/machine-id")
 
 
-@dataclass(frozen=True, slots=True)
-class ProcessIdentity:
-    """A process that is identified across reuse of its pid, reboots and hosts."""
+class HostOwner(Owner):
+    """A runner process on this machine, or on another one that shares an engine or a store."""
 
-    pid: int
-    started: int
-    """Clock ticks after boot, as `/proc/PID/stat` has them."""
-    boot: str
-    namespace: str
-    """The pid namespace of the number."""
-    host: str
+    machine: str
     """The machine's id; empty where it has none."""
-
-    @classmethod
-    def of(cls, pid: int) -> Self:
-        """Return the identity of a running process."""
-        return cls(pid, _started(pid), _boot(), _namespace(), _host())
+    boot: str
+    directory: str
+    """The device and the inode of the directory of locks. They are valid during one boot."""
 
     @property
     def alive(self) -> bool | None:
-        """Whether the process runs; `None` for a process of another host or pid namespace."""
-        if self.boot != _boot():
-            # An earlier boot of this machine, or another machine that shares the engine or the
-            # directory: only the machine's id tells them apart.
-            return False if self.host and self.host == _host() else None
-        if self.namespace != _namespace():
-            return None
+        """Whether the process runs; `None` if neither a lock nor a heartbeat shows it."""
+        locks, boot = _lock_directory(), _boot()
+        if self.boot == boot and self.directory == _inode(locks):
+            return _is_locked(locks / self.id)
+        if self.boot != boot and self.machine and self.machine == _machine():
+            return False  # an earlier boot of this machine
+        return False if self._has_expired(locks) else None
+
+    def _has_expired(self, locks: Path) -> bool:
         try:
-            return _started(self.pid) == self.started
-        except (FileNotFoundError, ProcessLookupError):
-            return False
-
-    def to_json(self) -> dict[str, object]:
-        """Return the fields for a label file."""
-        return asdict(self)
+            renewed_at = (locks / self.id).stat().st_mtime
+            return Owner(id=self.id, renewed_at=renewed_at).is_expired(_file_system_time(locks))
+        except OSError:  # the machines do not share the directory
+            return self.is_expired(time.time())
 
 
-def _started(pid: int) -> int:
-    text = Path(f"/proc/{pid}/stat").read_text(encoding="utf-8", errors="replace")
-    fields = text.rpartition(")")[2].split()
-    if fields[0] in {"Z", "X"}:
-        raise ProcessLookupError(pid)
-    return int(fields[19])
+class _HeldLock:
+    """The lock of this process in one directory."""
+
+    def __init__(self, directory: Path) -> None:
+        directory.mkdir(mode=0o700, parents=True, exist_ok=True)
+        info = directory.stat()
+        if info.st_uid != os.geteuid() or info.st_mode & 0o077:
+            raise PermissionError(f"{str(directory)!r} is not accessible to this user alone")
+        _sweep(directory)
+        self.owner = HostOwner(machine=_machine(), boot=_boot(), directory=_inode(directory))
+        self._path = directory / self.owner.id
+        fresh = directory / f".{self.owner.id}"
+        self.fd = os.open(fresh, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
+        fcntl.flock(self.fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        # The file gets its name after its lock, so that no reader finds it without a lock.
+        fresh.rename(self._path)
+        threading.Thread(target=self._renew, name="benchflow-owner", daemon=True).start()
+
+    def _renew(self) -> None:
+        while True:
+            time.sleep(HEARTBEAT_SEC)
+            with suppress(OSError):
+                os.utime(self._path)
+
+
+_held: dict[Path, _HeldLock] = {}
+_mutex = threading.Lock()
+
+
+def _forget() -> None:
+    """Close the descriptors in a forked child, which shares the locks of its parent."""
+    for held in _held.values():
+        os.close(held.fd)
+    _held.clear()
+    _mutex.release()
+
+
+os.register_at_fork(before=_mutex.acquire, after_in_parent=_mutex.release, after_in_child=_forget)
+
+
+def current_owner() -> HostOwner:
+    """Return this process as an owner. The first call takes its lock.
+
+    Raises:
+        SandboxError: The lock cannot be taken, or other users can change its directory.
+    """
+    directory = _lock_directory()
+    try:
+        with _mutex:
+            if directory not in _held:
+                _held[directory] = _HeldLock(directory)
+            return _held[directory].owner
+    except OSError as error:
+        raise host_error(f"lock a file in {str(directory)!r}", error) from error
+
+
+def _lock_directory() -> Path:
+    return state_directory() / "owners"
+
+
+def _is_locked(path: Path) -> bool:
+    try:
+        fd = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC)
+    except FileNotFoundError:
+        return False  # swept: its owner had ended
+    try:
+        # Shared, so that two readers at one time do not take each other for the owner.
+        fcntl.flock(fd, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return True
+    finally:
+        os.close(fd)
+    return False
+
+
+def _sweep(directory: Path) -> None:
+    """Remove the files of dead owners. A file of another machine stays until it expires."""
+    now = _file_system_time(directory)
+    for path in directory.iterdir():
+        with suppress(OSError):
+            old = path.stat().st_mtime + HEARTBEAT_EXPIRY_SEC < now
+            if old and not _is_locked(path):
+                path.unlink()
+
+
+def _file_system_time(directory: Path) -> float:
+    """Return the time of the clock that stamps heartbeats: on NFS, the clock of the server."""
+    probe = directory / f".now.{secrets.token_hex(4)}"
+    try:
+        probe.touch()
+        return probe.stat().st_mtime
+    finally:
+        probe.unlink(missing_ok=True)
+
+
+def _inode(directory: Path) -> str:
+    try:
+        info = directory.stat()
+    except FileNotFoundError:
+        return ""
+    return f"{info.st_dev}:{info.st_ino}"
 
 
 def _boot() -> str:
     return Path("/proc/sys/kernel/random/boot_id").read_text(encoding="ascii").strip()
 
 
-def _namespace() -> str:
-    return os.readlink("/proc/self/ns/pid")  # noqa: PTH115 - not a path of the file system
-
-
-def _host() -> str:
+def _machine() -> str:
     try:
         text = _MACHINE_ID.read_text(encoding="ascii").strip()
     except (OSError, UnicodeDecodeError):

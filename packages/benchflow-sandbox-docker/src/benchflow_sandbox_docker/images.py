@@ -11,7 +11,7 @@ from typing import Any, Self, cast
 from benchflow_contracts.errors import SandboxError, SnapshotError
 from benchflow_contracts.sandbox import SandboxImage
 from benchflow_sandbox_core.image_config import ImageConfig
-from benchflow_sandbox_core.owner import ProcessIdentity
+from benchflow_sandbox_core.owner import HostOwner
 from benchflow_sandbox_core.shield import finish_or
 
 from .changes import Baseline
@@ -46,9 +46,7 @@ class ImageDetails:
 class SnapshotImages:
     """Creates, finds and deletes snapshot images."""
 
-    def __init__(
-        self, engine: DockerEngine, owner: ProcessIdentity, cleanup: PendingCleanup
-    ) -> None:
+    def __init__(self, engine: DockerEngine, owner: HostOwner, cleanup: PendingCleanup) -> None:
         self._engine = engine
         self._owner = owner
         self._cleanup = cleanup

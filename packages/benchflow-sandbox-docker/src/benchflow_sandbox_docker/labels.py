@@ -7,7 +7,7 @@ from typing import Any
 
 from benchflow_contracts.identity import RolloutIdentity
 from benchflow_contracts.sandbox_record import SandboxRecord
-from benchflow_sandbox_core.owner import ProcessIdentity
+from benchflow_sandbox_core.owner import HostOwner
 
 PROVIDER = "docker"
 KIND = "benchflow.kind"
@@ -23,7 +23,7 @@ class ResourceLabel:
     """The identity and owner of one of our containers or images."""
 
     id: str
-    owner: ProcessIdentity
+    owner: HostOwner
     created_at: float
     labels: Mapping[str, str]
 
@@ -33,7 +33,7 @@ class ResourceLabel:
         return {
             KIND: kind,
             ID: self.id,
-            _OWNER: json.dumps(self.owner.to_json()),
+            _OWNER: self.owner.model_dump_json(),
             _CREATED: repr(self.created_at),
             _GIVEN: json.dumps(dict(self.labels)),
             **given,
@@ -44,7 +44,7 @@ class ResourceLabel:
         """Decode the labels of a resource. Return `None` if they are not ours, or incomplete."""
         try:
             found = labels or {}
-            owner = ProcessIdentity(**json.loads(found[_OWNER]))
+            owner = HostOwner.model_validate_json(found[_OWNER])
             given: Any = json.loads(found[_GIVEN])
             return cls(found[ID], owner, float(found[_CREATED]), given)
         except (KeyError, TypeError, ValueError):
@@ -55,6 +55,7 @@ class ResourceLabel:
         return SandboxRecord(
             id=self.id,
             provider=PROVIDER,
+            owner=self.owner,
             owner_alive=self.owner.alive,
             created_at=self.created_at,
             identity=RolloutIdentity.of_labels(self.labels),

@@ -16,7 +16,7 @@ from benchflow_contracts.sandbox_record import ReapPolicy, SandboxRecord
 from benchflow_contracts.seal import Seal
 from benchflow_sandbox_core.closeable import AsyncCloseable
 from benchflow_sandbox_core.descriptors import raise_limit
-from benchflow_sandbox_core.owner import ProcessIdentity
+from benchflow_sandbox_core.owner import current_owner
 from benchflow_sandbox_core.paths import state_directory
 from benchflow_sandbox_core.spec import check_spec
 
@@ -156,8 +156,8 @@ class DockerProvider(AsyncCloseable):
             if self._manager is None:
                 raise_limit()
                 engine = await self._connect()
-                owner = ProcessIdentity.of(os.getpid())
-                name = f"{os.getpid()}-{secrets.token_hex(4)}"
+                owner = current_owner()
+                name = f"{owner.id}-{secrets.token_hex(4)}"
                 resources = ProviderResources.of(
                     engine,
                     create_owner_directory(self._directory, name, owner),

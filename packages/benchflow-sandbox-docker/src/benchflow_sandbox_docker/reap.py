@@ -1,6 +1,5 @@
 """Remove what killed runners left in the engine, and nothing else."""
 
-import json
 import re
 import shutil
 import time
@@ -11,7 +10,7 @@ from typing import Any, cast
 
 from benchflow_contracts.errors import SandboxError
 from benchflow_contracts.sandbox_record import ReapPolicy, SandboxRecord
-from benchflow_sandbox_core.owner import ProcessIdentity
+from benchflow_sandbox_core.owner import HostOwner
 
 from .engine import DockerEngine
 from .images import remove_image
@@ -75,11 +74,11 @@ async def _sweep_images(engine: DockerEngine, policy: ReapPolicy) -> None:
             await remove_image(engine, image["Id"])
 
 
-def create_owner_directory(directory: Path, name: str, owner: ProcessIdentity) -> Path:
+def create_owner_directory(directory: Path, name: str, owner: HostOwner) -> Path:
     """Create the directory of one owner's pipes."""
     place = directory / name
     place.mkdir(mode=0o700, parents=True)
-    (place / _OWNER).write_text(json.dumps(owner.to_json()), encoding="utf-8")
+    (place / _OWNER).write_text(owner.model_dump_json(), encoding="utf-8")
     return place
 
 
@@ -88,9 +87,9 @@ def remove_dead_directories(directory: Path) -> None:
     if not directory.is_dir():
         return
     for place in directory.iterdir():
-        with suppress(OSError, TypeError, ValueError):
+        with suppress(OSError, ValueError):
             text = (place / _OWNER).read_text(encoding="utf-8")
-            if ProcessIdentity(**json.loads(text)).alive is False:
+            if HostOwner.model_validate_json(text).alive is False:
                 shutil.rmtree(place)
 
 

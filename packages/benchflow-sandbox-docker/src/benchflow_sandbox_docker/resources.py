@@ -8,7 +8,7 @@ from typing import Self, TypeVar
 from benchflow_contracts.container import ContainerOptions
 from benchflow_contracts.image import PullPolicy
 from benchflow_contracts.sandbox import SandboxSpec
-from benchflow_sandbox_core.owner import ProcessIdentity
+from benchflow_sandbox_core.owner import HostOwner
 
 from .commit_limiter import CommitLimiter
 from .disk_limit import DiskLimitProbe
@@ -55,7 +55,7 @@ class ProviderResources:
     engine: DockerEngine
     directory: Path
     """The directory of this owner's pipes."""
-    owner: ProcessIdentity
+    owner: HostOwner
     cleanup: PendingCleanup
     images: SnapshotImages
     resolver: ImageResolver
@@ -67,7 +67,7 @@ class ProviderResources:
         cls,
         engine: DockerEngine,
         directory: Path,
-        owner: ProcessIdentity,
+        owner: HostOwner,
         *,
         pull: PullPolicy,
         default_image: str,

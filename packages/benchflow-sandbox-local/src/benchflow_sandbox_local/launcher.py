@@ -3,6 +3,7 @@
 import asyncio
 import json
 import os
+import secrets
 import socket
 import subprocess
 import sys
@@ -116,20 +117,29 @@ class Call:
 class Launcher:
     """A started launcher. The launcher and all its sandboxes end with this process."""
 
-    def __init__(self, process: "subprocess.Popen[bytes]", control: socket.socket) -> None:
+    def __init__(
+        self, process: "subprocess.Popen[bytes]", control: socket.socket, name: str
+    ) -> None:
         self._process = process
         self._control = control
+        self.name = name
+        """The name of the file that the launcher locks while it lives."""
         self._control.setblocking(False)
 
     @classmethod
-    async def start(cls, root: Path, *, userns: bool, budget: int, disk: Path | None) -> Self:
+    async def start(
+        cls, root: Path, *, locks: Path, userns: bool, budget: int, disk: Path | None
+    ) -> Self:
         """Start a launcher whose private mounts live at `root`, an existing directory.
 
-        Live images take up to `budget` bytes of memory, or are below `disk`.
+        The launcher locks a file in `locks`, an existing directory, while it lives. Live images
+        take up to `budget` bytes of memory, or are below `disk`.
         """
+        name = secrets.token_hex(16)
         ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         options = {
             "control": theirs.fileno(),
+            "lock": str(locks / name),
             "root": str(root),
             "userns": userns,
             "budget": budget,
@@ -146,7 +156,7 @@ class Launcher:
                 cwd="/",
                 env={"PATH": os.defpath},
             )
-        self = cls(process, ours)
+        self = cls(process, ours, name)
         try:
             await Call(ours, "start the launcher").answer()
         except BaseException:

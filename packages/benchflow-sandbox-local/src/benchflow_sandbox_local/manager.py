@@ -1,6 +1,5 @@
 """Creating sandboxes, from images, recipes and snapshots."""
 
-import os
 import secrets
 import time
 from collections.abc import Mapping
@@ -11,7 +10,7 @@ from benchflow_contracts.cause import host_error, host_is_short
 from benchflow_contracts.errors import SandboxError
 from benchflow_contracts.sandbox import SandboxImage, SandboxSpec
 from benchflow_contracts.seal import Seal
-from benchflow_sandbox_core.owner import ProcessIdentity
+from benchflow_sandbox_core.owner import current_owner
 from benchflow_sandbox_core.shield import finish
 
 from .box import Box, BoxHost
@@ -48,7 +47,7 @@ class BoxManager:
         live_budget: int,
     ) -> None:
         root = str(mount_point(directory))
-        self.snapshots = SnapshotStore(launcher, os.getpid())
+        self.snapshots = SnapshotStore(launcher)
         budget = LiveImageBudget(live_budget, lambda: self.snapshots.live_bytes)
         self.host = BoxHost(launcher, root, runtime, self.snapshots, budget, dict(runtime.notes))
         self._archive = SnapshotArchive(launcher, root, Seal(directory / "seal"), rooted=rooted)
@@ -58,8 +57,8 @@ class BoxManager:
         self._rooted = rooted
         self._store = store
         self._where = where
-        self._owner = ProcessIdentity.of(os.getpid())
-        self._launched = ProcessIdentity.of(launcher.pid)
+        self._owner = current_owner()
+        self._launcher = launcher
         self.sandboxes: dict[str, LocalSandbox] = {}
 
     @property
@@ -125,7 +124,7 @@ class BoxManager:
         return Label(
             id=name,
             owner=self._owner,
-            launcher=self._launched,
+            launcher=self._launcher.name,
             created_at=time.time(),
             labels=dict(labels),
             groups=group.paths,
@@ -145,7 +144,7 @@ class BoxManager:
         if live is not None:
             _ = self.runtime.live
         with self.host.budget.promised(0 if live is None else live.bytes):
-            stored = await finish(self._archive.load(saved, self._owner.pid, self.bases.of))
+            stored = await finish(self._archive.load(saved, self.bases.of))
             self.snapshots.add(stored)
         return stored.image
 

@@ -20,7 +20,7 @@ from benchflow_sandbox_core.paths import state_directory
 from benchflow_sandbox_core.spec import check_spec
 
 from benchflow_sandbox_local.live.lazy import lazy_threshold
-from benchflow_sandbox_local.store.labels import PROVIDER, LabelStore
+from benchflow_sandbox_local.store.labels import LOCKS, PROVIDER, LabelStore
 from benchflow_sandbox_local.store.reap import IMAGES, reap, sweep_groups
 from benchflow_sandbox_local.unisolated.manager import CAPABILITIES, PlainManager
 
@@ -197,12 +197,13 @@ class LocalProvider(AsyncCloseable):
         return NamespaceRuntime(launcher, rooted=rooted, seconds=seconds, lazy_megabytes=megabytes)
 
     async def _launch(self) -> Launcher:
-        root = mount_point(self._directory)
+        root, locks = mount_point(self._directory), self._directory / LOCKS
         try:
-            for path in (self._directory, root):
+            for path in (self._directory, root, locks):
                 path.mkdir(mode=0o700, parents=True, exist_ok=True)
             return await Launcher.start(
                 root,
+                locks=locks,
                 userns=not self._rooted,
                 budget=self._live_budget,
                 disk=self._directory / IMAGES if self._live_images == "disk" else None,

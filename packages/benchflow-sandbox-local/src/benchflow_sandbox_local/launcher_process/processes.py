@@ -2,6 +2,7 @@
 # ruff: noqa: PTH123, PTH208
 """Processes of the launcher: ending with the parent, and ending what a dead runner left."""
 
+import fcntl
 import os
 import select
 import signal
@@ -27,6 +28,15 @@ def die_with_seen(parent: int) -> None:
     syscalls.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
     if select.select([parent], [], [], 0)[0]:
         os._exit(1)
+
+
+def hold_lock(path: str) -> None:
+    """Make a file, and lock it until this process ends.
+
+    Unlike with `flock`, no forked child holds a POSIX lock, and the kernel names its holder.
+    """
+    fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    fcntl.lockf(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
 
 
 def inherit() -> None:

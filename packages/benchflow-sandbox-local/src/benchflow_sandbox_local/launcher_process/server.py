@@ -23,7 +23,7 @@ from . import syscalls, wire
 from .criu import attributes, file_numbers, log, program
 from .file_jobs import FileJobs
 from .layers import skeleton
-from .processes import die_with, end_children, inherit
+from .processes import die_with, end_children, hold_lock, inherit
 from .start import gvisor, namespaces
 
 _NAMESPACES = (
@@ -409,7 +409,7 @@ def _fail(reply: socket.socket, error: BaseException) -> None:
 def main() -> None:
     """Run a launcher: `argv[1]` is JSON.
 
-    It has `control` (a descriptor), `root` (a path), `userns`, `budget` (bytes of live
+    It has `control` (a descriptor), `lock` and `root` (paths), `userns`, `budget` (bytes of live
     images), `disk` (a directory of the host for them, or null) and `files` (the soft limit of
     open files in a sandbox).
     """
@@ -417,6 +417,7 @@ def main() -> None:
     control = socket.socket(fileno=options["control"])
     control.set_inheritable(False)
     runner = os.pidfd_open(os.getppid())
+    hold_lock(options["lock"])
     inherit()
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, signal.SIG_IGN)
@@ -433,9 +434,16 @@ def main() -> None:
         space.prepare(options["budget"], options["disk"])
     except OSError as error:
         _fail(control, error)
+        _remove(options["lock"])
         return
     wire.send(control, {"ok": True})
     try:
         LauncherServer(control, runner, space, options["files"]).run()
     finally:
         space.close()
+        _remove(options["lock"])
+
+
+def _remove(lock: str) -> None:
+    with suppress(OSError):  # the store may be gone
+        os.unlink(lock)  # noqa: PTH108

@@ -86,7 +86,7 @@ class SnapshotArchive:
         """
         return SavedSnapshot.read(saved, self._seal)
 
-    async def load(self, saved: Path, owner: int, base_of: BaseOf) -> StoredImage:
+    async def load(self, saved: Path, base_of: BaseOf) -> StoredImage:
         """Load a snapshot that `save` wrote. The directory is not needed afterwards.
 
         Raises:
@@ -114,7 +114,7 @@ class SnapshotArchive:
         except BaseException:
             await self._drop(pool, name)
             raise
-        ref = f"{owner}-{pool.name}/{name or layers[0].name}"
+        ref = f"{pool.name}/{name or layers[0].name}"
         state = None if record.live is None or name is None else record.live.state(name, size)
         image = record.image.model_copy(update={"ref": ref})
         return StoredImage(image, base, layers, state, decode_baseline(record.mark))

@@ -8,10 +8,12 @@ from benchflow_contracts import host_error
 from benchflow_contracts.identity import RolloutIdentity
 from benchflow_contracts.sandbox_record import SandboxRecord
 from benchflow_sandbox_core.atomic_file import replace
-from benchflow_sandbox_core.owner import ProcessIdentity
-from pydantic import BaseModel, ConfigDict, ValidationError
+from benchflow_sandbox_core.owner import HostOwner
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 PROVIDER = "local"
+LOCKS = "launchers"
+"""The directory of the locks of launchers, below the store."""
 _MAX_LABEL = 1 << 20
 
 
@@ -21,8 +23,9 @@ class Label(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid")
 
     id: str
-    owner: ProcessIdentity
-    launcher: ProcessIdentity
+    owner: HostOwner
+    launcher: str | None = Field(pattern=r"^[0-9a-f]{32}$")
+    """The name of the launcher's lock; `None`: it was started without one."""
     created_at: float
     labels: dict[str, str]
     groups: tuple[str, ...]
@@ -35,6 +38,7 @@ class Label(BaseModel):
         return SandboxRecord(
             id=self.id,
             provider=PROVIDER,
+            owner=self.owner,
             owner_alive=self.owner.alive,
             created_at=self.created_at,
             identity=RolloutIdentity.of_labels(self.labels),
@@ -51,6 +55,10 @@ class LabelStore:
     def plain(self) -> Path:
         """The parent of the directories of unisolated sandboxes."""
         return self._directory.parent / "plain"
+
+    def launcher_lock(self, launcher: str) -> Path:
+        """Return the file that a launcher of this name locks while it lives."""
+        return self._directory.parent / LOCKS / launcher
 
     def write(self, label: Label) -> None:
         """Write one label, whole or not at all."""

@@ -1,16 +1,17 @@
 """Removing the sandboxes of runners that were killed."""
 
+import fcntl
 import os
 import select
 import shutil
 import signal
+import struct
 import time
 from contextlib import suppress
 from pathlib import Path
 
 from benchflow_contracts.errors import SandboxUnsupportedError
 from benchflow_contracts.sandbox_record import ReapPolicy, SandboxRecord
-from benchflow_sandbox_core.owner import ProcessIdentity
 
 from benchflow_sandbox_local.cgroup.group import remove_directories
 from benchflow_sandbox_local.launcher_process.layers.claim import sweep
@@ -22,6 +23,8 @@ from .labels import Label, LabelStore
 GROUP_PREFIX = "benchflow-"
 _PATIENCE = 20.0
 """Seconds. A launcher needs less to end the sandboxes of its runner."""
+_FLOCK = "hhqqi"
+"""`struct flock`: kind, whence, start, length, process."""
 
 IMAGES = "live"
 """The directory of live images on disk, below the store."""
@@ -43,10 +46,11 @@ def reap(directory: Path, policy: ReapPolicy) -> list[SandboxRecord]:
             raise SandboxUnsupportedError(
                 f"sandbox {record.id!r} is overdue, and no local sandbox can be taken from its"
                 " runner, which may live",
-                hint=f"end process {label.owner.pid} of that host; its sandboxes end with it",
+                hint="end its runner; the sandboxes of a runner end with it",
             )
         if not policy.dry_run:
-            _remove(label, store)
+            if not _remove(label, store):
+                continue
             store.remove(label.id)
         removed.append(record)
     if policy.dead_owners and not policy.dry_run:
@@ -54,17 +58,41 @@ def reap(directory: Path, policy: ReapPolicy) -> list[SandboxRecord]:
     return removed
 
 
-def _end(launcher: ProcessIdentity) -> None:
-    """Wait until a launcher without a runner is dead. It ends by itself, or is killed."""
-    if not launcher.alive:
-        return  # its number may be a thread's by now, and no descriptor can be had of that
-    with suppress(ProcessLookupError):
-        fd = os.pidfd_open(launcher.pid)
-        try:
-            if launcher.alive and not select.select([fd], [], [], _PATIENCE)[0]:
-                signal.pidfd_send_signal(fd, signal.SIGKILL)
-        finally:
-            os.close(fd)
+def _end(lock: Path) -> bool:
+    """Wait until a launcher without a runner is dead. It ends by itself, or is killed.
+
+    Return False if it still lives, or is in a pid namespace that this process does not see.
+    """
+    for _ in range(2):  # the second time after a kill
+        pid = _holder(lock)
+        if not pid:
+            break
+        with suppress(ProcessLookupError):
+            fd = os.pidfd_open(pid)
+            try:
+                # The kernel names the holder, so it was the launcher that `fd` refers to.
+                if _holder(lock) == pid and not select.select([fd], [], [], _PATIENCE)[0]:
+                    signal.pidfd_send_signal(fd, signal.SIGKILL)
+            finally:
+                os.close(fd)
+    if _holder(lock) is not None:
+        return False
+    lock.unlink(missing_ok=True)
+    return True
+
+
+def _holder(lock: Path) -> int | None:
+    """Return the process that holds a POSIX lock; 0 if this process cannot see the number."""
+    try:
+        fd = os.open(lock, os.O_RDWR | os.O_NOFOLLOW | os.O_CLOEXEC)
+    except FileNotFoundError:
+        return None
+    try:
+        answer = fcntl.fcntl(fd, fcntl.F_GETLK, struct.pack(_FLOCK, fcntl.F_WRLCK, 0, 0, 0, 0))
+    finally:
+        os.close(fd)
+    kind, _, _, _, pid = struct.unpack(_FLOCK, answer)
+    return None if kind == fcntl.F_UNLCK else int(pid)
 
 
 def sweep_groups(directory: Path) -> None:
@@ -72,8 +100,11 @@ def sweep_groups(directory: Path) -> None:
 
     This never touches a process, so it is always allowed.
     """
-    for label in LabelStore(directory / "boxes").all():
-        if label.owner.alive is not False or label.launcher.alive is not False:
+    store = LabelStore(directory / "boxes")
+    for label in store.all():
+        if label.owner.alive is not False or label.launcher is None:
+            continue
+        if _holder(store.launcher_lock(label.launcher)) is not None:
             continue
         for path in _groups(label):
             with suppress(OSError):  # gone, or not empty: that is for `reap`
@@ -84,12 +115,15 @@ def _groups(label: Label) -> tuple[str, ...]:
     return tuple(path for path in label.groups if path.endswith(f"/{GROUP_PREFIX}{label.id}"))
 
 
-def _remove(label: Label, store: LabelStore) -> None:
+def _remove(label: Label, store: LabelStore) -> bool:
+    """Remove what is left of a sandbox. Return False while its launcher cannot be ended here."""
     if label.plain:
         kill_marked(label.id)
         shutil.rmtree(store.plain / label.id, ignore_errors=True)
     # Mounts, upper layers and network namespaces live in the launcher's namespaces and go
     # with it; the kernel kills the sandbox's first process, and with it all that can move.
-    _end(label.launcher)
+    if label.launcher is not None and not _end(store.launcher_lock(label.launcher)):
+        return False
     thaw(groups := _groups(label))
     remove_directories(groups)
+    return True

@@ -22,11 +22,10 @@ _EAGAIN = 11
 
 
 class SnapshotStore:
-    """Finds, adds and deletes snapshots. `owner` is the process id that their names begin with."""
+    """Finds, adds and deletes snapshots."""
 
-    def __init__(self, launcher: Launcher, owner: int) -> None:
+    def __init__(self, launcher: Launcher) -> None:
         self._launcher = launcher
-        self.owner = owner
         self._stored: dict[str, StoredImage] = {}
 
     def add(self, stored: StoredImage) -> None:
@@ -40,7 +39,7 @@ class SnapshotStore:
             provider=PROVIDER,
             level="filesystem",
             consistency="instant",
-            ref=f"{self.owner}-{stack.pool.name}/{name}",
+            ref=f"{stack.pool.name}/{name}",
             digest=layers[0].digest,
             bytes=layers[0].allowance,
         )
@@ -64,7 +63,7 @@ class SnapshotStore:
             provider=PROVIDER,
             level="live",
             consistency="instant",
-            ref=f"{self.owner}-{layer.pool.name}/{state.name}",
+            ref=f"{layer.pool.name}/{state.name}",
             digest=digest,
             bytes=state.bytes,
         )

@@ -1,6 +1,5 @@
 """Makes plain sandboxes, where the operator has accepted them."""
 
-import os
 import secrets
 import time
 from collections.abc import Mapping
@@ -10,7 +9,7 @@ from pathlib import Path
 from benchflow_contracts.errors import SandboxUnsupportedError
 from benchflow_contracts.sandbox import SandboxCapabilities, SandboxImage, SandboxSpec
 from benchflow_sandbox_core.image_config import ImageConfig
-from benchflow_sandbox_core.owner import ProcessIdentity
+from benchflow_sandbox_core.owner import current_owner
 from benchflow_sandbox_core.shield import finish
 
 from benchflow_sandbox_local.sandbox import LocalSandbox
@@ -39,7 +38,7 @@ class PlainManager:
     def __init__(self, directory: Path, store: LabelStore) -> None:
         self._directory = directory
         self._store = store
-        self._owner = ProcessIdentity.of(os.getpid())
+        self._owner = current_owner()
         self.sandboxes: dict[str, PlainSandbox] = {}
 
     async def create(
@@ -64,7 +63,7 @@ class PlainManager:
         return Label(
             id=name,
             owner=self._owner,
-            launcher=self._owner,
+            launcher=None,
             created_at=time.time(),
             labels=dict(labels),
             groups=(),
