@@ -165,7 +165,7 @@ def test_an_overdue_sandbox_of_a_living_runner_goes_when_the_operator_says_so(
 
 LATE = """
 import asyncio
-from benchflow_contracts import SandboxError, SandboxSpec
+from benchflow_contracts import RolloutIdentity, SandboxError, SandboxSpec
 from benchflow_sandbox_docker import DockerProvider
 
 async def main():
