@@ -11,6 +11,7 @@ import subprocess
 import sys
 import tempfile
 import tomllib
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import nox
@@ -132,23 +133,37 @@ ON_DOCKER = (
 )
 """Slow tests that mostly wait for a Docker engine."""
 
+OF_GRADING = tuple(
+    f"tests/integration/test_{name}.py"
+    for name in (
+        "cheats",
+        "cheats_of_interpreters",
+        "cheats_of_tasks",
+        "directory_artifacts",
+        "harbor_grading",
+        "observed_verifier",
+    )
+)
+"""Slow tests of what cheating agents get."""
+
 CI = bool(os.environ.get("CI"))
 _OLDEST_UNITS = [name for name in _units() if name.startswith(f"unit-{OLDEST}")]
 _LOCAL_UNITS = f"unit-{OLDEST}(package='benchflow-sandbox-local')"
 LANES = {
-    "checks": (
-        "lint",
-        "types",
-        *([name for name in _OLDEST_UNITS if name != _LOCAL_UNITS] if CI else ["unit"]),
-        *(["newest", f"unit-{NEWEST}(package='benchflow-sandbox-native')"] if CI else []),
-        "wheel",
-    ),
-    "e2e": ("e2e", "docs"),
     "local": ("slow(part='local')",),
     "docker": ("slow(part='docker')", *([_LOCAL_UNITS] if CI else [])),
+    "e2e": ("e2e",),
+    "checks": ("lint", "types"),
+    "grading": ("slow(part='grading')",),
+    "docs": ("docs",),
+    "units": tuple(name for name in _OLDEST_UNITS if name != _LOCAL_UNITS) if CI else ("unit",),
+    "newest": ("newest", f"unit-{NEWEST}(package='benchflow-sandbox-native')") if CI else (),
+    "wheel": ("wheel",),
 }
-"""Sessions that run at the same time: the tests of sandboxes mostly wait."""
+"""Sessions that run one after the other. The longest lanes are first."""
 
+AT_ONCE = 4
+"""Lanes that run at the same time: the tests of sandboxes mostly wait."""
 
 SHOWN = "e2e"
 
@@ -157,30 +172,27 @@ nox.options.sessions = ["lanes"]
 
 @nox.session(python=False)
 def lanes(session: nox.Session) -> None:
-    """Run every check, the lanes at once, then print a summary; arguments name some sessions.
+    """Run every check, some lanes at once, then print a summary; arguments name some sessions.
 
     The output of `SHOWN` is printed while that lane runs, that of the other lanes at the end.
     """
+
+    def run(lane: str) -> int:
+        stdout = None if lane == SHOWN else logs[lane]
+        return subprocess.call(_nox(lane, chosen[lane]), stdout=stdout, stderr=subprocess.STDOUT)
+
     shutil.rmtree(REPORTS, ignore_errors=True)
     chosen = {
         lane: [name for name in names if not session.posargs or name in session.posargs]
         for lane, names in LANES.items()
     }
-    codes = {}
     with contextlib.ExitStack() as stack:
         logs = {lane: stack.enter_context(tempfile.TemporaryFile("w+")) for lane in chosen}
-        running = {
-            lane: subprocess.Popen(
-                _nox(lane, names),
-                stdout=None if lane == SHOWN else logs[lane],
-                stderr=subprocess.STDOUT,
-            )
-            for lane, names in chosen.items()
-        }
-        for lane, process in running.items():
-            codes[lane] = process.wait()
-            logs[lane].seek(0)
-            shutil.copyfileobj(logs[lane], sys.stdout)
+        with ThreadPoolExecutor(AT_ONCE) as pool:
+            codes = dict(zip(chosen, pool.map(run, chosen), strict=True))
+        for log in logs.values():
+            log.seek(0)
+            shutil.copyfileobj(log, sys.stdout)
             sys.stdout.flush()
     session.run(sys.executable, "tests/support/session_reports.py", str(REPORTS), external=True)
     failed = [f"{lane} ended with {code}" for lane, code in codes.items() if code]
@@ -361,17 +373,15 @@ def e2e(session: nox.Session) -> None:
 
 
 @nox.session(python=OLDEST)
-@nox.parametrize("part", ["docker", "local"])
+@nox.parametrize("part", ["docker", "grading", "local"])
 def slow(session: nox.Session, part: str) -> None:
     """Run what takes long: real forks, servers and kills, again and again."""
     _sync(session, "--all-packages")
     homes = [*(f"{home}/tests" for home in PACKAGES.values()), "tests/integration", "tests/e2e"]
-    if part == "docker":
-        targets = [*ON_DOCKER]
-    else:
-        # `--ignore` works only below a path that is given: pytest runs what is named itself.
-        kept = (home for home in homes if home not in ON_DOCKER)
-        targets = [*kept, *(f"--ignore={path}" for path in ON_DOCKER)]
+    # `--ignore` works only below a path that is given: pytest runs what is named itself.
+    apart = {*ON_DOCKER, *OF_GRADING}
+    rest = [*(home for home in homes if home not in apart), *(f"--ignore={p}" for p in apart)]
+    targets = {"docker": ON_DOCKER, "grading": OF_GRADING, "local": rest}[part]
     _pytest(session, "-m", "slow", "--timeout=600", *(session.posargs or targets))
 
 
