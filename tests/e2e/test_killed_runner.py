@@ -29,10 +29,10 @@ def test_prune_removes_every_process_mount_and_sandbox_of_a_killed_runner(
     bench: Any, tmp_path: Path
 ) -> None:
     before = our_mounts()
-    bench("tasks", "init", "sleeper")
-    (tmp_path / "sleeper/solution/solve.sh").write_text(f"#!/bin/sh\nsleep {MARK}\n")
+    bench("tasks", "init", "tasks/sleeper")
+    (tmp_path / "tasks/sleeper/solution/solve.sh").write_text(f"#!/bin/sh\nsleep {MARK}\n")
     runner = subprocess.Popen(
-        [str(BENCH), "run", "sleeper", "--agent", "oracle"],
+        [str(BENCH), "eval", "create", "--tasks-dir=tasks", "--agent=oracle", "--job-name=killed"],
         cwd=tmp_path,
         stdout=subprocess.DEVNULL,
         stderr=subprocess.DEVNULL,
@@ -43,7 +43,10 @@ def test_prune_removes_every_process_mount_and_sandbox_of_a_killed_runner(
         os.kill(runner.pid, signal.SIGKILL)
         runner.wait()
     until("a sandbox without an owner", lambda: any(not r["owner_alive"] for r in boxes(bench)))
-    assert [r for r in bench("sandbox", "prune", "--json") if not r["owner_alive"]]
+    for command in ("list", "prune"):
+        assert not bench("sandbox", command, "--scope=another", "--json")
+    [removed] = bench("sandbox", "prune", "--scope=killed", "--json")
+    assert (removed["identity"]["scope"], removed["owner_alive"]) == ("killed", False)
     until("the end of its processes", lambda: not sleepers(MARK))
     assert not [record for record in boxes(bench) if not record["owner_alive"]]
     assert our_mounts() == before
