@@ -4,11 +4,12 @@ import asyncio
 from hashlib import sha256
 
 import pytest
-from benchflow_contracts import SandboxSpec
+from benchflow_contracts import ContainerOptions, SandboxSpec
 from benchflow_testing import check_sandbox
 from benchflow_testing.fakes import FakeSandbox, FakeSandboxProvider
 
 DIGEST = f"sha256:{'0' * 64}"
+NO_OPTIONS = ContainerOptions()
 
 
 pytestmark = pytest.mark.usefixtures("impatient")
@@ -88,6 +89,11 @@ class Drops(FakeSandboxProvider):
         return await super().create(kept, **rest)
 
 
+class DropsContainerOptions(FakeSandboxProvider):
+    async def create(self, spec, **rest):
+        return await super().create(spec.model_copy(update={"container": NO_OPTIONS}), **rest)
+
+
 def provider_of(sandbox_type):
     return lambda: FakeSandboxProvider(sandbox_type=sandbox_type)
 
@@ -111,6 +117,7 @@ def provider_of(sandbox_type):
         (provider_of(NamesEachOneOtherwise), "the_same_spec_is_told_by_the_same_digest"),
         (Drops, "a_recipe_is_refused_where_nothing_builds"),
         (Drops, "services_are_refused_where_there_are_none"),
+        (DropsContainerOptions, "services_are_refused_where_there_are_none"),
         (Drops, "allowed_hosts_mean_nothing_elsewhere"),
         (Drops, "a_model_needs_another_network_than_none"),
     ],

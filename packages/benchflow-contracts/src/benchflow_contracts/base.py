@@ -6,6 +6,7 @@ from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from pathlib import Path
 from time import time
 
+from .container import ContainerOptions
 from .door import Endpoint
 from .environment import EnvHandle, EnvState, ProvisionContext, ReadinessProbe, StateSnapshot
 from .errors import EnvironmentError_, SandboxUnsupportedError, SnapshotError, UsageError
@@ -126,7 +127,8 @@ def refuse_unsupported(spec: SandboxSpec, provider: str, can: SandboxCapabilitie
 
     Raises:
         UsageError: The spec names allowed hosts, and its network does not use them.
-        SandboxUnsupportedError: A network mode, a build, a service or a door is not supported.
+        SandboxUnsupportedError: The provider does not support a network mode, a build, services,
+            options of the container, or doors.
     """
     networks = {spec.network, *spec.switches}
     if spec.allowed_hosts and "allowlist" not in networks:
@@ -138,6 +140,8 @@ def refuse_unsupported(spec: SandboxSpec, provider: str, can: SandboxCapabilitie
         lacks["images from a Dockerfile"] = "builds"
     if spec.services and not can.services:
         lacks["services beside a sandbox"] = "services"
+    if spec.container != ContainerOptions() and not can.services:
+        lacks["options of its container"] = "services"
     if spec.doors and can.doors is None:
         lacks["doors"] = "doors"
     for what, capability in lacks.items():
@@ -158,8 +162,8 @@ class BaseProvider(ABC):
     static_capabilities: SandboxCapabilities = SandboxCapabilities(isolation="none", spawn=False)
     """What the sandboxes can do on every machine. The default is nothing."""
     optional_fields: frozenset[str] = frozenset()
-    """Those of `image`, `bundles`, `entrypoint` and `switches` that `start` reads. Others are
-    refused."""
+    """The fields among `image`, `bundles`, `entrypoint`, `switches` and `ports` that the provider
+    supports. `create` refuses a spec that sets another one of them."""
 
     def __init__(self, *, allow_unisolated: bool = False) -> None:
         self._allow_unisolated = allow_unisolated
@@ -210,11 +214,13 @@ class BaseProvider(ABC):
             "bundles": bool(spec.bundles),
             "entrypoint": spec.entrypoint is not None,
             "switches": bool(spec.switches),
+            "ports": bool(spec.ports),
         }
         for name, is_used in used.items():
             if is_used and name not in self.optional_fields:
                 raise SandboxUnsupportedError(
-                    f"sandbox {self.name!r} does not support {name!r} of a sandbox's spec"
+                    f"sandbox {self.name!r} does not support {name!r} of a sandbox's spec",
+                    hint="remove it from the task or environment, or use another sandbox",
                 )
 
     def track(self, sandbox: BaseSandbox, identity: RolloutIdentity | None = None) -> None:

@@ -11,7 +11,7 @@ from benchflow_contracts.door import Endpoint
 from benchflow_contracts.errors import SandboxError, SandboxLimitError, SandboxUnsupportedError
 from benchflow_contracts.limits import ResourceKind
 from benchflow_contracts.process import ByteReader
-from benchflow_contracts.sandbox import NetworkMode
+from benchflow_contracts.sandbox import NetworkMode, Sandbox
 from benchflow_contracts.sandbox_record import ReapPolicy, SandboxRecord
 
 from benchflow_testing.check import (
@@ -226,20 +226,24 @@ async def no_network_means_no_route(subject: SandboxSubject) -> None:
 async def an_exposed_port_reaches_the_server_inside(subject: SandboxSubject) -> None:
     """The endpoint answers on the host's loopback for as long as the sandbox lives."""
     port = free_port()
-    async with subject.box(spec=subject.specified(ports=(port,))) as box:
-        if not (await box.exec("command -v python3")).ok:
-            raise CheckSkippedError("inside the sandbox there is no python3 to serve with")
-        process = await box.spawn(["python3", "-I", "-c", _SERVER, str(port)])
-        expect_equal(await _line(process.stdout), b"ready\n", "the server's first line")
-        try:
-            endpoint = await box.expose_port(port)
-        except SandboxUnsupportedError as error:
-            raise CheckSkippedError(f"not claimed: {error}") from error
-        again = await box.expose_port(port)
-        for _ in range(2):
-            expect_equal(await _ask(endpoint), b"pong", "the answer")
-        expect_equal(await _ask(again), b"pong", "the answer at a second endpoint")
-        await process.aclose()
+    try:
+        async with subject.box(spec=subject.specified(ports=(port,))) as box:
+            await _port_answers(box, port)
+    except SandboxUnsupportedError as error:
+        raise CheckSkippedError(f"not claimed: {error}") from error
+
+
+async def _port_answers(box: Sandbox, port: int) -> None:
+    if not (await box.exec("command -v python3")).ok:
+        raise CheckSkippedError("inside the sandbox there is no python3 to serve with")
+    process = await box.spawn(["python3", "-I", "-c", _SERVER, str(port)])
+    expect_equal(await _line(process.stdout), b"ready\n", "the server's first line")
+    endpoint = await box.expose_port(port)
+    again = await box.expose_port(port)
+    for _ in range(2):
+        expect_equal(await _ask(endpoint), b"pong", "the answer")
+    expect_equal(await _ask(again), b"pong", "the answer at a second endpoint")
+    await process.aclose()
 
 
 async def _line(reader: ByteReader) -> bytes:

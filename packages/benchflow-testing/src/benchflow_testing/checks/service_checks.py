@@ -176,9 +176,11 @@ async def services_end_with_their_sandbox(subject: SandboxSubject) -> None:
 
 @promise(_has_services)
 async def services_are_refused_where_there_are_none(subject: SandboxSubject) -> None:
-    """It raises SandboxUnsupportedError: no sandbox runs without what it was to have."""
+    """Services and container options raise SandboxUnsupportedError; they are not ignored."""
     spec = subject.specified(services=(_service(subject, "one", _IDLE),))
     await expect_error(SandboxUnsupportedError, subject.provider.create(spec), "a service")
+    spec = subject.specified(container=ContainerOptions(hostname="other"))
+    await expect_error(SandboxUnsupportedError, subject.provider.create(spec), "a hostname")
 
 
 SERVICE_CHECKS: tuple[SandboxCheck, ...] = (
