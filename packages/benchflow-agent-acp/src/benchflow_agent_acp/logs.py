@@ -8,7 +8,7 @@ from types import TracebackType
 from typing import Any, BinaryIO, Literal, Self
 
 from benchflow_contracts.process import ByteReader
-from benchflow_contracts.redaction import RedactedLines, redactor
+from benchflow_contracts.redaction import redactor
 
 from .framing import parse_message
 
@@ -94,7 +94,7 @@ class StderrLog:
     def __init__(self, path: Path | None, *, max_bytes: int) -> None:
         self._file: BinaryIO | None = path.open("ab", buffering=0) if path else None
         self._bytes_left = max_bytes
-        self._lines = RedactedLines(redactor().data)
+        self._lines = redactor().lines()
         self._tail = b""
         self.dropped = 0
 

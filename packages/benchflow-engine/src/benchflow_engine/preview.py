@@ -15,7 +15,6 @@ from benchflow_contracts import (
     SandboxProvider,
     Task,
 )
-from benchflow_contracts.redaction import Redactor
 from benchflow_kernel.resolve import (
     Contributions,
     Origin,
@@ -32,6 +31,7 @@ from .option_origins import operator_settings, setting_origins
 from .options import RunOptions
 from .planes import assemble, open_provider
 from .preflight import check_agent, check_endpoint, check_plan, is_asked_first
+from .secret_redactor import SecretRedactor
 from .secrets import secrets_of
 from .task_formats import runnable_task
 
@@ -135,7 +135,7 @@ async def _preview(
         origins=setting_origins(options, flags),
     )
     plan = resolve(task, config, given, planes, "preview")
-    redactor = Redactor(secrets_of(options, (task.id,)))
+    redactor = SecretRedactor(secrets_of(options, (task.id,)))
     settings = (*operator_settings(options, task, flags), *plan.settings())
     preview = Preview(
         settings=tuple(Setting(s.name, redactor.value(s.value), s.origin) for s in settings),

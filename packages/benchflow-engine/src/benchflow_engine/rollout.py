@@ -31,6 +31,7 @@ from .model_gateway import open_gateway
 from .options import RunOptions
 from .planes import assemble, open_provider
 from .preflight import check_agent, check_endpoint, check_provider
+from .secret_redactor import SecretRedactor
 from .secrets import recorded_options, secrets_of
 from .task_formats import runnable_task
 
@@ -150,7 +151,7 @@ async def run_in(
     """
     rollout_id = new_rollout_id(task.id) if directory is None else directory.name
     identity = identity or RolloutIdentity()
-    with redacting(secrets_of(options, (task.id, rollout_id))):
+    with redacting(SecretRedactor(secrets_of(options, (task.id, rollout_id)))):
         async with open_gateway(options, directory) as gateway:
             planes = assemble(options, task, provider, gateway)
             if prepare is not None:

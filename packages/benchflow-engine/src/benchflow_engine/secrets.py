@@ -4,9 +4,10 @@ import os
 from collections.abc import Iterable, Iterator
 
 from benchflow_contracts import UsageError
-from benchflow_contracts.redaction import LEAST_SECRET, MASK, Redactor
+from benchflow_contracts.redaction import MASK
 
 from .options import RunOptions
+from .secret_redactor import LEAST_SECRET, SecretRedactor
 
 _PUBLIC_NAMES = frozenset(
     {"HOME", "LANG", "LOGNAME", "NODE_ENV", "PATH", "PWD", "SHELL", "TERM", "TMPDIR", "TZ", "USER"}
@@ -39,7 +40,7 @@ def _values(options: RunOptions) -> Iterator[str]:
 
 def recorded_options(options: RunOptions, public: Iterable[str] = ()) -> dict[str, object]:
     """Return the options for a record: names of variables, without secret values."""
-    found = Redactor(secrets_of(options, public))
+    found = SecretRedactor(secrets_of(options, public))
     dumped = options.model_dump(mode="json")
     return {**dumped, "agent_env": found.value(dumped["agent_env"])}
 

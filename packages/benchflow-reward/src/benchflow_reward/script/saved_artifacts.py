@@ -9,7 +9,7 @@ from pathlib import Path, PurePosixPath
 from typing import Any
 
 from benchflow_contracts import Artifact
-from benchflow_contracts.redaction import RedactedLines, redactor
+from benchflow_contracts.redaction import redactor
 
 from benchflow_reward.collect import Collected, collect, collect_beside
 
@@ -154,7 +154,7 @@ def _copy_file(source: str | Path, target: str | Path) -> None:
     if not known:
         shutil.copyfile(source, target, follow_symlinks=False)
         return
-    lines = RedactedLines(known.data, longest=_PIECE_BYTES)
+    lines = known.lines(longest=_PIECE_BYTES)
     with Path(source).open("rb") as read, Path(target).open("wb") as write:
         while piece := read.read(_PIECE_BYTES):
             write.write(lines.feed(piece))
