@@ -1,4 +1,4 @@
-"""Base classes for providers: what most of them do not have, with its refusal."""
+"""Base classes for providers, with a default or a refusal for each optional method."""
 
 from abc import ABC, abstractmethod
 from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Mapping, Sequence
@@ -47,7 +47,7 @@ class BaseSandbox(ABC):
 
     @property
     def spec(self) -> SandboxSpec:
-        """What the sandbox was created from."""
+        """The spec of its creation."""
         return self._spec
 
     @abstractmethod
@@ -64,13 +64,13 @@ class BaseSandbox(ABC):
         """Run a command to its end; see `Sandbox.exec`."""
 
     async def upload(self, local: Path, remote: str, *, user: str = "root") -> None:
-        """Copy in by `tar` inside; see `Sandbox.upload`. The archive is held in memory."""
+        """Copy in by `tar` inside; see `Sandbox.upload`. The archive must fit into memory."""
         await upload_by_tar(self, local, remote, user if self.has_users else None)
 
     async def download(
         self, remote: str, local: Path, *, max_bytes: int = 1 << 30, leave_out: bool = False
     ) -> None:
-        """Copy out by `tar` inside; see `Sandbox.download`. Not possible within `freeze()`."""
+        """Copy out by `tar` inside; see `Sandbox.download`. It does not work inside `freeze()`."""
         user = "root" if self.has_users else None
         await download_by_tar(
             self, remote, local, max_bytes=max_bytes, leave_out=leave_out, user=user
@@ -88,20 +88,20 @@ class BaseSandbox(ABC):
         cwd: str | None = None,
         env: Mapping[str, str] | None = None,
     ) -> Process:
-        """Refuse: no processes with live pipes, so no ACP agents."""
+        """Refuse: processes with live pipes are not supported, so ACP agents are not either."""
         del user, cwd, env
         raise self._lacks(f"live pipes for {cmd!r}")
 
     async def attach(self, process_id: str) -> Process:
-        """Refuse: no live snapshots."""
-        raise self._lacks(f"a carried process {process_id!r}")
+        """Refuse: live snapshots are not supported."""
+        raise self._lacks(f"the process {process_id!r} of a live snapshot")
 
     async def expose_port(self, port: int) -> Endpoint:
-        """Refuse: no port is reachable from the host."""
+        """Refuse: ports are not reachable from the host."""
         raise self._lacks(f"a way from the host to port {port}")
 
     def freeze(self) -> AbstractAsyncContextManager[None]:
-        """Refuse: nothing holds the processes still."""
+        """Refuse: processes cannot be paused."""
         raise self._lacks("a freeze")
 
     async def snapshot(
@@ -110,12 +110,12 @@ class BaseSandbox(ABC):
         *,
         while_frozen: Callable[[], Awaitable[None]] | None = None,
     ) -> SandboxImage:
-        """Refuse: no snapshots."""
+        """Refuse: snapshots are not supported."""
         del while_frozen
         raise self._lacks(f"{level!r} snapshots")
 
     async def restore(self, image: SandboxImage) -> None:
-        """Refuse: no snapshots."""
+        """Refuse: snapshots are not supported."""
         raise self._lacks(f"the snapshot {image.ref!r}")
 
     def _lacks(self, what: str) -> SandboxUnsupportedError:
@@ -123,7 +123,7 @@ class BaseSandbox(ABC):
 
 
 def refuse_unsupported(spec: SandboxSpec, provider: str, can: SandboxCapabilities) -> None:
-    """Refuse a spec that asks for more than the provider can do.
+    """Refuse a spec that the capabilities `can` of `provider` do not support.
 
     Raises:
         UsageError: The spec names allowed hosts, and its network does not use them.
@@ -153,14 +153,14 @@ def refuse_unsupported(spec: SandboxSpec, provider: str, can: SandboxCapabilitie
 class BaseProvider(ABC):
     """A `SandboxProvider` that needs a `name`, `static_capabilities` and `start`.
 
-    It has no snapshots, and no sandbox outlives the process that made it. A subclass calls
-    `track` for each sandbox that it creates.
+    It does not support snapshots, and its sandboxes end with the process that created them. A
+    subclass that overrides `create` calls `track` for each sandbox.
     """
 
     name: str
     """The registry name."""
     static_capabilities: SandboxCapabilities = SandboxCapabilities(isolation="none", spawn=False)
-    """What the sandboxes can do on every machine. The default is nothing."""
+    """What the sandboxes can do on every machine. By default, they can do nothing."""
     optional_fields: frozenset[str] = frozenset()
     """The fields among `image`, `bundles`, `entrypoint`, `switches` and `ports` that the provider
     supports. `create` refuses a spec that sets another one of them."""
@@ -174,11 +174,11 @@ class BaseProvider(ABC):
         return self.static_capabilities
 
     async def start(self, spec: SandboxSpec) -> BaseSandbox:
-        """Start a sandbox of `spec`, whose parts all are in `capabilities()`.
+        """Start a sandbox of `spec`. `create` has checked the spec against `capabilities()`.
 
         Raises:
-            SandboxUnsupportedError: The spec asks for an image or a path that the provider lacks.
-            SandboxError: It did not start; nothing is left behind.
+            SandboxUnsupportedError: The provider does not have the image or a path of the spec.
+            SandboxError: The sandbox did not start, and nothing is left behind.
         """
         raise NotImplementedError("a provider overrides `start` or `create`")
 
@@ -189,10 +189,10 @@ class BaseProvider(ABC):
         image: SandboxImage | None = None,
         identity: RolloutIdentity | None = None,
     ) -> Sandbox:
-        """Refuse what is not in `capabilities()`, then `start` and `track` a sandbox.
+        """Check `spec` against `capabilities()`, then `start` and `track` a sandbox.
 
-        A sandbox that does not isolate is refused, too, unless the operator accepts it.
-        A provider that has snapshots overrides `create`.
+        A provider without isolation refuses, unless the operator has accepted it.
+        A provider that supports snapshots overrides `create`.
         """
         if image is not None:
             raise SandboxUnsupportedError(f"sandbox {self.name!r} does not support snapshots")
@@ -234,10 +234,10 @@ class BaseProvider(ABC):
         )
 
     async def ready(self) -> None:  # noqa: B027 - a default, not a hole
-        """Do nothing: `create` says what is missing."""
+        """Do nothing. `create` reports what is missing."""
 
     async def sandboxes(self, *, scope: str | None = None) -> AsyncIterator[SandboxRecord]:
-        """Yield the tracked sandboxes that are not closed, of all scopes or of one."""
+        """Yield the tracked sandboxes that are not closed. With `scope`, yield only its own."""
         for sandbox, record in list(self._sandboxes.items()):
             if sandbox.is_closed:
                 self._sandboxes.pop(sandbox, None)
@@ -245,20 +245,20 @@ class BaseProvider(ABC):
                 yield record
 
     async def discard(self, image: SandboxImage) -> None:
-        """Do nothing: there are no snapshots."""
+        """Do nothing: snapshots are not supported."""
         del image
 
     async def save(self, image: SandboxImage, to: Path) -> None:
-        """Refuse: there are no snapshots."""
+        """Refuse: snapshots are not supported."""
         del to
         raise SandboxUnsupportedError(f"provider {self.name!r} does not save {image.ref!r}")
 
     async def load(self, saved: Path) -> SandboxImage:
-        """Refuse: there are no snapshots."""
+        """Refuse: snapshots are not supported."""
         raise SnapshotError(f"{str(saved)!r} is not a snapshot of provider {self.name!r}")
 
     async def reap(self, policy: ReapPolicy) -> list[SandboxRecord]:
-        """Tear down the tracked sandboxes that `policy` names."""
+        """Tear down the tracked sandboxes that `policy` selects."""
         records = [record async for record in self.sandboxes() if record.wanted(policy, time())]
         ids = set[str]() if policy.dry_run else {record.id for record in records}
         for sandbox in [sandbox for sandbox in self._sandboxes if sandbox.id in ids]:
@@ -266,7 +266,7 @@ class BaseProvider(ABC):
         return records
 
     async def aclose(self) -> None:
-        """Tear down every sandbox of this instance. Idempotent."""
+        """Tear down all sandboxes of this instance. Idempotent."""
         while self._sandboxes:
             sandbox, _ = self._sandboxes.popitem()
             await sandbox.teardown()
@@ -275,20 +275,21 @@ class BaseProvider(ABC):
 class BaseEnvironment(ABC):
     """An `Environment` that needs a `name`, `provision`, `query` and `teardown`.
 
-    Its state is compared through `query`. It cannot be rolled back in place, and it is forked
-    with the files of its sandbox. One with servers overrides `quiesce` and `live_services`.
+    `check` compares states through `query`. The state cannot be rolled back in place, and a fork
+    copies it with the files of the sandbox. An environment with servers overrides `quiesce` and
+    `live_services`.
     """
 
     name: str
 
     def prepare(self, spec: SandboxSpec, *, task_id: str) -> SandboxSpec:
-        """Return `spec` as it is."""
+        """Return `spec` unchanged."""
         del task_id
         return spec
 
     @abstractmethod
     async def provision(self, ctx: ProvisionContext) -> EnvHandle:
-        """Start the world; see `Environment.provision`."""
+        """Start the environment; see `Environment.provision`."""
 
     @abstractmethod
     async def query(self) -> EnvState:
@@ -299,37 +300,37 @@ class BaseEnvironment(ABC):
         """Stop what `provision` started. Idempotent."""
 
     async def readiness(self) -> ReadinessProbe:
-        """Return at once: `provision` has waited."""
+        """Report readiness: `provision` has waited for it."""
         return ReadinessProbe(ready=True)
 
     @asynccontextmanager
     async def quiesce(self) -> AsyncGenerator[None]:
-        """Do nothing: nothing writes by itself."""
+        """Do nothing: no server writes."""
         yield
 
     async def snapshot(self) -> StateSnapshot:
-        """Refuse: the state is in the files of the sandbox."""
+        """Refuse: the files of the sandbox contain the state."""
         raise EnvironmentError_(f"environment {self.name!r} does not snapshot its state")
 
     async def restore(self, snap: StateSnapshot) -> None:
-        """Refuse: there are no snapshots of the state."""
+        """Refuse: snapshots of the state are not supported."""
         raise EnvironmentError_(f"environment {self.name!r} does not have snapshot {snap.id!r}")
 
     async def reset(self) -> None:
-        """Refuse: there is no baseline."""
+        """Refuse: `provision` did not capture a baseline."""
         raise EnvironmentError_(f"environment {self.name!r} does not reset its state")
 
     async def check(self, expected: EnvState | None = None) -> None:
-        """Compare the state with `expected`; there are no other invariants."""
+        """Compare the state with `expected`. Other invariants do not exist."""
         if expected is not None and await self.query() != expected:
             raise SnapshotError(
                 f"environment {self.name!r} does not have the state of its checkpoint"
             )
 
     async def reseed(self, seed: int) -> None:
-        """Do nothing: nothing here is random."""
+        """Do nothing: the environment does not use random numbers."""
         del seed
 
     async def live_services(self) -> Mapping[str, str]:
-        """Return nothing: there are no services."""
+        """Return an empty mapping: there are no services."""
         return {}

@@ -148,9 +148,9 @@ class SupportsHostShortage(Protocol):
     """A sandbox that reports what the host refused to its processes."""
 
     def host_shortage(self) -> str | None:
-        """Return what the host refused to processes inside, if no limit of the sandbox explains it.
+        """Return what the host refused to processes inside, unless a limit of the sandbox did it.
 
-        Return `None` without such a refusal, and after the sandbox was deleted.
+        Return `None` if nothing was refused, and after the sandbox was deleted.
         """
         ...
 

@@ -1,4 +1,4 @@
-"""Addresses: what the host reaches, and what the inside of a sandbox may reach."""
+"""Endpoints, which the host reaches, and doors, through which a sandbox reaches the outside."""
 
 import re
 from collections.abc import Mapping
@@ -16,9 +16,9 @@ MODEL_DOOR = "model"
 DoorPath = Literal["socket", "tunnel", "egress", "token"]
 """How a door leads out.
 
-`socket`: the host serves a listener inside. `tunnel`: a process inside carries connections to the
-host. `egress`: the provider's own proxy adds the headers. `token`: the inside has a token that is
-valid for this upstream alone, because headers cannot be added outside.
+`socket`: the host serves a listener inside. `tunnel`: a process inside forwards connections to the
+host. `egress`: the provider's own proxy adds the headers. `token`: headers cannot be added outside,
+so the sandbox has a token that is valid for this upstream only.
 """
 
 _NAME = re.compile(r"[!#$%&'*+\-.^_`|~0-9A-Za-z]+")
@@ -26,7 +26,7 @@ _VALUE = re.compile(r"[\t\x20-\x7e\x80-\xff]*")
 
 
 def _check_headers(headers: Mapping[str, str]) -> Mapping[str, str]:
-    # No message quotes a value, since it may be a credential.
+    # Messages do not quote the value, because it may be a credential.
     for name, value in headers.items():
         if not _NAME.fullmatch(name):
             raise UsageError(f"{name!r} is not the name of an HTTP header")
@@ -34,7 +34,7 @@ def _check_headers(headers: Mapping[str, str]) -> Mapping[str, str]:
             raise UsageError(
                 f"the value of header {name!r} has a line break or another character that HTTP"
                 " does not allow",
-                hint="correct the variable that it is read from; a line break may be at its end",
+                hint="correct the variable of this value; it may end with a line break",
             )
     return headers
 
@@ -43,14 +43,14 @@ _Headers = Annotated[Mapping[str, str], AfterValidator(_check_headers)]
 
 
 class Endpoint(Model):
-    """An address that the host reaches, with the headers that each request needs."""
+    """An address that the host reaches, with the headers of each request."""
 
     url: str
-    """A base URL; its path is a prefix. A port of a TCP service is `http://HOST:PORT` too."""
+    """A base URL. Its path is a prefix. For a TCP service, it is also `http://HOST:PORT`."""
     headers: _Headers = Field(default={}, repr=False)
-    """Not in `repr`, so that no message shows a credential."""
+    """Hidden in `repr`, so that messages do not show a credential."""
     expires_at: float | None = None
-    """Seconds since the epoch; `None`: valid until teardown."""
+    """The end of validity, in seconds since the epoch; `None`: valid until teardown."""
 
     @property
     def host(self) -> str:
@@ -65,15 +65,15 @@ class Endpoint(Model):
 
 
 class Door(Model):
-    """One outside address that the inside may reach, at `http://127.0.0.1:{port}`.
+    """One outside address that a sandbox may reach, at `http://127.0.0.1:{port}` inside.
 
-    `headers` are added outside, so that a credential never enters the sandbox.
+    `headers` are added outside, so that credentials never enter the sandbox.
     """
 
     name: str = Field(default=MODEL_DOOR, pattern=r"^[a-z0-9][a-z0-9_-]{0,62}$")
     """Unique in its sandbox."""
     upstream: str
-    """An `http://` or `https://` base URL; its path is a prefix of each request's path."""
+    """An `http://` or `https://` base URL. Its path is put before the path of each request."""
     port: int = Field(default=8721, gt=0, lt=65536)
     """Unique in its sandbox."""
     headers: _Headers = Field(default={}, repr=False)
@@ -85,5 +85,5 @@ class Door(Model):
 
     @property
     def endpoint(self) -> Endpoint:
-        """Where the door leads."""
+        """The outside address."""
         return Endpoint(url=self.upstream, headers=self.headers)

@@ -227,7 +227,7 @@ class SandboxLostError(HostError):
 class AccountError(SandboxError):
     """The account at the provider does not allow the call, and a retry does not help.
 
-    The rollout does not get a reward, and its job starts no more rollouts.
+    The rollout does not get a reward, and its job does not start further rollouts.
     """
 
     default_culprit: ClassVar[Culprit | Literal["inside"]] = "host"

@@ -1,4 +1,4 @@
-"""The Reward plane: how a node is scored, and by what evidence."""
+"""The Reward plane: rewards, and the evidence that they use to score a node."""
 
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
@@ -16,13 +16,11 @@ from .verdict import VerifyResult
 
 @dataclass(frozen=True, slots=True)
 class LiveWorld:
-    """The world that the agent left, and what a reward may do with it.
+    """The agent's sandbox after its work, and what a reward may do with it.
 
     When `score` is called, the agent's process group is dead, and only the environment's services
-    run in `sandbox`.
-
-    A hermetic grader copies what it needs under `sandbox.freeze()`, calls `sandbox.teardown()`
-    and only then grades in a sandbox of its own from `provider`.
+    run in `sandbox`. A hermetic grader copies the files that it needs inside `sandbox.freeze()`,
+    calls `sandbox.teardown()`, and then grades in a new sandbox of `provider`.
     """
 
     sandbox: Sandbox
@@ -31,31 +29,30 @@ class LiveWorld:
     """The spec of a fresh grading sandbox: the task's image, no model, the verifier's network."""
     environment: Environment | None = None
     continues: bool = False
-    """The rollout continues in this sandbox, so the reward must leave it running and unchanged,
-    except for the changes of `shared` grading. Set between the steps of a task of several."""
+    """Whether the rollout continues in this sandbox. The reward must then leave it running and
+    unchanged, except for the changes of `shared` grading. Set between the steps of a task."""
     before_tests: Callable[[], Awaitable[None]] | None = None
-    """Awaited before tests run in `sandbox` itself: it then reaches what the verifier may reach.
-    If that is more than before, everything that ran inside is ended first."""
+    """Await this before tests run in `sandbox` itself. It gives `sandbox` the verifier's network.
+    If that network reaches more than the agent's, it first ends every process inside."""
     identity: RolloutIdentity = field(default_factory=RolloutIdentity)
-    """That of the sandboxes that are made for grading."""
+    """The identity of the sandboxes that are created for grading."""
     may_end_processes: bool = False
-    """No later reward, and no next step, needs the processes of `sandbox`. A reward that must read
-    files at rest may end them, where `sandbox` cannot be frozen."""
+    """Whether a reward may end the processes of `sandbox` to read its files, if `sandbox` cannot be
+    frozen. No later reward and no next step needs them then."""
 
 
 @dataclass(frozen=True, slots=True)
 class Evidence:
-    """What a reward may use beside the node.
+    """What a reward may use in addition to the node.
 
-    `Evidence()` belongs to a node that was recorded elsewhere, such as a production trace: it has
-    no task and no live world. Evidence with a task and without a world belongs to a finished
-    rollout.
+    `Evidence()`, without a task and a world, belongs to a node that was recorded elsewhere, such as
+    a production trace. Evidence with a task and without a world belongs to a finished rollout.
     """
 
     task: Task | None = None
     world: LiveWorld | None = None
     plays_solution: bool = False
-    """Whether the agent ran the task's own solution, which every task must give a 1."""
+    """Whether the agent ran the task's own solution. Every task must give it the reward 1."""
     log_dir: Path | None = None
     """A host directory for the verifier's output and reward files. Its writer creates it."""
 
@@ -65,27 +62,27 @@ class Evidence:
         return None if self.log_dir is None else self.log_dir.with_name("artifacts")
 
     def require_task(self, reward: str) -> Task:
-        """Return the task, which the reward of that name needs.
+        """Return the task for the reward named `reward`.
 
         Raises:
-            EvidenceMissingError: There is no task.
+            EvidenceMissingError: The evidence does not have a task.
         """
         if self.task is None:
             raise EvidenceMissingError(
-                f"{reward!r} needs the task, and the evidence has none",
+                f"{reward!r} needs the task, and the evidence does not have it",
                 hint="score the node of a rollout of a task",
             )
         return self.task
 
     def require_world(self, reward: str) -> LiveWorld:
-        """Return the live world, which the reward of that name needs.
+        """Return the live world for the reward named `reward`.
 
         Raises:
             EvidenceMissingError: The world is gone, or never ran here.
         """
         if self.world is None:
             raise EvidenceMissingError(
-                f"{reward!r} needs a live world, and the evidence has none",
+                f"{reward!r} needs a live world, and the evidence does not have it",
                 hint="score the node before the rollout's teardown",
             )
         return self.world
@@ -94,8 +91,8 @@ class Evidence:
 class Reward(Protocol):
     """Scores a node of the tree.
 
-    A reward may have an attribute `needs_processes`. If it is False, the reward does not use the
-    processes in the sandbox: a reward before it may end them. Without the attribute it is True.
+    A reward may set an attribute `needs_processes` (default: True). If it is False, the reward does
+    not use the processes in the sandbox, so an earlier reward may end them.
     """
 
     @property

@@ -20,11 +20,11 @@ from .sandbox_record import ReapPolicy, SandboxRecord
 from .service import ServiceSpec
 
 SnapshotLevel = Literal["filesystem", "live"]
-"""`filesystem` carries files; `live` carries files, processes and sockets."""
+"""`filesystem` holds files; `live` holds files, processes and sockets."""
 
 SnapshotConsistency = Literal["instant", "crash_consistent"]
 """`instant`: the files of one instant, at which no process ran. `crash_consistent`: the files as a
-power cut leaves them, so a process may have been between two writes."""
+power cut leaves them; a process may have been between two writes."""
 
 FreezeLevel = Literal["kernel", "guest", "none"]
 """`kernel`: the host stops every process. `guest`: a program inside stops all other processes, and
@@ -35,61 +35,63 @@ NetworkMode = Literal["none", "model-only", "allowlist", "public"]
 
 
 class SandboxSpec(Model):
-    """What a sandbox is made of."""
+    """The specification of a sandbox."""
 
     image: str | None = None
     """A provider-specific reference. `None` or `host` is the provider's default."""
     recipe: ImageRecipe | None = None
-    """The image is made from this instead. Needs `image=None` and `builds`."""
+    """The build of the image. Needs `image=None` and the capability `builds`."""
     image_search: tuple[str, ...] = ()
-    """Host directories in which `image` is looked up by name before any registry."""
+    """Host directories in which the provider looks for `image` by name before any registry."""
     workdir: str = "/workspace"
-    """Created when missing, owned by `user`; the default cwd of `exec` and `spawn`.
+    """The default cwd of `exec` and `spawn`. If it is missing, it is created and belongs to `user`.
 
     `""` is the image's own working directory, which `Sandbox.spec` then names.
     """
     user: str = "agent"
-    """The default user of `exec` and `spawn`: a name, made when missing; or a number.
+    """The default user of `exec` and `spawn`: a number, or a name that is created if it is missing.
 
-    `""` is the image's own user, root where it has none; `Sandbox.spec` then names it.
+    `""` is the image's own user, or root if the image does not set one. `Sandbox.spec` then names
+    the user.
     """
     env: Mapping[str, str] = {}
-    """Set for every process, including the image's entrypoint."""
+    """The variables of every process, including the image's entrypoint."""
     entrypoint: tuple[str, ...] | Literal["image"] | None = None
-    """Run once after start, when the image has services of its own: as root; or `image`, its
-    own entrypoint as its own user, with `sh -c "sleep infinity"` as the arguments."""
+    """A command that root runs once after the start, such as for services in the image. `image`:
+    the image's own user runs its own entrypoint, with the arguments `sh -c "sleep infinity"`."""
     bundles: tuple[Bundle, ...] = ()
     network: NetworkMode = "none"
     allowed_hosts: tuple[str, ...] = ()
     """For `allowlist`: names, `*.example.org`, addresses and CIDR blocks, without ports."""
     switches: tuple[NetworkMode, ...] = ()
-    """All that `network` may become while it runs, by `SupportsNetworkSwitch.switch_network`."""
+    """The modes that `SupportsNetworkSwitch.switch_network` may set while the sandbox runs."""
     doors: tuple[Door, ...] = ()
-    """Needs another network than `none`, among `switches` too. Names and ports are unique."""
+    """Doors need another network than `none`, also in `switches`. Names and ports are unique."""
     ports: tuple[int, ...] = ()
+    """The ports inside that `Sandbox.expose_port` may expose."""
     limits: ResourceLimits = ResourceLimits()
     services: tuple[ServiceSpec, ...] = ()
-    """Containers beside it, which reach it as `main`. They are started with it and end with it;
-    a freeze does not hold them, no snapshot has them, and `restore` leaves them as they are.
-    Needs the capability `services`."""
+    """Containers that start and end with the sandbox, and reach it as `main`. A freeze does not
+    pause them, a snapshot does not contain them, and `restore` does not change them. Needs the
+    capability `services`."""
     inner_networks: frozenset[str] = frozenset()
-    """Those of the services' networks that nothing leads out of, whatever `network` says."""
+    """The networks of services that do not have a way out, whatever `network` is."""
     container: ContainerOptions = ContainerOptions()
-    """Of the sandbox itself, beside services. Its entrypoint and command are for
-    `entrypoint = "image"`."""
+    """Options of the sandbox itself. Needs the capability `services`. Their entrypoint and command
+    apply to `entrypoint = "image"`."""
 
     def door(self, name: str) -> Door | None:
-        """Return the door of that name."""
+        """Return the door of this name, if there is one."""
         return next((door for door in self.doors if door.name == name), None)
 
     def with_door(self, door: Door) -> "SandboxSpec":
-        """Return the spec with `door` in place of the door of that name."""
+        """Return the spec with `door` in place of the door of the same name."""
         others = tuple(other for other in self.doors if other.name != door.name)
         return self.model_copy(update={"doors": (door, *others)})
 
 
 class SandboxCapabilities(Model):
-    """What this provider can do on this machine: probed, never assumed."""
+    """What the provider can do on this machine, as real probes have shown it."""
 
     isolation: Isolation
     snapshot_levels: frozenset[SnapshotLevel] = frozenset()
@@ -99,24 +101,24 @@ class SandboxCapabilities(Model):
     """Whether a process can run as another user than the default one."""
     freeze: FreezeLevel = "none"
     snapshot_consistency: SnapshotConsistency | None = None
-    """Of `filesystem` snapshots that are not taken inside a kernel freeze; `None` without them.
+    """The consistency of `filesystem` snapshots outside a kernel freeze; `None` without snapshots.
     Forks by files need `instant`. A `live` snapshot is always `instant`."""
     spawn: bool = True
     """Whether `Sandbox.spawn` works. ACP agents need it."""
     kill_all: bool = False
-    """Whether `SupportsKillAll` holds here. Grading needs a freeze or this."""
+    """Whether sandboxes satisfy `SupportsKillAll`. Grading needs a freeze or this."""
     network_switch: bool = False
-    """Whether `SupportsNetworkSwitch` holds here."""
+    """Whether sandboxes satisfy `SupportsNetworkSwitch`."""
     builds: bool = False
-    """Whether images can be made from a `recipe`."""
+    """Whether images can be built from a `recipe`."""
     services: bool = False
     """Whether a sandbox can have services."""
     doors: DoorPath | None = None
     """How doors lead out; `None`: a sandbox cannot have doors."""
     live_engine: str | None = None
-    """What takes `live` snapshots, such as `criu` or `runsc`; `None` without that level."""
+    """The engine of `live` snapshots, such as `criu` or `runsc`; `None` without that level."""
     notes: Mapping[str, str] = {}
-    """What is missing, by capability, each with its remedy."""
+    """Reasons why a capability is missing, by its name, with the remedy."""
 
 
 class SandboxImage(Model):
@@ -125,24 +127,24 @@ class SandboxImage(Model):
     provider: str
     level: SnapshotLevel
     consistency: SnapshotConsistency
-    """`instant` also for each snapshot that was taken inside a kernel freeze."""
+    """A snapshot that was taken inside a kernel freeze is always `instant`."""
     ref: str
     digest: str
     bytes: int = Field(ge=0)
     took_sec: Mapping[str, float] = {}
-    """Seconds of the parts of the snapshot that the provider measured: `frozen`, while the sandbox
-    stood still, and `dump`, while its processes were written and, if that ended them, restored."""
+    """Seconds that the provider measured: `frozen`, while the sandbox was paused, and `dump`, while
+    its processes were written and, if the dump ended them, restored."""
 
 
 class ExecResult(Model):
     """One finished command. Output is decoded as UTF-8 with replacement."""
 
     exit_code: int
-    """As the shell reports it: 128 + n for a process that signal n ended."""
+    """The exit code as a shell reports it: 128 + n if signal n ended the process."""
     stdout: str
     stderr: str
     stdout_dropped: int = Field(default=0, ge=0)
-    """Bytes beyond `ResourceLimits.output_bytes` that were counted, not kept."""
+    """Number of bytes beyond `ResourceLimits.output_bytes`, which are discarded."""
     stderr_dropped: int = Field(default=0, ge=0)
     duration_sec: float = Field(ge=0)
 
@@ -156,19 +158,19 @@ class ExecResult(Model):
 class Sandbox(Protocol):
     """One isolated machine.
 
-    `cmd` is an argument vector, or a string that the sandbox's shell runs with
-    `-c`. `user=None` means `spec.user`; `cwd=None` means `spec.workdir`. `env` is
-    added to the spec's. All paths inside are absolute.
+    `cmd` is an argument vector, or a string that the sandbox's shell runs with `-c`. `user=None`
+    means `spec.user`, and `cwd=None` means `spec.workdir`. `env` is added to `spec.env`. All paths
+    inside are absolute.
     """
 
     @property
     def id(self) -> str:
-        """Unique on the machine, kept over `restore`."""
+        """Unique on the machine. `restore` does not change it."""
         ...
 
     @property
     def spec(self) -> SandboxSpec:
-        """What it was created from, with the image's own user and workdir filled in."""
+        """The spec of its creation, with the image's own user and workdir filled in."""
         ...
 
     async def exec(
@@ -183,12 +185,12 @@ class Sandbox(Protocol):
     ) -> ExecResult:
         """Run a command to its end.
 
-        A non-zero exit is a result, not an error. On `timeout` (seconds) or on
-        cancellation the process group is killed before this returns.
+        A non-zero exit code is a result, not an error. After `timeout` seconds, and on
+        cancellation, the process group is killed before this returns.
 
         Raises:
             SandboxTimeoutError: The time ran out.
-            SandboxFrozenError: The calling task holds `freeze()`.
+            SandboxFrozenError: The caller is inside `freeze()`.
             SandboxError: The sandbox is gone, or the command cannot be started.
         """
         ...
@@ -201,31 +203,31 @@ class Sandbox(Protocol):
         cwd: str | None = None,
         env: Mapping[str, str] | None = None,
     ) -> Process:
-        """Start a command with live pipes in a process group of its own."""
+        """Start a command with live pipes, as the leader of a new process group."""
         ...
 
     async def attach(self, process_id: str) -> Process:
-        """Attach to a spawned process that came with a live image. Possible once per process.
+        """Attach to a spawned process that is part of a live image. Possible once per process.
 
-        Its pipes are this sandbox's own. Output that nobody had read when the image was
-        taken comes first. A process that had ended by then is not carried,
-        unless another process inside still has its pipes.
+        This sandbox has its own copies of the pipes. They first give the output that was unread
+        when the image was taken. A process that had ended by then is in the image only if another
+        process inside still has its pipes.
 
         Raises:
-            SandboxUnsupportedError: This provider has no live snapshots.
-            SandboxError: No process with this id came with the image, or it is attached already.
+            SandboxUnsupportedError: The provider does not support live snapshots.
+            SandboxError: The image does not have this process, or it is attached already.
         """
         ...
 
     async def upload(self, local: Path, remote: str, *, user: str = "root") -> None:
         """Copy a regular file or a directory tree in, owned by `user`.
 
-        A directory's contents are merged into `remote`; parents are made. A link,
-        device, socket or pipe in `local` is refused. Links on the way to `remote`
-        are never followed out of the sandbox.
+        The contents of a directory are merged into `remote`. Missing parents are created. A link,
+        device, socket or pipe in `local` is refused. Links on the way to `remote` never lead out
+        of the sandbox.
 
         Raises:
-            TransferError: Something was refused or broke.
+            TransferError: An entry was refused, or the copy failed.
         """
         ...
 
@@ -234,25 +236,26 @@ class Sandbox(Protocol):
     ) -> None:
         """Copy a regular file or a directory tree out to `local`, a new path.
 
-        Nothing inside is trusted or run: links are not followed and are refused,
-        as are devices, sockets and pipes; entry count and total size are capped.
-        With `leave_out`, what is refused below a directory `remote` for what it is (not for
-        its size) is left out, and the rest is copied.
+        Nothing inside is trusted. Links are not followed. Links, devices, sockets and pipes are
+        refused. The number of entries and the total size are limited. With `leave_out`, entries
+        below a directory `remote` that are refused for their kind (not for their size) are left
+        out, and the others are copied.
 
         Raises:
-            TransferError: Refused, missing, or over `max_bytes`.
+            TransferError: An entry was refused or is missing, or the size is over `max_bytes`.
         """
         ...
 
     async def expose_port(self, port: int) -> Endpoint:
-        """Make a port inside reachable from the host's loopback."""
+        """Make a port inside reachable from the host, and return its address."""
         ...
 
     def freeze(self) -> AbstractAsyncContextManager[None]:
-        """Pause every process inside this block.
+        """Pause every process of the sandbox inside this block.
 
-        While it is held, no process inside runs an instruction; `download` and
-        `snapshot` work. Re-entrant. Thaws on exit, also on error.
+        Within the block, no process of the sandbox executes an instruction, and `download` and
+        `snapshot` work. Blocks may be nested. The end of the outermost block resumes the processes,
+        also after an error.
         """
         ...
 
@@ -262,35 +265,34 @@ class Sandbox(Protocol):
         *,
         while_frozen: Callable[[], Awaitable[None]] | None = None,
     ) -> SandboxImage:
-        """Seal the current state. The sandbox continues unharmed.
+        """Take a snapshot of the current state. The sandbox continues unharmed.
 
         The state is of one instant, unless `SandboxImage.consistency` says otherwise.
 
-        May be called while the caller holds `freeze()`; the state is then that of the
-        freeze. `while_frozen` is awaited once, as if within such a block: what it reads is of the
-        instant that is sealed; what it raises passes through, and then nothing is sealed.
-        Pass your reads as `while_frozen` rather than wrapping this call in `freeze()`: the sandbox
-        is then paused for a shorter time.
+        Inside `freeze()`, the state is that of the freeze. `while_frozen` is awaited once, as if
+        inside such a block, so its reads see the state of the snapshot. If it raises, the error
+        passes through, and there is no snapshot. Pass your reads as `while_frozen` rather than
+        wrapping this call in `freeze()`: the sandbox is then paused for a shorter time.
 
-        A `live` image carries every process, its memory, its connections within the
-        sandbox and what nobody had read of its output. Processes held here, their pipes
-        and the endpoints stay valid. A connection through a door ends.
+        A `live` image contains every process, its memory, its connections within the sandbox and
+        its unread output. `Process` objects of this sandbox, their pipes and the endpoints stay
+        valid. A connection through a door ends.
 
         Raises:
             SandboxUnsupportedError: The level is not in `capabilities()`.
-            SnapshotError: It failed; nothing is left behind. `retryable` when a process
-                had not read its input yet, or was busy with what cannot be carried.
-            SandboxLimitError: What was written inside is more than a snapshot may hold.
-            HostError: The host has no room for it.
+            SnapshotError: It failed, and nothing is left behind. `retryable` if a process had not
+                read its input yet, or was inside an operation that no image can contain.
+            SandboxLimitError: The written files are larger than a snapshot may be.
+            HostError: The host does not have room for the snapshot.
         """
         ...
 
     async def restore(self, image: SandboxImage) -> None:
-        """Restore `image`. All processes end; `id`, spec and endpoints stay."""
+        """Restore `image`. All processes end. `id`, spec and endpoints stay the same."""
         ...
 
     async def teardown(self) -> None:
-        """End every process and remove everything. Idempotent; does not raise late."""
+        """End every process and delete everything. Idempotent. A repeated call does not raise."""
         ...
 
 
@@ -299,12 +301,12 @@ class SupportsTcpConnect(Protocol):
     """A sandbox whose loopback the host can reach without a permanent address."""
 
     async def connect_tcp(self, port: int) -> socket.socket:
-        """Return a connection to a port of the inside's loopback, not blocking.
+        """Return a non-blocking connection to a port of the loopback inside.
 
-        The caller closes it, at the latest before a snapshot.
+        The caller closes the connection, at the latest before a snapshot.
 
         Raises:
-            OSError: Nobody listens there.
+            OSError: No process listens at the port.
             SandboxError: The sandbox is gone.
         """
         ...
@@ -317,14 +319,14 @@ class SupportsFileDigests(Protocol):
     async def file_digests(
         self, paths: Sequence[str], *, max_bytes: int = 1 << 30
     ) -> Mapping[str, str]:
-        """Return the SHA-256, in hex, of each regular file of `paths` that is there.
+        """Return the SHA-256, in hex, of each regular file of `paths` that exists.
 
-        None of them was written, made or removed from the first look to the last. Nothing
-        inside is run or held, and links are refused, as by `download`.
+        The digests are of one state: no file was written, created or removed during the call.
+        Nothing inside is run or paused. Links are refused, as by `download`.
 
         Raises:
-            TransferError: Refused, over `max_bytes` in all, or changed meanwhile.
-            SandboxUnsupportedError: This sandbox's files cannot be read like this.
+            TransferError: A path was refused, the sum is over `max_bytes`, or a file changed.
+            SandboxUnsupportedError: The host cannot read the files of this sandbox in place.
         """
         ...
 
@@ -335,7 +337,7 @@ class HasDoors(Protocol):
 
     @property
     def door_paths(self) -> Mapping[str, DoorPath]:
-        """How each door of the spec leads out, by name. The rollout's record has it."""
+        """How each door of the spec leads out, by name. The record of the rollout contains it."""
         ...
 
 
@@ -346,26 +348,26 @@ class SupportsEntrypoint(Protocol):
     async def start_image_entrypoint(self) -> bool:
         """Start the image's own entrypoint, as `SandboxSpec.entrypoint = "image"` does.
 
-        Returns when the entrypoint has done its work, and the image's HEALTHCHECK, if there is
-        one, succeeds: whether there is an entrypoint.
+        Wait until the entrypoint has done its work, and the image's HEALTHCHECK succeeds, if there
+        is one. Return whether the image has an entrypoint.
 
         Raises:
-            SandboxError: It cannot be started, it ended, or it never became healthy.
+            SandboxError: The entrypoint did not start, ended, or never became healthy.
         """
         ...
 
 
 @runtime_checkable
 class SupportsKillAll(Protocol):
-    """What a sandbox can do that ends its processes and stays usable.
+    """A sandbox that can end all its processes and stay usable.
 
-    A sandbox that cannot be frozen is graded after this.
+    Grading of a sandbox without a freeze begins with this call.
     """
 
     async def kill_all(self) -> None:
-        """Kill every process inside but the sandbox's own. All are dead on return.
+        """Kill every process inside except the provider's own. All are dead on return.
 
-        Files stay as they are; `exec`, `upload` and `download` work afterwards.
+        Files do not change. `exec`, `upload` and `download` work afterwards.
 
         Raises:
             SandboxUnsupportedError: A process could escape.
@@ -380,10 +382,10 @@ class HasImageDigests(Protocol):
 
     @property
     def image_digests(self) -> Mapping[str, str]:
-        """The images of `main`, which is itself, and of its services, by name.
+        """The images of the sandbox, named `main`, and of its services.
 
-        Each as `NAME@sha256:HEX` where a registry has it, else as `sha256:HEX`, the
-        provider's own name of the bytes. One that has no such name is left out.
+        Each is `NAME@sha256:HEX` if a registry has the image, or else `sha256:HEX`, the provider's
+        own name of the bytes. An image without such a name is left out.
         """
         ...
 
@@ -399,11 +401,11 @@ class SandboxProvider(Protocol):
     async def ready(self) -> None:
         """Check that sandboxes can be created, so that a run fails early.
 
-        Asked once before many rollouts, so it is quick: it makes no sandbox and probes
-        nothing, and `create` may still refuse what a spec asks for. Idempotent.
+        A job calls this once, so it is quick: it does not create a sandbox or run a probe, and
+        `create` may still refuse a spec. Idempotent.
 
         Raises:
-            SandboxError: No sandbox can be made on this machine.
+            SandboxError: Sandboxes cannot be created on this machine.
         """
         ...
 
@@ -421,56 +423,56 @@ class SandboxProvider(Protocol):
         image: SandboxImage | None = None,
         identity: RolloutIdentity | None = None,
     ) -> Sandbox:
-        """Start a sandbox, from the spec or from a snapshot; it is ready on return.
+        """Start a sandbox, from the spec or from a snapshot. The sandbox is ready on return.
 
         `sandboxes()` lists it with its `identity`.
 
-        From a `live` image every process goes on from the instant of the snapshot, with
-        its own memory, files and network. `spec.doors` may name other upstreams
-        than the image's sandbox had, at the same ports.
+        In a sandbox of a `live` image, every process continues from the instant of the snapshot,
+        with its own memory, files and network. `spec.doors` may name other upstreams than the
+        image's sandbox had, at the same ports.
 
         Raises:
-            SandboxUnsupportedError: The spec asks for what the machine cannot do.
-            SandboxError: It did not start; nothing is left behind.
+            SandboxUnsupportedError: The machine or the provider does not support the spec.
+            SandboxError: The sandbox did not start, and nothing is left behind.
         """
         ...
 
     def sandboxes(self, *, scope: str | None = None) -> AsyncIterator[SandboxRecord]:
-        """Every sandbox of this provider on this machine, also of dead owners.
+        """Yield every sandbox of this provider that can be found here, also of dead owners.
 
-        With `scope`, only those whose identity has this scope.
+        With `scope`, yield only sandboxes whose identity has this scope.
         """
         ...
 
     async def discard(self, image: SandboxImage) -> None:
-        """Delete a snapshot. Sandboxes that were made from it continue. Idempotent."""
+        """Delete a snapshot. Sandboxes that were created from it continue. Idempotent."""
         ...
 
     async def save(self, image: SandboxImage, to: Path) -> None:
         """Write a snapshot to `to`, a new host directory that outlives this provider.
 
         Raises:
-            SandboxUnsupportedError: This provider saves no snapshots.
-            SnapshotError: It is not known here, or it cannot be written; `to` is gone.
+            SandboxUnsupportedError: This provider does not save snapshots.
+            SnapshotError: The snapshot is unknown, or cannot be written. `to` does not exist then.
         """
         ...
 
     async def load(self, saved: Path) -> SandboxImage:
-        """Take in what `save` wrote, here or in an earlier process on this machine.
+        """Load a snapshot that `save` wrote, here or in an earlier process on this machine.
 
-        Nothing in `saved` is changed or needed afterwards.
+        `saved` is not changed, and is not needed afterwards.
 
         Raises:
-            SnapshotError: It is torn, not of this provider, or its digest differs.
+            SnapshotError: It is incomplete, of another provider, or its digest differs.
         """
         ...
 
     async def reap(self, policy: ReapPolicy) -> list[SandboxRecord]:
-        """Remove left-overs; return what was (or would be) removed.
+        """Remove left-over sandboxes. Return those that were removed, or would be by a dry run.
 
         Raises:
-            SandboxUnsupportedError: `policy.overdue` would remove one of a living owner, and
-                this provider cannot take it from there.
+            SandboxUnsupportedError: `policy.overdue` selects a sandbox of a living or unknown
+                owner, and this provider cannot remove it from here.
         """
         ...
 

@@ -1,7 +1,7 @@
-"""Copies into and out of a sandbox that can only run commands, by `tar` inside it.
+"""Copies into and out of a sandbox that can only run commands, by `tar` inside the sandbox.
 
-The sandbox needs `sh`, `tar`, `find`, `dd`, `head`, `mktemp` and `base64`. Programs of the sandbox
-make the archive that comes out, so each of its entries is checked on the host.
+The sandbox needs `sh`, `tar`, `find`, `dd`, `head`, `mktemp` and `base64`. The host does not trust
+the archive that a download returns, and checks each entry.
 """
 
 import asyncio
@@ -24,9 +24,9 @@ from .sandbox import Sandbox
 _MAX_ENTRIES = 100_000
 _PIECE_BYTES = 4 << 20
 _HEADERS_BYTES = 64 << 20
-"""What headers and padding may add to the files of an archive."""
+"""The limit of headers and padding in an archive."""
 
-# GNU tar replaces a link to a directory, such as /lib, by a directory without these options.
+# Without these options, GNU tar replaces a link to a directory, such as /lib, by a directory.
 _UNPACK = """
 merge=
 if tar --help </dev/null 2>&1 | grep -q keep-directory-symlink; then
@@ -57,10 +57,9 @@ echo "$work" "$kind" "$(cat "$work/code")" $(wc -c <"$work/tar")
 
 
 async def upload_by_tar(sandbox: Sandbox, local: Path, remote: str, owner: str | None) -> None:
-    """Copy in; see `Sandbox.upload`. The archive is held in memory.
+    """Copy in; see `Sandbox.upload`. The archive must fit into memory.
 
-    `owner=None` runs `tar` as the sandbox's own user, to whom the files then belong. Otherwise root
-    runs it.
+    `owner=None`: the sandbox's default user runs `tar` and owns the files. Otherwise root runs it.
     """
     ids = (0, 0) if owner is None else await _ids_of(sandbox, owner)
     archive = await asyncio.to_thread(_pack, local, _checked(remote), ids)
@@ -97,7 +96,7 @@ def _checked(remote: str) -> PurePosixPath:
 def _pack(local: Path, remote: PurePosixPath, ids: tuple[int, int]) -> bytes:
     out = io.BytesIO()
     try:
-        # The old GNU format is the one that every `tar` reads.
+        # Every `tar` can read the old GNU format.
         with tarfile.open(fileobj=out, mode="w", format=tarfile.GNU_FORMAT) as archive:
             for path in _below(local):
                 inside = remote / path.relative_to(local)
@@ -141,9 +140,9 @@ async def download_by_tar(
     leave_out: bool,
     user: str | None,
 ) -> None:
-    """Copy out; see `Sandbox.download`. The archive lies below `/tmp` of the sandbox meanwhile.
+    """Copy out; see `Sandbox.download`. The archive is a temporary file below `/tmp` inside.
 
-    A sandbox that is frozen cannot run `tar`, so a provider that freezes needs another way.
+    A frozen sandbox cannot run `tar`, so a provider with a freeze needs another way.
     """
     path = str(_checked(remote))
     if os.path.lexists(local):  # noqa: ASYNC240 - takes no time
@@ -186,7 +185,7 @@ async def _fetch(sandbox: Sandbox, path: str, size: int, into: IO[bytes], user: 
 
 
 class _Unpack:
-    """Unpacks an archive that nobody trusts to a new path. Leaves nothing on an error."""
+    """Unpacks an untrusted archive to a new path. After an error, nothing is left."""
 
     def __init__(self, local: Path, is_file: bool, max_bytes: int, leave_out: bool) -> None:
         self._local = local
@@ -197,7 +196,7 @@ class _Unpack:
         self._files: dict[PurePosixPath, Path] = {}
 
     def run(self, archive: IO[bytes]) -> None:
-        """Unpack all of it. Raises `TransferError`."""
+        """Unpack the archive; raise `TransferError` if an entry is refused."""
         try:
             with tarfile.open(fileobj=archive, mode="r:") as tar:
                 for count, member in enumerate(tar):
@@ -225,7 +224,7 @@ class _Unpack:
                 self._write(source, member, target)
             self._files[name] = target
         elif (linked := self._files.get(PurePosixPath(member.linkname))) and member.islnk():
-            # Two names of one file: `tar` sends the second one without its bytes.
+            # A hard link: `tar` sends the bytes of a file with its first name only.
             member.size, member.mode = linked.stat().st_size, linked.stat().st_mode
             with linked.open("rb") as source:
                 self._write(source, member, target)

@@ -1,4 +1,4 @@
-"""A verdict on a node: its reward, or why there is none."""
+"""A verdict on a node: its reward, or the reason why it does not have one."""
 
 from collections.abc import Mapping
 from typing import Any, Literal, cast, get_args
@@ -11,30 +11,26 @@ from .cause import Cause
 Space = Literal["output", "action", "reasoning", "memory", "latent"]
 Granularity = Literal["terminal", "step"]
 Grading = Literal["hermetic", "twin", "shared", "host"]
-"""Where the verdict was made. `host` is code of BenchFlow outside of any sandbox."""
-
+"""Where the verdict was made. `host`: code of BenchFlow outside all sandboxes."""
 
 Integrity = Literal["clean", "suspicious", "tampered"]
 """The grade of the files that the tests ran with. `tampered`: files may have steered the tests."""
 
-
 RewardFiles = Literal["strict", "open"]
-"""How reward files are protected and read, for protocols that have this choice. `strict`: only the
+"""How reward files are protected and read, if the protocol has this choice. `strict`: only the
 verifier's user may write to `/logs/verifier`, and two reward files are an error. `open`: every user
 may write there, and reward.json is read before reward.txt."""
 
-
 TAMPERED = "tampered"
-"""The first word of the error of a verdict that tampering excludes from the counts."""
-
+"""The first word of the error of a verdict that does not count because of tampering."""
 
 NO_REWARDS = "NoRewards"
-"""The `error_type` of a verdict that says that there is nothing to reward: no number, and no
-fault. Tests of some protocols give one by a `reward.json` without keys."""
+"""The `error_type` of a verdict without a number and without a fault: there is nothing to reward.
+In some protocols, tests report it by a `reward.json` without keys."""
 
 
 class RewardEvent(Model):
-    """One signal: what was measured, where, and of which step."""
+    """One signal: its value, its source and its step."""
 
     source: str
     value: float = Field(allow_inf_nan=False)
@@ -46,14 +42,13 @@ class RewardEvent(Model):
 
 
 class VerifyResult(Model):
-    """A verdict. No score is `reward=None` with an `error`, never a silent 0."""
+    """A verdict. Without a score, `reward` is `None`, never a silent 0, and `error` says why."""
 
     reward: float | None = Field(allow_inf_nan=False)
     items: Mapping[str, float] = {}
     """Named parts of the reward, as the verifier reported them."""
     reward_in_items: bool = False
-    """`reward` comes from `items`: the key `reward`, or else the mean of all. Otherwise `items` are
-    beside the reward."""
+    """Whether `reward` comes from `items`: the key `reward`, or else the mean of all items."""
     events: tuple[RewardEvent, ...] = ()
     space: Space = "output"
     granularity: Granularity = "terminal"
@@ -62,16 +57,16 @@ class VerifyResult(Model):
     error_type: str | None = None
     """The name of the error's type, such as `RewardFileEmptyError`, if it has one."""
     retryable: bool = False
-    """Without a reward: whether the same rollout may get one when it is run again, because the
-    fault was temporary, such as a grading sandbox that was killed from outside."""
+    """For a verdict without a reward: whether the fault was temporary, such as a grading sandbox
+    that was killed from outside. The same rollout may get a reward when it runs again."""
     cause: Cause | None = None
-    """Who prevented the tests from judging, and how. If the agent did, the reward is the lowest of
-    the task's range; if anybody else did, there is no reward."""
+    """Who prevented the tests from judging, and how. If it was the agent, the reward is the lowest
+    of the task's range. Otherwise there is no reward."""
     meta: Mapping[str, Any] = {}
 
     @property
     def integrity(self) -> Integrity | None:
-        """The integrity grade; `None` if no file of the agent was in the grading sandbox."""
+        """The integrity grade; `None` if the grading sandbox did not have files of the agent."""
         report = self.meta.get("integrity")
         if not isinstance(report, Mapping):
             return None
@@ -79,7 +74,7 @@ class VerifyResult(Model):
         return cast("Integrity", grade) if grade in get_args(Integrity) else None
 
     def counted(self) -> "VerifyResult":
-        """Return what may be counted and trained on. A tampered verdict becomes unscored."""
+        """Return the verdict for counts and training. A tampered verdict becomes unscored."""
         if self.integrity != "tampered" or self.reward is None:
             return self
         findings = self.meta["integrity"].get("findings", ())
@@ -104,7 +99,7 @@ class VerifyResult(Model):
         retryable: bool = False,
         cause: Cause | None = None,
     ) -> "VerifyResult":
-        """Return a result that says why there is no reward."""
+        """Return a verdict without a reward, with the reason."""
         return cls(
             reward=None,
             error=error,
