@@ -62,7 +62,6 @@ class AgentCapabilities(Model):
     """Whether a session accepts a second prompt."""
     ask_user: bool = False
     session_snapshot: Literal["none", "files", "same_path_files"] = "none"
-    token_logprobs: bool = False
     proven: Mapping[str, str] = {}
     """What the probe saw forked, such as `live`, `live-ask` or `state`: version and date."""
 
