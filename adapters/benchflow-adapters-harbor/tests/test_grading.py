@@ -4,19 +4,17 @@ from dataclasses import replace
 
 import pytest
 from benchflow_adapters_harbor.grading import HARBOR
+from benchflow_adapters_harbor.grading.protocol import AddTestsDirError, DownloadVerifierDirError
 from benchflow_contracts import (
     NO_REWARDS,
-    AddTestsDirError,
-    DownloadVerifierDirError,
     ExecResult,
     RewardError,
     SandboxError,
     SandboxSpec,
     TransferError,
-    TwoRewardFilesError,
-    VerifierTimeoutError,
 )
 from benchflow_reward import ScriptVerifier
+from benchflow_reward.errors import TwoRewardFilesError, VerifierTimeoutError
 from benchflow_testing.fakes import FakeSandbox
 
 PREPARE = "/bin/sh -c set -eu\numask"

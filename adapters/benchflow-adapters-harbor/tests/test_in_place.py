@@ -5,13 +5,13 @@ from dataclasses import replace
 
 import pytest
 from benchflow_adapters_harbor.grading import HARBOR
+from benchflow_adapters_harbor.grading.reward_files import RewardFileNotFoundError
 from benchflow_contracts import (
     ExecResult,
     ObservedFiles,
     ObservedProcess,
     OpenedFile,
     RewardError,
-    RewardFileNotFoundError,
     VerifyResult,
 )
 from benchflow_reward import ScriptVerifier

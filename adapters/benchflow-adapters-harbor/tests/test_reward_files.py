@@ -7,16 +7,16 @@ import tempfile
 from pathlib import Path
 
 import pytest
-from benchflow_adapters_harbor.grading.reward_files import parse_rewards, return_of
-from benchflow_contracts import (
-    HostError,
+from benchflow_adapters_harbor.grading.reward_files import (
     RewardFileEmptyError,
     RewardFileNotFoundError,
-    RewardFormatError,
-    TwoRewardFilesError,
     VerifierOutputParseError,
+    parse_rewards,
+    return_of,
 )
+from benchflow_contracts import HostError
 from benchflow_reward import reward_bytes
+from benchflow_reward.errors import RewardFormatError, TwoRewardFilesError
 from hypothesis import given
 from hypothesis import strategies as st
 

@@ -6,8 +6,8 @@ import tempfile
 from pathlib import Path
 
 import pytest
-from benchflow_contracts import RewardFormatError
 from benchflow_reward import ParsedReward, parse_reward
+from benchflow_reward.errors import RewardFormatError
 from hypothesis import given
 from hypothesis import strategies as st
 

@@ -70,7 +70,6 @@ from .environment import (
 )
 from .errors import (
     AccountError as AccountError,
-    AddTestsDirError as AddTestsDirError,
     AgentError as AgentError,
     AgentExitError as AgentExitError,
     AgentProtocolError as AgentProtocolError,
@@ -81,7 +80,6 @@ from .errors import (
     CostLimitError as CostLimitError,
     CredentialsError as CredentialsError,
     Culprit as Culprit,
-    DownloadVerifierDirError as DownloadVerifierDirError,
     EnvironmentError_ as EnvironmentError_,
     EvidenceMissingError as EvidenceMissingError,
     FidelityError as FidelityError,
@@ -93,9 +91,6 @@ from .errors import (
     ReadinessError as ReadinessError,
     ReplayDivergedError as ReplayDivergedError,
     RewardError as RewardError,
-    RewardFileEmptyError as RewardFileEmptyError,
-    RewardFileNotFoundError as RewardFileNotFoundError,
-    RewardFormatError as RewardFormatError,
     SandboxError as SandboxError,
     SandboxFrozenError as SandboxFrozenError,
     SandboxLimitError as SandboxLimitError,
@@ -107,11 +102,8 @@ from .errors import (
     StoreError as StoreError,
     TaskError as TaskError,
     TransferError as TransferError,
-    TwoRewardFilesError as TwoRewardFilesError,
     UnknownProviderError as UnknownProviderError,
     UsageError as UsageError,
-    VerifierOutputParseError as VerifierOutputParseError,
-    VerifierTimeoutError as VerifierTimeoutError,
 )
 from .events import (
     Branched as Branched,

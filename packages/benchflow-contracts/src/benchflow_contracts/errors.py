@@ -1,4 +1,4 @@
-"""Every error that BenchFlow raises on purpose.
+"""The errors of BenchFlow. Rewards and adapters define further subclasses.
 
 BenchFlowError
 ├── UsageError               the operator asked for something impossible
@@ -27,23 +27,15 @@ BenchFlowError
 ├── EnvironmentError_        the stateful world failed
 │   └── ReadinessError           the world did not become healthy in time
 ├── RewardError              scoring failed; there is no reward
-│   ├── EvidenceMissingError     the reward needs a live world or a task
-│   ├── VerifierTimeoutError     the tests ran out of time
-│   ├── AddTestsDirError         the tests could not be placed
-│   ├── DownloadVerifierDirError the output of the tests could not be fetched
-│   └── RewardFormatError        a reward file breaks the grammar
-│       ├── RewardFileNotFoundError   the file does not exist
-│       ├── RewardFileEmptyError      the file is empty
-│       ├── TwoRewardFilesError       reward.json and reward.txt both exist
-│       └── VerifierOutputParseError  the file holds something else than finite numbers
+│   └── EvidenceMissingError     the reward needs a live world or a task
 ├── SnapshotError            a checkpoint, restore or fork failed
 │   ├── FidelityError            the demanded fidelity is not available
 │   └── ReplayDivergedError      an agent did not repeat the model calls on record
 └── StoreError               a record could not be written or read
 
-A failed rollout is data: the kernel attributes each failure to exactly one
-boundary (`BenchFlowError.boundary`) and records it. Extensions may raise plain
-errors; the kernel wraps them at the boundary where they surface.
+A failed rollout is data: the kernel attributes each failure to exactly one boundary
+(`BenchFlowError.boundary`) and records it. Extensions may raise plain errors. The kernel wraps them
+at the boundary at which they surface.
 """
 
 from typing import ClassVar, Literal
@@ -304,44 +296,6 @@ class EvidenceMissingError(RewardError):
     """The reward needs evidence that is missing, such as a live world or the task."""
 
     default_hint = "score the node with the evidence that the message names"
-
-
-class RewardFormatError(RewardError):
-    """A reward file breaks the grammar of `reward.txt` or `reward.json`."""
-
-    default_culprit = "inside"
-
-
-class RewardFileNotFoundError(RewardFormatError):
-    """The tests left no reward file."""
-
-
-class RewardFileEmptyError(RewardFormatError):
-    """The reward file has no bytes."""
-
-
-class TwoRewardFilesError(RewardFormatError):
-    """Both reward files exist, so the verdict is ambiguous."""
-
-    default_hint = "let the tests write one of reward.json and reward.txt, and delete the other"
-
-
-class VerifierOutputParseError(RewardFormatError):
-    """The reward file holds something else than finite numbers."""
-
-
-class VerifierTimeoutError(RewardError):
-    """The tests ran longer than the task allows."""
-
-    default_hint = "raise [verifier] timeout_sec in task.toml"
-
-
-class AddTestsDirError(RewardError):
-    """The tests could not be placed in the grading sandbox."""
-
-
-class DownloadVerifierDirError(RewardError):
-    """The output of the tests could not be fetched."""
 
 
 class SnapshotError(BenchFlowError):

@@ -55,7 +55,7 @@ class VerifyResult(Model):
     grading: Grading = "host"
     error: str | None = None
     error_type: str | None = None
-    """The name of the error's type, such as `RewardFileEmptyError`, if it has one."""
+    """The name of the error's type, such as `EvidenceMissingError`, if it has one."""
     retryable: bool = False
     """For a verdict without a reward: whether the fault was temporary, such as a grading sandbox
     that was killed from outside. The same rollout may get a reward when it runs again."""

@@ -7,8 +7,9 @@ from collections.abc import Generator
 from contextlib import contextmanager
 from pathlib import Path
 
-from benchflow_contracts import RewardFormatError
 from benchflow_contracts.cause import refuse_shortage
+
+from benchflow_reward.errors import RewardFormatError
 
 
 @contextmanager

@@ -6,8 +6,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from benchflow_contracts import RewardFormatError, TwoRewardFilesError
 from pydantic import JsonValue
+
+from benchflow_reward.errors import RewardFormatError, TwoRewardFilesError
 
 from .reward_bytes import open_directory, read_capped
 from .strict_json import StrictJsonError, parse_strict_json

@@ -9,8 +9,6 @@ from typing import Final
 
 from benchflow_contracts import (
     NO_REWARDS,
-    AddTestsDirError,
-    DownloadVerifierDirError,
     ExecResult,
     RewardError,
     Sandbox,
@@ -33,6 +31,15 @@ from benchflow_reward.script.reward_directory import PROTECT
 from benchflow_reward.script.test_log import save_stdout
 
 from .reward_files import parse_rewards, return_of
+
+
+class AddTestsDirError(RewardError):
+    """The tests could not be placed in the grading sandbox."""
+
+
+class DownloadVerifierDirError(RewardError):
+    """The output of the tests could not be fetched."""
+
 
 MAX_LOG_BYTES = 256 * 1024 * 1024
 

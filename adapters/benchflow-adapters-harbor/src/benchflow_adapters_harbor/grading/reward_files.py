@@ -4,14 +4,8 @@ import math
 from collections.abc import Mapping
 from pathlib import Path
 
-from benchflow_contracts import (
-    RewardFileEmptyError,
-    RewardFileNotFoundError,
-    RewardFiles,
-    RewardFormatError,
-    TwoRewardFilesError,
-    VerifierOutputParseError,
-)
+from benchflow_contracts import RewardFiles
+from benchflow_reward.errors import RewardFormatError, TwoRewardFilesError
 from benchflow_reward.reward_bytes import entry_exists, open_directory, read_capped
 from benchflow_reward.strict_json import StrictJsonError, parse_strict_json
 
@@ -25,6 +19,18 @@ _ONE_FILE = (
     "and ignores reward.txt"
 )
 _HINT = "test.sh writes reward.json, an object of finite numbers, or reward.txt, one number"
+
+
+class RewardFileNotFoundError(RewardFormatError):
+    """The tests did not write a reward file."""
+
+
+class RewardFileEmptyError(RewardFormatError):
+    """The reward file is empty."""
+
+
+class VerifierOutputParseError(RewardFormatError):
+    """The reward file contains something else than finite numbers."""
 
 
 def parse_rewards(directory: Path, reward_files: RewardFiles) -> dict[str, float]:

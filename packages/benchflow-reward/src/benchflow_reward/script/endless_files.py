@@ -3,11 +3,9 @@
 from collections.abc import Generator
 from contextlib import contextmanager
 
-from benchflow_contracts import (
-    FileChanges,
-    SandboxTimeoutError,
-    VerifierTimeoutError,
-)
+from benchflow_contracts import FileChanges, SandboxTimeoutError
+
+from benchflow_reward.errors import VerifierTimeoutError
 
 _DEVICES = ("/dev/", "/proc/")
 

@@ -20,11 +20,11 @@ from benchflow_contracts import (
     SandboxSpec,
     SandboxTimeoutError,
     Task,
-    VerifierTimeoutError,
     VerifyResult,
 )
 
 from benchflow_reward.collect import Collected
+from benchflow_reward.errors import VerifierTimeoutError
 
 from .layout import EVIDENCE, TESTS, TOOLS, VERIFIER_LOGS
 from .test_log import save_reward_files

@@ -10,12 +10,12 @@ from benchflow_contracts import (
     Grading,
     NetworkMode,
     RewardError,
-    RewardFormatError,
     SandboxSpec,
     TaskVerifier,
-    VerifierTimeoutError,
     VerifyResult,
 )
+
+from benchflow_reward.errors import RewardFormatError, VerifierTimeoutError
 
 from .grading_protocol import LiveNode
 from .grading_sandbox import has_services

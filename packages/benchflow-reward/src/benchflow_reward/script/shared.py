@@ -4,7 +4,9 @@ import tempfile
 from pathlib import Path
 from typing import Any
 
-from benchflow_contracts import VerifierTimeoutError, VerifyResult
+from benchflow_contracts import VerifyResult
+
+from benchflow_reward.errors import VerifierTimeoutError
 
 from .collect_hooks import run_collect_hooks
 from .endless_files import attribute_timeout
