@@ -6,14 +6,14 @@ import benchflow_contracts
 from benchflow_contracts import (
     AgentTimeoutError,
     BenchFlowError,
-    FidelityError,
     HostError,
     ReadinessError,
     RewardError,
     SandboxError,
     SandboxTimeoutError,
+    SnapshotError,
     TransferError,
-    UnknownProviderError,
+    UsageError,
 )
 
 EVERY = [
@@ -39,13 +39,13 @@ def test_every_error_has_a_remedy_of_one_line(kind: type[BenchFlowError]):
 @pytest.mark.parametrize(
     ("kind", "boundary"),
     [
-        (UnknownProviderError, "usage"),
+        (UsageError, "usage"),
         (SandboxTimeoutError, "sandbox"),
         (TransferError, "sandbox"),
         (AgentTimeoutError, "agent"),
         (ReadinessError, "environment"),
         (RewardError, "reward"),
-        (FidelityError, "snapshot"),
+        (SnapshotError, "snapshot"),
         (BenchFlowError, "internal"),
     ],
 )

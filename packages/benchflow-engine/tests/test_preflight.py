@@ -13,21 +13,20 @@ import pytest
 from benchflow_contracts import (
     BaseProvider,
     Endpoint,
-    FidelityError,
-    ModelEndpointError,
     Sandbox,
     SandboxCapabilities,
     SandboxSpec,
     SandboxUnsupportedError,
     UsageError,
 )
-from benchflow_engine.model_endpoint import reach
+from benchflow_engine.model_endpoint import ModelEndpointError, reach
 from benchflow_engine.options import RunOptions
 from benchflow_engine.planes import assemble
 from benchflow_engine.preflight import check_agent, check_provider
 from benchflow_engine.rollout import run, run_in
 from benchflow_engine.scaffold import write_task
 from benchflow_kernel import load_task
+from benchflow_kernel.errors import FidelityError
 
 TASK = Path(__file__).parents[3] / "benchmarks/clawsbench/tasks/archive-newsletters"
 

@@ -5,7 +5,7 @@ import json
 from pathlib import Path
 
 import pytest
-from benchflow_contracts import FinishedRollout, UnknownProviderError, UsageError
+from benchflow_contracts import FinishedRollout, UsageError
 from benchflow_export import (
     export_formats,
     export_trajectories_to_jsonl,
@@ -15,6 +15,7 @@ from benchflow_export import (
     write_export,
     write_trainer_rows,
 )
+from benchflow_kernel.errors import UnknownProviderError
 from benchflow_testing import check_exporter, exporter_checks
 from benchflow_testing.fakes import fake_finished_rollout
 

@@ -7,7 +7,8 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from benchflow_contracts import ModelEndpointError, StoreError, UsageError
+from benchflow_contracts import StoreError, UsageError
+from benchflow_engine.model_endpoint import ModelEndpointError
 from benchflow_engine.options import RunOptions
 from benchflow_engine.scaffold import write_task
 from benchflow_jobs import JobOptions, run_job

@@ -2,8 +2,9 @@ import shutil
 import sys
 
 import pytest
-from benchflow_contracts import ManifestError, UnknownProviderError, UsageError
+from benchflow_contracts import ManifestError, UsageError
 from benchflow_kernel import GROUPS, Registry, load_path
+from benchflow_kernel.errors import UnknownProviderError
 
 
 def publish(folder, dist, version, points, *, module=None, extras=()):

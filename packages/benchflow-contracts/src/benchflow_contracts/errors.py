@@ -1,11 +1,8 @@
-"""The errors of BenchFlow. Rewards and adapters define further subclasses.
+"""The errors of BenchFlow. Other packages define further subclasses.
 
 BenchFlowError
 ├── UsageError               the operator asked for something impossible
-│   └── UnknownProviderError     a name that no registry group knows
 ├── TaskError                a task directory is malformed
-│   ├── SetupError               a command that prepares the sandbox failed
-│   └── PriorContextError        the agent cannot load what came before the task
 ├── ManifestError            an environment.toml is malformed
 ├── SandboxError             the substrate failed
 │   ├── SandboxUnsupportedError  the machine or provider lacks a capability
@@ -22,14 +19,13 @@ BenchFlowError
 │       └── CredentialsError         credentials are missing or refused
 ├── AgentError               the agent or its protocol failed
 │   ├── AgentTimeoutError        no reply in time, or idle for too long
-│   ├── AgentProtocolError       the agent sent something that the protocol forbids
-│   └── ModelEndpointError       the endpoint of its model does not answer
+│   ├── AgentExitError           the agent's own program failed in a turn
+│   └── AgentProtocolError       the agent sent something that the protocol forbids
 ├── EnvironmentError_        the stateful world failed
 │   └── ReadinessError           the world did not become healthy in time
 ├── RewardError              scoring failed; there is no reward
 │   └── EvidenceMissingError     the reward needs a live world or a task
 ├── SnapshotError            a checkpoint, restore or fork failed
-│   ├── FidelityError            the demanded fidelity is not available
 │   └── ReplayDivergedError      an agent did not repeat the model calls on record
 └── StoreError               a record could not be written or read
 
@@ -103,30 +99,12 @@ class UsageError(BenchFlowError):
     default_hint = "see `bench --help`"
 
 
-class UnknownProviderError(UsageError):
-    """No entry point has this name. The message lists the known names."""
-
-    default_hint = "install the package that provides it, or check the spelling"
-
-
 class TaskError(BenchFlowError):
     """A task directory is malformed."""
 
     boundary = "task"
     default_culprit = "task"
     default_hint = "run `bench tasks check DIR`"
-
-
-class SetupError(TaskError):
-    """A command that prepares the sandbox of a task, or of one of its steps, failed."""
-
-    default_hint = "run the command in the task's image"
-
-
-class PriorContextError(TaskError):
-    """The task starts after the work of another agent, and the chosen agent cannot load it."""
-
-    default_hint = "run it with --agent oracle"
 
 
 class ManifestError(BenchFlowError):
@@ -265,12 +243,6 @@ class AgentProtocolError(AgentError):
     """The agent sent bytes that its protocol forbids. The session has ended."""
 
 
-class ModelEndpointError(AgentError):
-    """The endpoint of an agent's model does not answer."""
-
-    default_hint = "start the model server, or correct --base-url"
-
-
 class EnvironmentError_(BenchFlowError):  # noqa: N801, N818 - a builtin has the plain name
     """The stateful world failed."""
 
@@ -303,10 +275,6 @@ class SnapshotError(BenchFlowError):
 
     boundary = "snapshot"
     default_hint = "run `bench doctor` to see which snapshot levels work here"
-
-
-class FidelityError(SnapshotError):
-    """The demanded fidelity is not available. The message names what is missing."""
 
 
 class ReplayDivergedError(SnapshotError):

@@ -7,7 +7,7 @@ import threading
 from http import HTTPStatus
 from urllib.parse import SplitResult, urlsplit
 
-from benchflow_contracts import Endpoint, ModelEndpointError
+from benchflow_contracts import AgentError, Endpoint
 
 _ANSWER_SEC = 3.0
 _ROUTES = {
@@ -16,6 +16,12 @@ _ROUTES = {
     "anthropic": "/messages",
 }
 """The path of a model call, by the protocol of the agent or of the endpoint."""
+
+
+class ModelEndpointError(AgentError):
+    """The endpoint of an agent's model does not answer."""
+
+    default_hint = "start the model server, or correct --base-url"
 
 
 async def reach(endpoint: Endpoint, *, wire: str | None = None) -> None:

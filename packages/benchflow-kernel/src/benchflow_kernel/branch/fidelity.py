@@ -7,12 +7,12 @@ from typing import Final
 from benchflow_contracts import (
     EnvironmentError_,
     Fidelity,
-    FidelityError,
     SandboxCapabilities,
     SandboxUnsupportedError,
     SnapshotError,
 )
 
+from benchflow_kernel.errors import FidelityError
 from benchflow_kernel.faults import shielded, within
 from benchflow_kernel.world import World
 

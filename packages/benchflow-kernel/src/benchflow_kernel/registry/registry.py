@@ -15,7 +15,9 @@ from importlib.metadata import (
 from pathlib import Path
 from typing import Final
 
-from benchflow_contracts import BenchFlowError, UnknownProviderError, UsageError
+from benchflow_contracts import BenchFlowError, UsageError
+
+from benchflow_kernel.errors import UnknownProviderError
 
 GROUPS: Final = (
     "benchflow.sandboxes",

@@ -11,11 +11,11 @@ from benchflow_contracts import (
     SandboxCapabilities,
     SandboxSpec,
     Task,
-    UnknownProviderError,
     UsageError,
 )
 
 from benchflow_kernel.config import RolloutConfig
+from benchflow_kernel.errors import UnknownProviderError
 from benchflow_kernel.faults import boundary
 
 from .deadlines import effective_deadlines

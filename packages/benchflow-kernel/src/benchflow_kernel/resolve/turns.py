@@ -4,15 +4,10 @@ from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from benchflow_contracts import (
-    PriorContextError,
-    Role,
-    Task,
-    TaskError,
-    UsageError,
-)
+from benchflow_contracts import Role, Task, TaskError, UsageError
 
 from benchflow_kernel.config import RolloutConfig
+from benchflow_kernel.errors import PriorContextError
 from benchflow_kernel.scenes import LoweredTurn, lower_scenes
 
 from .sandbox_spec import Needs

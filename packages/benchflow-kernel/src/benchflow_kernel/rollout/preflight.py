@@ -1,14 +1,10 @@
 """Compare what a plan needs with what its provider and agents can do, before anything starts."""
 
-from benchflow_contracts import (
-    FidelityError,
-    SandboxCapabilities,
-    SandboxUnsupportedError,
-    UsageError,
-)
+from benchflow_contracts import SandboxCapabilities, SandboxUnsupportedError, UsageError
 
 from benchflow_kernel.branch.policy import policies
 from benchflow_kernel.config import BestOfBranch, BranchPolicy, GroupBranch, RolloutConfig
+from benchflow_kernel.errors import FidelityError
 from benchflow_kernel.resolve import Plan
 
 

@@ -10,9 +10,9 @@ from benchflow_contracts import (
     Sandbox,
     SandboxTimeoutError,
     SetupCommand,
-    SetupError,
 )
 
+from benchflow_kernel.errors import SetupError
 from benchflow_kernel.faults import boundary
 
 _OUTPUT_TAIL = 400

@@ -2,8 +2,9 @@
 
 from collections.abc import Sequence
 
-from benchflow_contracts import NodeScored, ReadinessError, SetupError, TaskStep, VerifyResult
+from benchflow_contracts import NodeScored, ReadinessError, TaskStep, VerifyResult
 
+from benchflow_kernel.errors import SetupError
 from benchflow_kernel.faults import boundary
 from benchflow_kernel.resolve import SOLUTION_DIR
 from benchflow_kernel.rollout.step_return import shortfall
