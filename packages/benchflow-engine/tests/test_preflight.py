@@ -277,6 +277,20 @@ def test_forks_that_the_sandbox_lacks_are_refused_before_anything_is_written(
     assert not (task / "record").exists()
 
 
+def test_an_agent_with_a_model_needs_a_sandbox_with_doors(task: Path) -> None:
+    options = {"agent": "policy", "base_url": "http://127.0.0.1:9/v1", "model": "m"}
+    can = {**GRADES, "network_modes": {"none", "model-only"}}
+    with pytest.raises(SandboxUnsupportedError, match="doors, and the agent needs 'model'"):
+        checked(task, Small(**can), **options)
+    checked(task, Small(**can, doors="tunnel"), **options)
+
+
+def test_an_agent_that_is_a_process_needs_a_sandbox_with_processes(task: Path) -> None:
+    with pytest.raises(SandboxUnsupportedError, match="`spawn`, by which agent 'claude-agent-acp'"):
+        checked(task, Small(**GRADES, spawn=False), agent="claude-agent-acp")
+    checked(task, Small(**GRADES, spawn=False), agent="nop")
+
+
 def test_a_task_that_changes_its_network_needs_a_sandbox_that_can(task: Path) -> None:
     file = task / "task.toml"
     file.write_text(f'{file.read_text()}\n[agent]\nnetwork = "public"\n')

@@ -84,6 +84,8 @@ class Rig:
         self.events.clear()
 
     def planes(self) -> Planes:
+        if "model" in self.config:
+            self.provider.add_capabilities(doors="tunnel")
         return Planes(
             provider=self.provider,
             agents=self.agents or {"fake": self.agent},

@@ -1,5 +1,7 @@
 """What a box reaches, and who acts in it, from phase to phase of its task."""
 
+import asyncio
+
 import pytest
 from benchflow_contracts import (
     Endpoint,
@@ -7,7 +9,8 @@ from benchflow_contracts import (
     TaskStep,
     VerifyResult,
 )
-from benchflow_kernel import GroupBranch
+from benchflow_kernel import GroupBranch, RolloutConfig
+from benchflow_kernel.resolve import make_plan
 from benchflow_testing.fakes import (
     FAKE_WITHOUT_LIVE,
     Act,
@@ -93,6 +96,36 @@ def test_the_agents_network_and_user_hold_for_its_time_alone(watched):
     assert watched.rig.run().status == "completed"
     assert watched.networks == ["setup: public", "agent: none", "end: none", "tests: public"]
     assert watched.users == ["setup: agent", "agent: alice", "end: agent", "tests: agent"]
+
+
+def test_a_provider_gets_the_spec_of_the_plan_but_for_what_only_a_run_knows(watched, with_model):
+    rig = watched.rig
+    with_model(rig)
+    rig.task_config["agent"] = {"network": "model-only"}
+    rig.agent = FakeAgent([[Say("one")], [Say("two")]])
+    specs = []
+    create = rig.provider.create
+
+    async def noted(spec, **more):
+        specs.append(spec)
+        return await create(spec, **more)
+
+    rig.provider.create = noted
+    rig.config |= {
+        "scenes": [{"roles": [{"agent": "fake"}], "turns": [{}, {"prompt": "next"}]}],
+        "branch": GroupBranch(n=2, at=1),
+    }
+    assert rig.run().status == "completed"
+    task, config = rig.task(), RolloutConfig.model_validate(rig.config)
+    plan = asyncio.run(make_plan(task, config, rig.planes(), "r1"))
+    root, *children = specs
+    assert len(children) == 2
+    decided = {"network", "allowed_hosts", "doors"}
+    for spec in (root, *children):
+        assert spec.model_dump(exclude=decided) == plan.spec.model_dump(exclude=decided)
+        assert [door.port for door in spec.doors] == [door.port for door in plan.spec.doors]
+        assert spec.doors[0].endpoint in [route.endpoint for route in rig.gateway.routes]
+    assert [root.network, *(child.network for child in children)] == ["public", *["model-only"] * 2]
 
 
 def test_what_an_agent_left_is_dead_before_more_is_reached_and_its_files_stay(watched):

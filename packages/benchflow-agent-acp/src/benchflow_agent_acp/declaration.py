@@ -250,6 +250,7 @@ class AgentDecl(Section):
         """Return the capabilities that the declaration states; ignore proofs of other versions."""
         return AgentCapabilities(
             protocol="acp",
+            spawns=True,
             version=self.version,
             ask_user=self.ask.channel in ("elicitation", "vendor") or self.ask.mcp,
             session_snapshot=self.session.snapshot,

@@ -60,6 +60,8 @@ class AgentCapabilities(Model):
     version: str | None = None
     nudges: bool = True
     """Whether a session accepts a second prompt."""
+    spawns: bool = False
+    """Whether its sessions start processes by `Sandbox.spawn`."""
     ask_user: bool = False
     session_snapshot: Literal["none", "files", "same_path_files"] = "none"
     proven: Mapping[str, str] = {}

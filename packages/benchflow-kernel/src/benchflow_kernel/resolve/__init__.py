@@ -5,6 +5,7 @@ from .planes import Planes
 from .resolve import (
     Contributions,
     EnvironmentNeeds,
+    Schedule,
     agent_of,
     environment_needs,
     make_plan,
@@ -23,6 +24,7 @@ __all__ = [
     "OriginKind",
     "Plan",
     "Planes",
+    "Schedule",
     "Setting",
     "agent_of",
     "environment_needs",

@@ -5,6 +5,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from benchflow_contracts import (
+    MODEL_DOOR,
+    Door,
+    Endpoint,
     Reward,
     SandboxCapabilities,
     SandboxSpec,
@@ -15,7 +18,7 @@ from benchflow_contracts import (
 from benchflow_kernel.config import RolloutConfig
 from benchflow_kernel.scenes import LoweredTurn
 
-from .network_policy import StepPhases
+from .network_policy import NetworkPolicy, StepPhases, policy_of_spec
 from .planes import Planes
 from .sandbox_spec import fresh_grading_spec
 from .settings import Origin, Origins, Setting
@@ -35,7 +38,7 @@ class Plan:
     planes: Planes
     turns: tuple[LoweredTurn, ...]
     spec: SandboxSpec
-    """The spec of the agent's sandbox, in its first phase."""
+    """The spec of the agent's sandbox in the setup. `created_spec` is what a provider gets."""
     phases: tuple[StepPhases, ...]
     """The phases of each step; one entry for a task without steps."""
     agent_env: frozenset[str]
@@ -63,6 +66,27 @@ class Plan:
         if self.task.steps:
             return len(self.turns)
         return max(len(self.turns), self.task.config.agent.max_turns)
+
+    def first_network(self, step: int | None) -> NetworkPolicy:
+        """Return the network of a new sandbox: for the setup, or for the agent's phase of `step`.
+
+        Give `step` for a sandbox from a checkpoint.
+        """
+        return policy_of_spec(self.spec) if step is None else self.phases[step].agent
+
+    def created_spec(self, step: int | None, model: Endpoint | None) -> SandboxSpec:
+        """Return `spec` with the only two values that are not known before a run.
+
+        These are the network of a sandbox from a checkpoint, which starts in the agent's phase of
+        `step`, and `model`, the address of the gateway's route, to which the model door leads.
+        """
+        network = self.first_network(step)
+        update = {"network": network.mode, "allowed_hosts": network.hosts}
+        spec = self.spec.model_copy(update=update)
+        door = spec.door(MODEL_DOOR)
+        if model is None or door is None:
+            return spec
+        return spec.with_door(Door.to(model, port=door.port))
 
     def grading_spec(self, verifier: TaskVerifier) -> SandboxSpec:
         """Return the spec of a fresh grading sandbox."""

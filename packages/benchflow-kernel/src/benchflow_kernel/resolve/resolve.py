@@ -17,6 +17,7 @@ from benchflow_contracts import (
 from benchflow_kernel.config import RolloutConfig
 from benchflow_kernel.errors import UnknownProviderError
 from benchflow_kernel.faults import boundary
+from benchflow_kernel.scenes import LoweredTurn
 
 from .deadlines import effective_deadlines
 from .effective_task import effective_task
@@ -37,6 +38,9 @@ class EnvironmentNeeds:
     prepare: Callable[[SandboxSpec], SandboxSpec]
 
 
+Schedule = Callable[[Task, tuple[LoweredTurn, ...]], tuple[LoweredTurn, ...]]
+
+
 @dataclass(frozen=True, slots=True)
 class Contributions:
     """What enters a plan beside the task and the config."""
@@ -49,6 +53,8 @@ class Contributions:
     """What the sandbox provider can do, if known."""
     origins: Mapping[str, Origin] | None = None
     """Where the values of the config come from, by the name of a setting."""
+    schedule: Schedule | None = None
+    """For a resumed rollout: the turns to run, from the task and the turns of the config."""
 
 
 def resolve(
@@ -77,6 +83,8 @@ def resolve(
     turns = turns_of(task, config, skills, origins)
     check_prior(task, given.needs)
     turns = tuple(with_solution_env(turn, task, given.needs, origins) for turn in turns)
+    if given.schedule is not None:
+        turns = given.schedule(task, turns)
     spec = agent_spec(task, config, given.needs, origins)
     phases = step_phases(task, spec)
     spec = with_switches(spec, phases)
@@ -120,12 +128,13 @@ async def make_plan(
     rollout_id: str,
     *,
     origins: Mapping[str, Origin] | None = None,
+    schedule: Schedule | None = None,
 ) -> Plan:
     """Ask every agent and the environment for their needs, and resolve the plan.
 
     Raises:
-        BenchFlowError: As `resolve`; an agent is unknown or cannot be made available, or the
-            environment's files are malformed.
+        BenchFlowError: As `resolve` or `schedule`; an agent is unknown or cannot be made available,
+            or the environment's files are malformed.
     """
     roles = planned_roles(task, config)
     given = Contributions(
@@ -133,6 +142,7 @@ async def make_plan(
         environment=environment_needs(task, planes),
         variables=os.environ,
         origins=origins,
+        schedule=schedule,
     )
     return resolve(task, config, given, planes, rollout_id)
 

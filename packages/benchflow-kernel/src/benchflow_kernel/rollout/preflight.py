@@ -33,7 +33,7 @@ def check_capabilities(plan: Plan, capabilities: SandboxCapabilities) -> None:
 
     Raises:
         SandboxUnsupportedError: The provider lacks a network mode, the switch between networks
-            or users, images from recipes, or services.
+            or users, images from recipes, services, doors, or processes for an agent.
         FidelityError: The world cannot be captured, or a required fidelity is not available.
     """
     _check_sandbox(plan, capabilities)
@@ -59,6 +59,13 @@ def _check_sandbox(plan: Plan, capabilities: SandboxCapabilities) -> None:
         raise _unsupported(provider, "images from a Dockerfile", "builds", capabilities)
     if spec.services and not capabilities.services:
         raise _unsupported(provider, "services beside a sandbox", "services", capabilities)
+    if spec.doors and capabilities.doors is None:
+        names = ", ".join(repr(door.name) for door in spec.doors)
+        raise _unsupported(provider, f"doors, and the agent needs {names}", "doors", capabilities)
+    for name in dict.fromkeys(turn.role.agent for turn in plan.turns):
+        if plan.planes.agents[name].capabilities().spawns and not capabilities.spawn:
+            what = f"`spawn`, by which agent {name!r} is started"
+            raise _unsupported(provider, what, "spawn", capabilities)
 
 
 def _other_users(plan: Plan) -> list[str]:

@@ -1,12 +1,13 @@
 """Restore the position of a kept checkpoint, from which a branch run continues."""
 
-from dataclasses import replace
+from collections.abc import Sequence
 
 from benchflow_contracts import (
     Role,
     SandboxImage,
     SessionSnapshot,
     SessionState,
+    Task,
     UsageError,
 )
 
@@ -19,27 +20,29 @@ from .branch_start import Position
 from .checkpoint_manifest import CheckpointManifest, SavedSession
 
 
-def resumed_plan(plan: Plan, manifest: CheckpointManifest, prompt: str | None) -> Plan:
-    """Return `plan` with the kept schedule: the finished turns and the next ones.
+def resumed_turns(
+    task: Task, turns: Sequence[LoweredTurn], *, manifest: CheckpointManifest, prompt: str | None
+) -> tuple[LoweredTurn, ...]:
+    """Return the turns of the kept rollout: the finished ones and the next ones.
 
-    The roles come from `plan`, by name, so a resumed rollout may have other agents. `prompt`
+    The roles come from `turns`, by name, so a resumed rollout may have other agents. `prompt`
     replaces the remaining turns of the kept rollout.
 
     Raises:
         UsageError: No turn is left to run, or the checkpoint belongs to another task.
     """
-    if manifest.task_id != plan.task.id:
-        raise UsageError(f"the checkpoint is of task {manifest.task_id!r}, not {plan.task.id!r}")
-    if prompt is not None and plan.task.steps:
+    if manifest.task_id != task.id:
+        raise UsageError(f"the checkpoint is of task {manifest.task_id!r}, not {task.id!r}")
+    if prompt is not None and task.steps:
         raise UsageError(
             "a task of several steps resumes with its own prompts",
             hint="leave the prompt out, or change the steps of the task",
         )
-    first = plan.turns[0]
+    first = turns[0]
     schedule = [
         LoweredTurn(
             scene=turn.scene,
-            role=_roles(plan, turn.task_step).get(turn.role, first.role),
+            role=_roles(turns, turn.task_step).get(turn.role, first.role),
             prompt=turn.prompt,
             task_step=turn.task_step,
         )
@@ -55,7 +58,7 @@ def resumed_plan(plan: Plan, manifest: CheckpointManifest, prompt: str | None) -
             f"node {manifest.node!r} is the end of its schedule: nothing is left to run",
             hint="give a prompt",
         )
-    return replace(plan, turns=tuple(schedule))
+    return tuple(schedule)
 
 
 def resumed_position(
@@ -69,9 +72,8 @@ def resumed_position(
     Raises:
         UsageError: A live session would continue with another model.
     """
-    roles = _roles(
-        plan, manifest.schedule[min(manifest.turn, len(manifest.schedule) - 1)].task_step
-    )
+    turn = manifest.schedule[min(manifest.turn, len(manifest.schedule) - 1)]
+    roles = _roles(plan.turns, turn.task_step)
     at_rest: dict[str, tuple[Role, SessionSnapshot]] = {}
     running: dict[str, tuple[Role, SessionState]] = {}
     for session in manifest.sessions:
@@ -103,9 +105,9 @@ def resumed_position(
     )
 
 
-def _roles(plan: Plan, task_step: int) -> dict[str, Role]:
+def _roles(turns: Sequence[LoweredTurn], task_step: int) -> dict[str, Role]:
     """Return the roles of one step of the task, by name."""
-    return {turn.role.name: turn.role for turn in plan.turns if turn.task_step == task_step}
+    return {turn.role.name: turn.role for turn in turns if turn.task_step == task_step}
 
 
 def _live(manifest: CheckpointManifest, running: dict[str, tuple[Role, SessionState]]) -> LiveWorld:

@@ -4,6 +4,7 @@ import logging
 from asyncio import CancelledError
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Literal
 from uuid import uuid4
@@ -24,7 +25,7 @@ from benchflow_kernel.branch import MachineSlots
 from benchflow_kernel.config import RolloutConfig
 from benchflow_kernel.events import EventCallback, EventLog
 from benchflow_kernel.faults import boundary, node_error, within
-from benchflow_kernel.resolve import Plan, Planes, make_plan
+from benchflow_kernel.resolve import Plan, Planes, Schedule, make_plan
 from benchflow_kernel.tree import credit_of
 
 from .branch_start import BranchStart, Position
@@ -32,7 +33,7 @@ from .checkpoint_manifest import IMAGE, CheckpointManifest, read_manifest
 from .journal import Journal
 from .preflight import check_capabilities, check_turns, needs_capabilities
 from .record import meta_of, write_tree
-from .resume import resumed_plan, resumed_position
+from .resume import resumed_position, resumed_turns
 from .tree_scheduler import FailureLog, TreeScheduler
 from .verify import is_ungraded
 
@@ -179,9 +180,9 @@ class Rollout:
         self._journal.phase(root, "setup")
         seconds = self._config.deadlines.provision
         async with within(seconds, "agent", "making the agents available"):
-            plan = await make_plan(self._task, self._config, self._planes, rollout_id)
-        if self.origin is not None:
-            plan = resumed_plan(plan, self.origin.manifest, self.origin.prompt)
+            plan = await make_plan(
+                self._task, self._config, self._planes, rollout_id, schedule=self._schedule
+            )
         scheduler = TreeScheduler(
             plan,
             self._journal,
@@ -200,6 +201,13 @@ class Rollout:
             )
         finally:
             await scheduler.aclose()
+
+    @property
+    def _schedule(self) -> Schedule | None:
+        origin = self.origin
+        if origin is None:
+            return None
+        return partial(resumed_turns, manifest=origin.manifest, prompt=origin.prompt)
 
     async def _begin(self, plan: Plan, root: str) -> Position:
         """Return the start of the root's branch. Load the files of a kept checkpoint."""

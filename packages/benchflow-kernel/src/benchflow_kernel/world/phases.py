@@ -2,11 +2,11 @@
 
 from collections.abc import Awaitable, Callable
 
-from benchflow_contracts import Sandbox, SandboxSpec, SandboxUnsupportedError, SupportsNetworkSwitch
+from benchflow_contracts import Sandbox, SandboxUnsupportedError, SupportsNetworkSwitch
 
 from benchflow_kernel.faults import within
 from benchflow_kernel.resolve import Plan
-from benchflow_kernel.resolve.network_policy import NetworkPolicy, policy_of_spec
+from benchflow_kernel.resolve.network_policy import NetworkPolicy
 
 
 class Phases:
@@ -19,24 +19,16 @@ class Phases:
 
     def __init__(self, plan: Plan) -> None:
         self._plan = plan
-        self._baseline = policy_of_spec(plan.spec)
+        self._baseline = plan.first_network(None)
         self._network = self._baseline
         self._had_agent = False
         self._sandbox: Sandbox | None = None
         self._default_user = ""
 
-    def first_spec(self, spec: SandboxSpec, step: int | None) -> SandboxSpec:
-        """Return the spec of the first phase: the setup, or the agent's phase of `step`.
+    def set_sandbox(self, sandbox: Sandbox, step: int | None) -> None:
+        """Set the sandbox that was created: for the setup, or for the agent's phase of `step`.
 
         Give `step` for a sandbox from a checkpoint: processes of an agent may be in it.
-        """
-        if step is not None:
-            self._network, self._had_agent = self._plan.phases[step].agent, True
-        update = {"network": self._network.mode, "allowed_hosts": self._network.hosts}
-        return spec.model_copy(update=update)
-
-    def set_sandbox(self, sandbox: Sandbox) -> None:
-        """Set the sandbox that was created.
 
         Raises:
             SandboxUnsupportedError: The sandbox cannot change its network or its user.
@@ -49,6 +41,7 @@ class Phases:
                 hint="--sandbox docker can",
             )
         self._sandbox, self._default_user = sandbox, sandbox.spec.user
+        self._network, self._had_agent = self._plan.first_network(step), step is not None
 
     async def setup(self, step: int) -> None:
         """Switch to the setup of a step: the first network, and the step's user."""

@@ -15,7 +15,6 @@ from typing import Literal
 from benchflow_contracts import (
     MODEL_DOOR,
     BenchFlowError,
-    Door,
     DoorPath,
     Environment,
     EnvState,
@@ -81,7 +80,6 @@ class World:
         self._on_created = on_created
         self._environment: Environment | None = None
         self._provisioned = False
-        self._spec = plan.spec
         self._sandbox: Sandbox | None = None
         self._route: ModelRoute | None = None
         self._user: UserModel | None = None
@@ -378,14 +376,15 @@ class World:
         self, image: SandboxImage | None, replay: Sequence[ModelCall], step: int
     ) -> None:
         plan = self._plan
-        await self._connect_model(replay)
-        spec = self.phases.first_spec(self._spec, None if image is None else step)
+        await self._open_route(replay)
+        agent_step = None if image is None else step
+        spec = plan.created_spec(agent_step, None if self._route is None else self._route.endpoint)
         self._sandbox = await plan.planes.provider.create(
             spec, image=image, identity=identity_of(plan, self._node)
         )
         if image is None:
             self._report_created(self._sandbox)
-        self.phases.set_sandbox(self._sandbox)
+        self.phases.set_sandbox(self._sandbox, agent_step)
 
     def _report_created(self, sandbox: Sandbox) -> None:
         images: Mapping[str, str] = {}
@@ -397,15 +396,13 @@ class World:
         if images or doors:
             self._on_created(images, doors)
 
-    async def _connect_model(self, replay: Sequence[ModelCall]) -> None:
-        """Put the gateway's route of this node between the sandbox and its model."""
-        gateway, door = self._plan.planes.gateway, self._spec.door(MODEL_DOOR)
-        if gateway is None or door is None:
-            return
-        self._route = await gateway.open(
-            self._plan.rollout_id, self._node, upstream=door.endpoint, replay=replay
-        )
-        self._spec = self._spec.with_door(Door.to(self._route.endpoint, port=door.port))
+    async def _open_route(self, replay: Sequence[ModelCall]) -> None:
+        """Open the gateway's route of this node to the model, if there are both."""
+        gateway, door = self._plan.planes.gateway, self._plan.spec.door(MODEL_DOOR)
+        if gateway is not None and door is not None:
+            self._route = await gateway.open(
+                self._plan.rollout_id, self._node, upstream=door.endpoint, replay=replay
+            )
 
     async def _upload_task_files(self) -> None:
         """Upload the task's files and run its setup commands."""

@@ -121,6 +121,10 @@ class FakeSandboxProvider:
         await self.faults.strike("ready")
         self.record("ready", self.name)
 
+    def add_capabilities(self, **more: object) -> None:
+        """Change what this fake claims, such as `doors="tunnel"`: no door leads anywhere."""
+        self._capabilities = self._capabilities.model_copy(update=more)
+
     async def capabilities(self) -> SandboxCapabilities:
         """Return what this fake was told that it can do."""
         return self._capabilities
