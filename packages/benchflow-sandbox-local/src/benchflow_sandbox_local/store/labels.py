@@ -25,7 +25,7 @@ class Label(BaseModel):
     id: str
     owner: HostOwner
     launcher: str | None = Field(pattern=r"^[0-9a-f]{32}$")
-    """The name of the launcher's lock; `None`: it was started without one."""
+    """The name of the launcher's lock; `None`: the sandbox does not have a launcher."""
     created_at: float
     labels: dict[str, str]
     groups: tuple[str, ...]

@@ -33,8 +33,8 @@ IMAGES = "live"
 def reap(directory: Path, policy: ReapPolicy) -> list[SandboxRecord]:
     """Remove the sandboxes of dead owners that match `policy`; return their records.
 
-    A sandbox whose owner lives, or may live, is never touched. The images of dead
-    owners have no label and are removed with any sandbox.
+    A sandbox whose owner lives, or may live, is never touched. The live images of dead owners do
+    not have labels, so they are removed whatever `policy` selects.
     """
     store = LabelStore(directory / "boxes")
     removed: list[SandboxRecord] = []
@@ -82,7 +82,7 @@ def _end(lock: Path) -> bool:
 
 
 def _holder(lock: Path) -> int | None:
-    """Return the process that holds a POSIX lock; 0 if this process cannot see the number."""
+    """Return the process that holds a POSIX lock; 0 if it is not visible here; `None` if free."""
     try:
         fd = os.open(lock, os.O_RDWR | os.O_NOFOLLOW | os.O_CLOEXEC)
     except FileNotFoundError:
@@ -92,7 +92,7 @@ def _holder(lock: Path) -> int | None:
     finally:
         os.close(fd)
     kind, _, _, _, pid = struct.unpack(_FLOCK, answer)
-    return None if kind == fcntl.F_UNLCK else int(pid)
+    return None if kind == fcntl.F_UNLCK else max(int(pid), 0)
 
 
 def sweep_groups(directory: Path) -> None:
