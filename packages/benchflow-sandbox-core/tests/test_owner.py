@@ -228,11 +228,22 @@ def test_files_of_dead_owners_are_removed_and_of_living_ones_are_not(runner, sta
     assert living.alive
 
 
-def test_a_directory_that_others_can_change_is_refused(state):
+def test_a_directory_that_others_can_change_is_refused(state, monkeypatch):
     (state / "owners").mkdir(mode=0o777)
     (state / "owners").chmod(0o777)
+    monkeypatch.setattr(owner, "_lock_directories", lambda: (state / "owners", state / "owners"))
     with pytest.raises(HostError, match="owners"):
         current_owner()
+
+
+def test_an_owner_without_a_state_directory_has_a_lock_elsewhere(state, monkeypatch):
+    (state / "file").touch()
+    places = state / "file" / "owners", state / "elsewhere"
+    monkeypatch.setattr(owner, "_lock_directories", lambda: places)
+    found = current_owner()
+    assert found.alive
+    assert changed(found, id="0" * 32).alive is False
+    assert (state / "elsewhere" / found.id).exists()
 
 
 def test_a_record_cannot_name_a_file_elsewhere():

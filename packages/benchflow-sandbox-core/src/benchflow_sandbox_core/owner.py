@@ -1,24 +1,25 @@
 """The owner of sandboxes on this machine: a runner process that holds a lock while it lives.
 
-Each runner process has a random id and an exclusive `flock` on a file of that name, in one
-directory per user. The kernel releases the lock when the process ends, however it ends. The lock
-is visible in every container and pid namespace that shares the directory.
+Each runner process has a random id, and an exclusive `flock` on a file with the id as its name, in
+one directory per user. The kernel releases the lock when the process ends, however it ends. The
+lock is visible in every container and pid namespace that shares the directory.
 
-A program that the runner starts does not inherit the lock. A forked child of Python does not
-keep it either, and becomes an owner of its own. Only a child that foreign code forks without `exec`
-keeps the lock, so its parent counts as alive until the child ends.
+A program that the runner starts does not inherit the lock. A forked child of Python does not keep
+the lock either, and becomes an owner of its own. If foreign code forks a child without `exec`, the
+child keeps the lock, so its parent counts as alive until the child ends.
 
-On another machine a lock proves nothing. If the machines share the directory, the owner's file
-shows a heartbeat there: its time of modification.
+On another machine, a lock proves nothing. If the machines share the directory, the time of
+modification of the file is the owner's heartbeat there.
 
-Whoever can change the labels of an engine can name any owner in them, so a label is as trustworthy
-as its engine. A false owner concerns only the resource that has the label.
+Anyone who can change the labels of an engine can name any owner in them, so a label is as
+trustworthy as its engine. A false owner concerns only the resource that has the label.
 """
 
 import fcntl
 import os
 import re
 import secrets
+import stat
 import threading
 import time
 from contextlib import suppress
@@ -36,7 +37,7 @@ class HostOwner(Owner):
     """A runner process on this machine, or on another one that shares an engine or a store."""
 
     machine: str
-    """The machine's id; empty where it has none."""
+    """The machine's id; empty if the machine does not have one."""
     boot: str
     directory: str
     """The device and the inode of the directory of locks. They are valid during one boot."""
@@ -44,19 +45,20 @@ class HostOwner(Owner):
     @property
     def alive(self) -> bool | None:
         """Whether the process runs; `None` if neither a lock nor a heartbeat shows it."""
-        locks, boot = _lock_directory(), _boot()
-        if self.boot == boot and self.directory == _inode(locks):
-            return _is_locked(locks / self.id)
+        boot = _boot()
         if self.boot != boot and self.machine and self.machine == _machine():
             return False  # an earlier boot of this machine
-        return False if self._has_expired(locks) else None
+        for locks in _lock_directories():
+            if self.boot == boot and self.directory == _inode(locks):
+                return _is_locked(locks / self.id)
+        return False if self._has_expired() else None
 
-    def _has_expired(self, locks: Path) -> bool:
-        try:
-            renewed_at = (locks / self.id).stat().st_mtime
-            return Owner(id=self.id, renewed_at=renewed_at).is_expired(_file_system_time(locks))
-        except OSError:  # the machines do not share the directory
-            return self.is_expired(time.time())
+    def _has_expired(self) -> bool:
+        for locks in _lock_directories():
+            with suppress(OSError):  # the machines do not share this directory
+                renewed_at = (locks / self.id).stat().st_mtime
+                return Owner(id=self.id, renewed_at=renewed_at).is_expired(_file_system_time(locks))
+        return self.is_expired(time.time())
 
 
 class _HeldLock:
@@ -64,8 +66,8 @@ class _HeldLock:
 
     def __init__(self, directory: Path) -> None:
         directory.mkdir(mode=0o700, parents=True, exist_ok=True)
-        info = directory.stat()
-        if info.st_uid != os.geteuid() or info.st_mode & 0o077:
+        info = directory.lstat()
+        if not stat.S_ISDIR(info.st_mode) or info.st_uid != os.geteuid() or info.st_mode & 0o077:
             raise PermissionError(f"{str(directory)!r} is not accessible to this user alone")
         _sweep(directory)
         self.owner = HostOwner(machine=_machine(), boot=_boot(), directory=_inode(directory))
@@ -103,20 +105,27 @@ def current_owner() -> HostOwner:
     """Return this process as an owner. The first call takes its lock.
 
     Raises:
-        SandboxError: The lock cannot be taken, or other users can change its directory.
+        HostError: The lock cannot be taken, or other users can change its directory.
     """
-    directory = _lock_directory()
-    try:
-        with _mutex:
-            if directory not in _held:
-                _held[directory] = _HeldLock(directory)
-            return _held[directory].owner
-    except OSError as error:
-        raise host_error(f"lock a file in {str(directory)!r}", error) from error
+    first, second = _lock_directories()
+    with _mutex:
+        try:
+            return _lock_in(first).owner
+        except OSError as error:
+            with suppress(OSError):
+                return _lock_in(second).owner
+            raise host_error(f"lock a file in {str(first)!r}", error) from error
 
 
-def _lock_directory() -> Path:
-    return state_directory() / "owners"
+def _lock_in(directory: Path) -> _HeldLock:
+    if directory not in _held:
+        _held[directory] = _HeldLock(directory)
+    return _held[directory]
+
+
+def _lock_directories() -> tuple[Path, Path]:
+    """Return the directory of locks, and the one of users who cannot write a state directory."""
+    return state_directory() / "owners", Path(f"/tmp/benchflow-owners-{os.geteuid()}")  # noqa: S108
 
 
 def _is_locked(path: Path) -> bool:
@@ -157,8 +166,8 @@ def _file_system_time(directory: Path) -> float:
 def _inode(directory: Path) -> str:
     try:
         info = directory.stat()
-    except FileNotFoundError:
-        return ""
+    except OSError:
+        return ""  # no owner has this
     return f"{info.st_dev}:{info.st_ino}"
 
 
