@@ -217,8 +217,8 @@ BROKEN = [
         "a_live_snapshot_is_of_the_instant_that_is_read",
     ),
     (FakeSandboxProvider(sandbox_type=EndsWithTheParent), "the_parent_keeps_its_processes"),
-    (broken_images(with_other_ids)(), "attach_gives_a_process_of_the_childs_own"),
-    (broken_images(the_image_itself)(), "attach_gives_a_process_of_the_childs_own"),
+    (broken_images(with_other_ids)(), "attach_gives_the_childs_own_process"),
+    (broken_images(the_image_itself)(), "attach_gives_the_childs_own_process"),
     (broken_images(without_unread_output)(), "unread_output_comes_first_in_every_child"),
     (
         FakeSandboxProvider(sandbox_type=AttachesTwice),
@@ -237,9 +237,9 @@ BROKEN = [
     (ForksOnce(), "a_live_child_can_be_forked_in_turn"),
     (KeepsDiscarded(), "a_discarded_live_snapshot_spares_its_children"),
     (SavesAReference(), "a_saved_snapshot_outlives_the_snapshot"),
-    (SavesFilesOnly(), "a_saved_live_snapshot_goes_on"),
+    (SavesFilesOnly(), "a_saved_live_snapshot_continues"),
     (LoadsAnything(), "a_changed_saved_snapshot_is_refused"),
-    (LoadsAnything(), "what_was_never_saved_is_not_loaded"),
+    (LoadsAnything(), "a_missing_saved_snapshot_is_not_loaded"),
     (SavesAnything(), "an_unknown_snapshot_is_not_saved"),
 ]
 
@@ -331,11 +331,11 @@ TALK = [[Say("hello")], [Say("again")]]
 ASKING = [[Pose(ask_with_options("Which?", "a", "b")), Say("thanks")]]
 BROKEN_SESSIONS = [
     (ForgetsSteps, TALK, "a_session_is_carried_at_a_turn_boundary"),
-    (CarriesObjects, TALK, "a_carry_is_json"),
+    (CarriesObjects, TALK, "a_session_state_is_json"),
     (ForgetsTheAsk, ASKING, "a_pending_ask_is_carried_into_each_child"),
     (AnswersForEverybody, ASKING, "a_pending_ask_is_carried_into_each_child"),
     (ProceedsAgain, ASKING, "a_carried_ask_is_answered_once"),
-    (ProceedsAgain, TALK, "proceed_without_a_carried_ask_is_refused"),
+    (ProceedsAgain, TALK, "answer_without_a_restored_ask_is_refused"),
     (CarriesAtAnyTime, [[Hang()]], "a_busy_session_is_not_carried"),
     (GivesUpForGood, [[Hang()]], "a_busy_session_is_not_carried"),
 ]
@@ -351,7 +351,7 @@ def test_a_broken_carry_fails_the_check_of_its_promise(kind, turns, name):
 
 def test_an_agent_that_attaches_to_anything_fails():
     subject = AgentSubject(AttachesAnything(TALK), FakeSandboxProvider())
-    only = ["attach_refuses_a_foreign_carry"]
+    only = ["attach_refuses_the_state_of_another_agent"]
     (result,) = asyncio.run(check_agent(subject, only=only))
     assert result.status == "failed"
 

@@ -89,7 +89,7 @@ class AcceptsEverySwitch(FakeSandboxProvider):
 
 
 BROKEN_PROVIDERS = [
-    (ReadyOnlyOnce, "who_makes_sandboxes_is_ready"),
+    (ReadyOnlyOnce, "the_provider_is_ready"),
     (SharedImages, "siblings_and_parent_are_isolated"),
     (SharedImages, "many_children_start_at_once"),
     (UnsealedImages, "a_snapshot_is_sealed"),
@@ -98,7 +98,7 @@ BROKEN_PROVIDERS = [
     (IgnoresTheScope, "a_scope_lists_only_its_own"),
     (ReapsTheLiving, "reap_leaves_live_sandboxes_alone"),
     (LeavesSandboxes, "closing_the_provider_leaves_no_sandbox"),
-    (AcceptsEverySwitch, "a_switch_that_cannot_be_is_refused_at_once"),
+    (AcceptsEverySwitch, "an_unsupported_switch_is_refused_at_once"),
     (AcceptsEveryNetwork, "an_unsupported_network_is_refused"),
 ]
 
@@ -113,7 +113,7 @@ def test_a_provider_that_cannot_create_fails_every_check_and_hides_none():
     results = asyncio.run(check_sandbox(provider))
     assert len(results) == len(sandbox_checks())
     passed = {result.name for result in results if result.status == "passed"}
-    assert passed == {"the_live_engine_is_named", "what_was_never_saved_is_not_loaded"}
+    assert passed == {"the_live_engine_is_named", "a_missing_saved_snapshot_is_not_loaded"}
     assert all("no room" in result.reason for result in results if result.status == "failed")
     denied = ("capabilities: ", "every ")
     skipped = [result.reason for result in results if result.status == "skipped"]

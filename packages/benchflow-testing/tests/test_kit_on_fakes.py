@@ -75,10 +75,10 @@ HONEST_SKIPS = {
     "two_doors_lead_to_two_upstreams",
     "attach_without_live_snapshots_is_refused",
     "an_unsupported_level_is_refused",
-    "no_network_means_no_route",
+    "network_none_has_no_route",
     "allowed_hosts_change_with_the_network",
     "a_switch_cuts_what_it_forbids",
-    "a_route_is_there_while_it_may_be",
+    "a_route_exists_only_while_it_is_allowed",
     "an_exposed_port_reaches_the_server_inside",
     "the_process_cap_holds",
     "the_memory_cap_holds",
@@ -170,7 +170,7 @@ def test_without_live_forks_exactly_their_checks_are_skipped_and_say_so():
         "attach_without_live_snapshots_is_refused",
         "a_saved_snapshot_outlives_the_snapshot",
         "a_changed_saved_snapshot_is_refused",
-        "what_was_never_saved_is_not_loaded",
+        "a_missing_saved_snapshot_is_not_loaded",
         "an_unknown_snapshot_is_not_saved",
     }
     reasons = {result.reason for result in boxes if result.status != "passed"}

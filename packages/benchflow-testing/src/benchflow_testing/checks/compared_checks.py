@@ -24,16 +24,19 @@ from .saved_checks import save
 
 
 @promise()
-async def what_came_before_the_mark_is_no_change(subject: SandboxSubject) -> None:
-    """Files made, changed and removed before it are not named, whatever follows elsewhere."""
+async def changes_before_the_baseline_are_not_reported(subject: SandboxSubject) -> None:
+    """Files created, changed or removed before the baseline are not in the result."""
     async with subject.box() as box:
         compared = await _marked(subject, box, "mkdir d; echo 1 > d/f; echo 1 > g; rm g")
         expect_equal(await compared.changed_files(), FileChanges(), "what changed since the mark")
 
 
 @promise()
-async def what_came_after_the_mark_is_named(subject: SandboxSubject) -> None:
-    """Each path once: made, written over or removed; what was made and removed is not there."""
+async def changes_after_the_baseline_are_reported(subject: SandboxSubject) -> None:
+    """Each created, changed or removed path is in the result once.
+
+    A file that was created and then removed is not in the result.
+    """
     async with subject.box() as box:
         compared = await _marked(subject, box, "mkdir d; echo 1 > f; echo 1 > d/gone; echo 1 > h")
         await subject.output(box, "echo 2 > f; rm d/gone; echo 1 > d/new; echo 1 > no; rm no")
@@ -42,8 +45,8 @@ async def what_came_after_the_mark_is_named(subject: SandboxSubject) -> None:
 
 
 @promise()
-async def where_links_lead_is_told(subject: SandboxSubject) -> None:
-    """Of those made since the mark, and of none that was there before."""
+async def changed_links_have_their_targets(subject: SandboxSubject) -> None:
+    """Links since the baseline are in the result, with their targets. Older ones are not."""
     async with subject.box() as box:
         compared = await _marked(subject, box, "ln -s /tests old")
         await subject.output(box, "ln -s ../tests/x new")
@@ -53,8 +56,11 @@ async def where_links_lead_is_told(subject: SandboxSubject) -> None:
 
 
 @promise(lacks_snapshots)
-async def a_child_compares_with_the_first_ones_mark(subject: SandboxSubject) -> None:
-    """What its parent changed is named too, unless the child undid it; it takes no mark."""
+async def a_child_compares_with_the_first_baseline(subject: SandboxSubject) -> None:
+    """Changes of the parent are in the child's result, unless the child reverted them.
+
+    A child cannot set a baseline.
+    """
     async with subject.box() as box:
         await _marked(subject, box, "mkdir d; echo 1 > f; echo 1 > d/gone")
         await subject.output(box, "echo 2 > f; echo 1 > d/later")
@@ -70,8 +76,8 @@ async def a_child_compares_with_the_first_ones_mark(subject: SandboxSubject) -> 
 
 
 @promise(lacks_snapshots)
-async def a_saved_snapshot_keeps_the_mark(subject: SandboxSubject) -> None:
-    """What is made from it once it is loaded compares with the mark of the first one."""
+async def a_saved_snapshot_keeps_the_baseline(subject: SandboxSubject) -> None:
+    """A sandbox from the loaded snapshot compares with the baseline of the first sandbox."""
     async with subject.box() as box:
         await _marked(subject, box, "mkdir d; echo 1 > f; echo 1 > d/gone; echo 1 > d/odd%41")
         await subject.output(box, "echo 2 > f; rm d/gone")
@@ -88,8 +94,8 @@ async def a_saved_snapshot_keeps_the_mark(subject: SandboxSubject) -> None:
 
 
 @promise()
-async def what_is_ours_is_no_change(subject: SandboxSubject) -> None:
-    """Nor is it one in what is made of it; what had changed before stays changed."""
+async def ignored_changes_are_not_reported(subject: SandboxSubject) -> None:
+    """Ignored changes are not reported in children either. Earlier changes are."""
     async with subject.box() as box:
         compared = await _marked(subject, box, "echo 1 > f; echo 1 > g")
         await subject.output(box, "echo 2 > f")
@@ -102,8 +108,8 @@ async def what_is_ours_is_no_change(subject: SandboxSubject) -> None:
 
 
 @promise()
-async def nothing_is_ours_beside_a_process_of_another(subject: SandboxSubject) -> None:
-    """It could write at the same time, and nobody could tell."""
+async def changes_are_reported_beside_another_process(subject: SandboxSubject) -> None:
+    """Nothing is ignored while another process runs: its changes could not be told apart."""
     async with subject.box() as box:
         compared = await _marked(subject, box, "echo 1 > f")
         other = await box.spawn(["cat"])
@@ -128,8 +134,8 @@ async def _ours(compared: TracksFileChanges) -> AsyncGenerator[None, None]:
 
 
 @promise()
-async def a_sandbox_without_a_mark_says_so(subject: SandboxSubject) -> None:
-    """Nothing is compared with a guess."""
+async def comparing_without_a_baseline_is_an_error(subject: SandboxSubject) -> None:
+    """`changed_files` and `ignore_changes` raise an error before `set_baseline`."""
     async with subject.box() as box:
         call = _compared(box).changed_files()
         await expect_error(SandboxUnsupportedError, call, "comparing without a mark")
@@ -161,12 +167,12 @@ async def _marked(subject: SandboxSubject, box: Sandbox, first: str) -> TracksFi
 
 
 COMPARED_CHECKS: tuple[SandboxCheck, ...] = (
-    what_came_before_the_mark_is_no_change,
-    what_came_after_the_mark_is_named,
-    where_links_lead_is_told,
-    a_child_compares_with_the_first_ones_mark,
-    a_saved_snapshot_keeps_the_mark,
-    what_is_ours_is_no_change,
-    nothing_is_ours_beside_a_process_of_another,
-    a_sandbox_without_a_mark_says_so,
+    changes_before_the_baseline_are_not_reported,
+    changes_after_the_baseline_are_reported,
+    changed_links_have_their_targets,
+    a_child_compares_with_the_first_baseline,
+    a_saved_snapshot_keeps_the_baseline,
+    ignored_changes_are_not_reported,
+    changes_are_reported_beside_another_process,
+    comparing_without_a_baseline_is_an_error,
 )

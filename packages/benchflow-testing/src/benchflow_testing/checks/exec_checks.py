@@ -54,7 +54,7 @@ async def exec_keeps_stdout_and_stderr_apart(subject: SandboxSubject) -> None:
 
 
 @promise()
-async def exec_replaces_what_is_not_utf8(subject: SandboxSubject) -> None:
+async def exec_replaces_bytes_that_are_not_utf8(subject: SandboxSubject) -> None:
     """Output is decoded as UTF-8 with replacement; it never breaks the call."""
     async with subject.box() as box:
         await subject.put(box, "bytes", b"\xff\xfe ok \xc3\xa9")
@@ -64,7 +64,7 @@ async def exec_replaces_what_is_not_utf8(subject: SandboxSubject) -> None:
 
 @promise()
 async def exec_feeds_stdin_and_then_its_end(subject: SandboxSubject) -> None:
-    """The command reads `stdin`, then the end; by default it is empty."""
+    """The command reads `stdin`, then end of file. The default is an empty `stdin`."""
     async with subject.box() as box:
         data = b"line 1\nline 2"
         expect_equal((await box.exec(["cat"], stdin=data)).stdout, data.decode(), "stdout")
@@ -90,8 +90,8 @@ async def exec_runs_a_string_in_a_shell(subject: SandboxSubject) -> None:
 
 
 @promise()
-async def exec_sets_the_environment_it_was_given(subject: SandboxSubject) -> None:
-    """The spec's variables reach every process; those of the call are added on top."""
+async def exec_sets_the_given_environment(subject: SandboxSubject) -> None:
+    """Every process has the spec's variables. Variables of the call are added to these."""
     spec = subject.specified(env={"FROM_SPEC": "spec value", "BOTH": "spec"})
     async with subject.box(spec=spec) as box:
         text = 'echo "$FROM_SPEC|$BOTH|$FROM_CALL"'
@@ -112,7 +112,7 @@ async def the_runners_environment_stays_outside(subject: SandboxSubject) -> None
 
 @promise()
 async def exec_starts_in_the_working_directory(subject: SandboxSubject) -> None:
-    """The default is the spec's `workdir`, made when missing; `cwd` overrides it."""
+    """The default is the spec's `workdir`, which is created if missing. `cwd` overrides it."""
     async with subject.box() as box:
         await subject.put(box, "here", b"top")
         await subject.put(box, "deep/er/here", b"below")
@@ -124,15 +124,15 @@ async def exec_starts_in_the_working_directory(subject: SandboxSubject) -> None:
 
 @promise()
 async def exec_refuses_a_missing_directory(subject: SandboxSubject) -> None:
-    """A command whose `cwd` does not exist is an error and does not run elsewhere."""
+    """A command whose `cwd` does not exist raises an error and does not run elsewhere."""
     async with subject.box() as box:
         call = box.exec("echo ran", cwd=subject.inside("not/there"))
         await expect_error(SandboxError, call, "exec in a missing directory")
 
 
 @promise(lacks_users)
-async def exec_runs_as_the_user_it_was_told(subject: SandboxSubject) -> None:
-    """`None` is the spec's user; `root` is root."""
+async def exec_runs_as_the_given_user(subject: SandboxSubject) -> None:
+    """`user=None` is the spec's user; `root` is root."""
     async with subject.box() as box:
         default = await subject.output(box, "id -un")
         expect_equal(default.strip(), subject.spec.user, "the default user")
@@ -142,7 +142,7 @@ async def exec_runs_as_the_user_it_was_told(subject: SandboxSubject) -> None:
 
 @promise(lacks_users)
 async def exec_refuses_an_unknown_user(subject: SandboxSubject) -> None:
-    """A user that does not exist is an error and the command does not run as another."""
+    """A command of an unknown user raises an error and does not run as another user."""
     async with subject.box() as box:
         call = box.exec("echo ran", user="no-such-user-here")
         await expect_error(SandboxError, call, "exec as an unknown user")
@@ -150,7 +150,7 @@ async def exec_refuses_an_unknown_user(subject: SandboxSubject) -> None:
 
 @promise()
 async def a_missing_program_is_never_a_success(subject: SandboxSubject) -> None:
-    """It raises SandboxError, or ends with 127 as a shell says it."""
+    """A missing program raises SandboxError, or exits with 127 as in a shell."""
     async with subject.box() as box:
         try:
             result = await box.exec(["no-such-program-here"])
@@ -171,7 +171,7 @@ async def a_timeout_kills_the_whole_group(subject: SandboxSubject) -> None:
 
 @promise()
 async def cancellation_kills_the_whole_group(subject: SandboxSubject) -> None:
-    """When a cancelled `exec` returns, nothing that it started runs any more."""
+    """When a cancelled `exec` returns, none of its processes runs."""
     async with subject.box() as box:
         async with asyncio.TaskGroup() as group:
             call = group.create_task(_run(box, _BACKGROUND_TICKER))
@@ -187,7 +187,7 @@ async def _run(box: Sandbox, cmd: str) -> None:
 
 @promise(_lacks_output_cap)
 async def exec_caps_output_and_counts_the_rest(subject: SandboxSubject) -> None:
-    """Each stream keeps `limits.output_bytes`; what is beyond is counted exactly."""
+    """Each stream keeps `limits.output_bytes` bytes. The bytes beyond are counted exactly."""
     spec = subject.specified(limits={"output_bytes": 1000})
     async with subject.box(spec=spec) as box:
         await subject.put(box, "big", b"y" * 250_000)
@@ -231,7 +231,7 @@ async def concurrent_execs_do_not_mix(subject: SandboxSubject) -> None:
 
 @promise()
 async def a_background_process_does_not_hold_up_exec(subject: SandboxSubject) -> None:
-    """`exec` returns when its command ends, though a daemon still holds its pipes."""
+    """`exec` returns when its command ends, even if a daemon still has its pipes open."""
     async with subject.box() as box:
         result = await box.exec(f"({TICKER}) & echo started", timeout=10)
         expect_equal(result.stdout, "started\n", "stdout")
@@ -252,15 +252,15 @@ EXEC_CHECKS: tuple[SandboxCheck, ...] = (
     exec_reports_the_exit_code,
     exec_reports_a_signal_as_128_plus_n,
     exec_keeps_stdout_and_stderr_apart,
-    exec_replaces_what_is_not_utf8,
+    exec_replaces_bytes_that_are_not_utf8,
     exec_feeds_stdin_and_then_its_end,
     exec_passes_an_argument_vector_as_it_is,
     exec_runs_a_string_in_a_shell,
-    exec_sets_the_environment_it_was_given,
+    exec_sets_the_given_environment,
     the_runners_environment_stays_outside,
     exec_starts_in_the_working_directory,
     exec_refuses_a_missing_directory,
-    exec_runs_as_the_user_it_was_told,
+    exec_runs_as_the_given_user,
     exec_refuses_an_unknown_user,
     a_missing_program_is_never_a_success,
     a_timeout_kills_the_whole_group,

@@ -23,7 +23,7 @@ def _lacks_either(subject: SandboxSubject) -> str | None:
 
 @promise(lacks_freeze)
 async def freeze_holds_every_process_still(subject: SandboxSubject) -> None:
-    """No process runs while it is held, and all go on afterwards."""
+    """No process runs inside the block, and all processes continue after it."""
     async with subject.box() as box:
         await subject.tick(box, f"({TICKER}) & {TICKER}")
         async with box.freeze():
@@ -33,7 +33,7 @@ async def freeze_holds_every_process_still(subject: SandboxSubject) -> None:
 
 @promise(lacks_kernel_freeze)
 async def a_kernel_freeze_holds_the_background_of_root(subject: SandboxSubject) -> None:
-    """A process of root that a finished `exec` left behind does not run either."""
+    """A background process of root from an earlier `exec` does not run either."""
     user = "root" if subject.capabilities.users else None
     async with subject.box() as box:
         await box.exec(f"({TICKER}) </dev/null >/dev/null 2>&1 &", user=user)
@@ -45,7 +45,7 @@ async def a_kernel_freeze_holds_the_background_of_root(subject: SandboxSubject) 
 
 @promise(lacks_freeze)
 async def freeze_is_reentrant(subject: SandboxSubject) -> None:
-    """Only the outermost exit thaws; it can be frozen again later."""
+    """Only the end of the outermost block thaws the sandbox. It can be frozen again later."""
     async with subject.box() as box:
         await subject.tick(box)
         for _ in range(2):
@@ -58,7 +58,7 @@ async def freeze_is_reentrant(subject: SandboxSubject) -> None:
 
 @promise(lacks_freeze)
 async def freeze_thaws_on_error(subject: SandboxSubject) -> None:
-    """An exception inside the block passes through, and the sandbox runs again."""
+    """An exception inside the block is raised to the caller, and the sandbox runs again."""
     async with subject.box() as box:
         await subject.tick(box)
         swallowed = False
@@ -81,7 +81,7 @@ async def download_works_in_a_frozen_sandbox(subject: SandboxSubject) -> None:
 
 @promise(lacks_freeze)
 async def exec_by_the_holder_of_a_freeze_is_refused(subject: SandboxSubject) -> None:
-    """It raises SandboxFrozenError at once, since it would wait for itself for ever."""
+    """`exec` inside the block raises SandboxFrozenError at once, instead of waiting forever."""
     async with subject.box() as box:
         async with box.freeze():
             call = box.exec("echo never", timeout=2)
@@ -91,7 +91,7 @@ async def exec_by_the_holder_of_a_freeze_is_refused(subject: SandboxSubject) -> 
 
 @promise(_lacks_either)
 async def snapshot_works_in_a_frozen_sandbox(subject: SandboxSubject) -> None:
-    """A snapshot under a freeze holds that instant; the sandbox stays frozen."""
+    """A snapshot inside the block has the state of that moment. The sandbox stays frozen."""
     async with subject.box() as box:
         await subject.tick(box)
         async with box.freeze():
@@ -106,7 +106,7 @@ async def snapshot_works_in_a_frozen_sandbox(subject: SandboxSubject) -> None:
 
 @promise(_lacks_either)
 async def a_snapshot_is_of_the_instant_that_is_read(subject: SandboxSubject) -> None:
-    """Nothing runs while `while_frozen` reads, and a child has what it read."""
+    """No process runs while `while_frozen` reads, and a child has exactly what it read."""
     seen: list[int] = []
 
     async def read() -> None:
@@ -123,8 +123,8 @@ async def a_snapshot_is_of_the_instant_that_is_read(subject: SandboxSubject) -> 
 
 
 @promise(_lacks_either)
-async def an_error_of_who_reads_a_snapshot_passes_through(subject: SandboxSubject) -> None:
-    """The error is the reader's own, and the sandbox runs and can be snapshot again."""
+async def an_error_in_while_frozen_passes_through(subject: SandboxSubject) -> None:
+    """The error of `while_frozen` is raised. The sandbox runs, and can be snapshot again."""
 
     async def read() -> None:
         raise KeyError("of the check")
@@ -140,7 +140,7 @@ async def an_error_of_who_reads_a_snapshot_passes_through(subject: SandboxSubjec
 
 @promise(lacks_kill_all)
 async def kill_all_ends_every_process_and_leaves_the_files(subject: SandboxSubject) -> None:
-    """No process of the task runs afterwards, in whatever session; the sandbox stays usable."""
+    """No process of the task runs afterwards, in any session. The sandbox stays usable."""
     async with subject.box() as box:
         expect(isinstance(box, SupportsKillAll), "capabilities claim kill_all")
         assert isinstance(box, SupportsKillAll)
@@ -167,5 +167,5 @@ FREEZE_CHECKS: tuple[SandboxCheck, ...] = (
     kill_all_ends_every_process_and_leaves_the_files,
     snapshot_works_in_a_frozen_sandbox,
     a_snapshot_is_of_the_instant_that_is_read,
-    an_error_of_who_reads_a_snapshot_passes_through,
+    an_error_in_while_frozen_passes_through,
 )

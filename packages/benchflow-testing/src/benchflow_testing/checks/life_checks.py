@@ -75,8 +75,8 @@ async def _records(subject: SandboxSubject, key: str) -> list[SandboxRecord]:
 
 
 @promise()
-async def who_makes_sandboxes_is_ready(subject: SandboxSubject) -> None:
-    """`ready()` finds nothing in the way where `create` works, and may be repeated."""
+async def the_provider_is_ready(subject: SandboxSubject) -> None:
+    """`ready()` finds no obstacle where `create` works. It may be called again."""
     await _still_works(subject)
     await subject.provider.ready()
     await subject.provider.ready()
@@ -85,7 +85,7 @@ async def who_makes_sandboxes_is_ready(subject: SandboxSubject) -> None:
 
 @promise()
 async def sandboxes_have_ids_and_specs_of_their_own(subject: SandboxSubject) -> None:
-    """No two ids are equal, and `spec` is what was asked for."""
+    """Each sandbox has an id of its own, and `spec` is the requested one."""
     spec = subject.specified(env={"A": "1"})
     async with subject.box(spec=spec) as first, subject.box() as second:
         expect(first.id != second.id, "two sandboxes have one id")
@@ -146,7 +146,7 @@ async def teardown_may_be_repeated(subject: SandboxSubject) -> None:
 
 @promise()
 async def teardown_ends_what_is_running(subject: SandboxSubject) -> None:
-    """A process ends and an `exec` in flight returns or raises, instead of hanging."""
+    """A running process ends. An `exec` in flight returns or raises; it does not hang."""
 
     async def run() -> None:
         try:
@@ -185,7 +185,7 @@ async def reap_leaves_live_sandboxes_alone(subject: SandboxSubject) -> None:
 
 @promise()
 async def overdue_sandboxes_are_reaped_when_asked_for(subject: SandboxSubject) -> None:
-    """With `overdue` one that is past its deadline goes, and none that is not."""
+    """With `overdue`, sandboxes past their deadline are removed, and no others."""
     key = uuid4().hex
     soon = math.ceil(time.time()) + 3600
     policy = ReapPolicy(scope=key, overdue=True)
@@ -205,7 +205,7 @@ async def overdue_sandboxes_are_reaped_when_asked_for(subject: SandboxSubject) -
 
 @promise(_has_all_modes)
 async def an_unsupported_network_is_refused(subject: SandboxSubject) -> None:
-    """A mode that `capabilities` does not list raises; nothing weaker is given."""
+    """A network mode that `capabilities` does not list is refused; no weaker mode is used."""
     for mode in _MODES:
         if mode not in subject.capabilities.network_modes:
             call = subject.provider.create(subject.specified(network=mode))
@@ -213,8 +213,8 @@ async def an_unsupported_network_is_refused(subject: SandboxSubject) -> None:
 
 
 @promise(_lacks_no_network)
-async def no_network_means_no_route(subject: SandboxSubject) -> None:
-    """With `network="none"` no route leads anywhere but to loopback."""
+async def network_none_has_no_route(subject: SandboxSubject) -> None:
+    """With `network="none"`, the only route leads to loopback."""
     async with subject.box(spec=subject.specified(network="none")) as box:
         table = await box.exec("cat /proc/net/route")
         if not table.ok:
@@ -224,7 +224,7 @@ async def no_network_means_no_route(subject: SandboxSubject) -> None:
 
 @promise(lacks_spawn)
 async def an_exposed_port_reaches_the_server_inside(subject: SandboxSubject) -> None:
-    """The endpoint answers on the host's loopback for as long as the sandbox lives."""
+    """The endpoint answers on the host's loopback while the sandbox lives."""
     port = free_port()
     try:
         async with subject.box(spec=subject.specified(ports=(port,))) as box:
@@ -264,7 +264,7 @@ async def _ask(endpoint: Endpoint) -> bytes:
 
 @promise(_lacks_pids_limit)
 async def the_process_cap_holds(subject: SandboxSubject) -> None:
-    """More processes than `limits.pids` cannot be started; the sandbox lives on."""
+    """More processes than `limits.pids` cannot be started. The sandbox stays usable."""
     spec = subject.specified(limits={"pids": 32})
     text = (
         "n=x; while [ $n != xxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxx ]; do sleep 60 & n=x$n; done"
@@ -292,7 +292,7 @@ async def the_memory_cap_holds(subject: SandboxSubject) -> None:
 
 @promise(_lacks_disk_limit)
 async def the_disk_cap_holds(subject: SandboxSubject) -> None:
-    """Writing more than `limits.disk_mb` fails inside, and the sandbox lives on."""
+    """Writing more than `limits.disk_mb` fails inside. The sandbox stays usable."""
     spec = subject.specified(limits={"disk_mb": 32})
     async with subject.box(spec=spec) as box:
         written = await box.exec(["dd", "if=/dev/zero", "of=big", "bs=1048576", "count=96"])
@@ -307,7 +307,7 @@ async def _still_works(subject: SandboxSubject) -> None:
 
 @promise()
 async def closing_the_provider_leaves_no_sandbox(subject: SandboxSubject) -> None:
-    """`aclose` tears down what is left, and may be repeated. Runs last: it closes yours."""
+    """`aclose` tears down all sandboxes and may be repeated. It runs last: it closes yours."""
     key = uuid4().hex
     boxes = [
         await subject.provider.create(subject.spec, identity=RolloutIdentity(scope=key))
@@ -329,7 +329,7 @@ async def closing_the_provider_leaves_no_sandbox(subject: SandboxSubject) -> Non
 
 
 LIFE_CHECKS: tuple[SandboxCheck, ...] = (
-    who_makes_sandboxes_is_ready,
+    the_provider_is_ready,
     sandboxes_have_ids_and_specs_of_their_own,
     the_identity_shows_in_the_records,
     a_scope_lists_only_its_own,
@@ -338,7 +338,7 @@ LIFE_CHECKS: tuple[SandboxCheck, ...] = (
     reap_leaves_live_sandboxes_alone,
     overdue_sandboxes_are_reaped_when_asked_for,
     an_unsupported_network_is_refused,
-    no_network_means_no_route,
+    network_none_has_no_route,
     an_exposed_port_reaches_the_server_inside,
     the_process_cap_holds,
     the_memory_cap_holds,

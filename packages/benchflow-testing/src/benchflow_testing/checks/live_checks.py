@@ -37,7 +37,7 @@ def _has_live_snapshots(subject: SandboxSubject) -> str | None:
 
 @promise()
 async def the_live_engine_is_named(subject: SandboxSubject) -> None:
-    """`live_engine` is set with the level `live` and only then."""
+    """`live_engine` is set exactly if the level `live` is supported."""
     capabilities = subject.capabilities
     live = "live" in capabilities.snapshot_levels
     expect_equal(capabilities.live_engine is not None, live, "whether an engine is named")
@@ -45,7 +45,7 @@ async def the_live_engine_is_named(subject: SandboxSubject) -> None:
 
 @promise(lacks_live_snapshots)
 async def a_live_snapshot_carries_the_processes(subject: SandboxSubject) -> None:
-    """The child's copy of a process goes on from where it was, the parent's too."""
+    """A process continues in the child from its state in the snapshot, and so in the parent."""
     async with subject.box() as box:
         await box.exec(f"({TICKER}) </dev/null >/dev/null 2>&1 & echo started")
         before = await subject.moves_on(box)
@@ -59,7 +59,7 @@ async def a_live_snapshot_carries_the_processes(subject: SandboxSubject) -> None
 
 @promise(lacks_live_snapshots)
 async def a_live_child_has_the_memory_of_its_parent(subject: SandboxSubject) -> None:
-    """What a process holds in memory alone is there in the child, not its start again."""
+    """State that only a process's memory has is in the child; the process is not restarted."""
     async with subject.box() as box:
         await box.exec(f"({_MEMORY}) </dev/null >/dev/null 2>&1 & echo started")
         await _grows(subject, box, 3)
@@ -70,7 +70,7 @@ async def a_live_child_has_the_memory_of_its_parent(subject: SandboxSubject) -> 
 
 @promise(_lacks_either)
 async def a_live_snapshot_holds_the_instant_of_the_freeze(subject: SandboxSubject) -> None:
-    """Taken under a freeze, its files and its memory are those of the freeze."""
+    """A snapshot inside a freeze has the files and memory of the freeze."""
     async with subject.box() as box:
         await box.exec(f"({_MEMORY}) </dev/null >/dev/null 2>&1 & echo started")
         await _grows(subject, box, 3)
@@ -92,7 +92,7 @@ async def a_live_snapshot_holds_the_instant_of_the_freeze(subject: SandboxSubjec
 
 @promise(_lacks_either)
 async def a_live_snapshot_is_of_the_instant_that_is_read(subject: SandboxSubject) -> None:
-    """Nothing runs while `while_frozen` reads; files and memory go on from what it read."""
+    """No process runs while `while_frozen` reads. Files and memory continue from what it read."""
     held: list[bytes] = []
 
     async def read() -> None:
@@ -117,7 +117,7 @@ async def a_live_snapshot_is_of_the_instant_that_is_read(subject: SandboxSubject
 
 @promise(lacks_live_snapshots)
 async def the_parent_keeps_its_processes(subject: SandboxSubject) -> None:
-    """A Process that is held keeps its id and its pipes, and ends as it did before."""
+    """A Process of the parent keeps its id and its pipes, and ends as without a snapshot."""
     async with subject.box() as box:
         process = await box.spawn("cat; exit 3")
         ident = process.id
@@ -130,8 +130,8 @@ async def the_parent_keeps_its_processes(subject: SandboxSubject) -> None:
 
 
 @promise(lacks_live_snapshots)
-async def attach_gives_a_process_of_the_childs_own(subject: SandboxSubject) -> None:
-    """It has the parent's id; its input, output and end are no other sandbox's."""
+async def attach_gives_the_childs_own_process(subject: SandboxSubject) -> None:
+    """The process has the parent's id. Its input, output and exit are of this sandbox alone."""
     async with subject.box() as box, AsyncExitStack() as stack:
         process = await box.spawn("cat; exit 4")
         await _echoes(process, b"before\n")
@@ -154,7 +154,7 @@ async def attach_gives_a_process_of_the_childs_own(subject: SandboxSubject) -> N
 
 @promise(lacks_live_snapshots)
 async def unread_output_comes_first_in_every_child(subject: SandboxSubject) -> None:
-    """What nobody had read is counted by `waiting`, and is there for parent and child."""
+    """`waiting` counts the unread output. Parent and child both receive it."""
     async with subject.box() as box:
         process = await box.spawn("echo unread; cat")
         wanted = b"unread\n"
@@ -174,7 +174,7 @@ async def unread_output_comes_first_in_every_child(subject: SandboxSubject) -> N
 async def attach_refuses_what_was_not_carried_and_a_second_holder(
     subject: SandboxSubject,
 ) -> None:
-    """SandboxError for an unknown id, a process started later, and one that is held."""
+    """SandboxError for an unknown id, a later process, or one that is attached already."""
     async with subject.box() as box:
         process = await box.spawn("cat")
         await _echoes(process, b"before\n")
@@ -189,14 +189,14 @@ async def attach_refuses_what_was_not_carried_and_a_second_holder(
 
 @promise(_has_live_snapshots)
 async def attach_without_live_snapshots_is_refused(subject: SandboxSubject) -> None:
-    """SandboxUnsupportedError, whatever the id."""
+    """`attach` raises SandboxUnsupportedError for each id."""
     async with subject.box() as box:
         await expect_error(SandboxUnsupportedError, box.attach("nobody"), "attach")
 
 
 @promise(lacks_live_snapshots)
 async def live_children_are_isolated(subject: SandboxSubject) -> None:
-    """What one child writes, removes or ends reaches no other sandbox."""
+    """Writes, deletions and ended processes in one child do not affect another sandbox."""
     async with subject.box() as box, AsyncExitStack() as stack:
         await subject.output(box, "echo base > file; echo base > other")
         await box.exec(f"({TICKER}) </dev/null >/dev/null 2>&1 & echo started")
@@ -214,7 +214,7 @@ async def live_children_are_isolated(subject: SandboxSubject) -> None:
 
 @promise(lacks_live_snapshots)
 async def many_live_children_start_at_once(subject: SandboxSubject) -> None:
-    """Four are made from one image together, and each goes on by itself."""
+    """Four children start from one image at once, and each runs independently."""
 
     async def child(number: int) -> None:
         async with subject.box(image=image) as one:
@@ -235,7 +235,7 @@ async def many_live_children_start_at_once(subject: SandboxSubject) -> None:
 
 @promise(lacks_live_snapshots)
 async def a_live_child_can_be_forked_in_turn(subject: SandboxSubject) -> None:
-    """Three generations carry the same process, each with what the one before it did."""
+    """Three generations have the same process, each with the work of the earlier ones."""
     async with AsyncExitStack() as stack:
         box = await stack.enter_async_context(subject.box())
         held = await box.spawn(_MEMORY)
@@ -254,7 +254,7 @@ async def a_live_child_can_be_forked_in_turn(subject: SandboxSubject) -> None:
 
 @promise(lacks_live_snapshots)
 async def a_discarded_live_snapshot_spares_its_children(subject: SandboxSubject) -> None:
-    """What was made from it goes on, and so does the parent; `discard` may be repeated."""
+    """The parent and the children continue after `discard`, which may be repeated."""
     async with subject.box() as box:
         await box.exec(f"({TICKER}) </dev/null >/dev/null 2>&1 & echo started")
         await subject.moves_on(box)
@@ -315,7 +315,7 @@ LIVE_CHECKS: tuple[SandboxCheck, ...] = (
     a_live_snapshot_holds_the_instant_of_the_freeze,
     a_live_snapshot_is_of_the_instant_that_is_read,
     the_parent_keeps_its_processes,
-    attach_gives_a_process_of_the_childs_own,
+    attach_gives_the_childs_own_process,
     unread_output_comes_first_in_every_child,
     attach_refuses_what_was_not_carried_and_a_second_holder,
     live_children_are_isolated,

@@ -106,7 +106,10 @@ def _open_modes(subject: SandboxSubject) -> list[NetworkMode]:
 
 @promise(_lacks_allowlist)
 async def an_allowed_host_is_reached_and_no_other(subject: SandboxSubject) -> None:
-    """By the proxy that the variables name; nobody else hears of it, with them or without."""
+    """The proxy in the variables reaches allowed hosts only.
+
+    Other hosts get no request, with or without the proxy.
+    """
     async with _serving("127.0.0.2") as listed, _serving("127.0.0.3") as other:
         spec = subject.specified(network="allowlist", allowed_hosts=(listed.host,))
         async with subject.box(spec=spec) as box:
@@ -119,7 +122,7 @@ async def an_allowed_host_is_reached_and_no_other(subject: SandboxSubject) -> No
 
 @promise()
 async def allowed_hosts_mean_nothing_elsewhere(subject: SandboxSubject) -> None:
-    """In another network than `allowlist` they are a UsageError."""
+    """`allowed_hosts` with another network than `allowlist` raises UsageError."""
     for mode in sorted(subject.capabilities.network_modes - {"allowlist"}):
         spec = subject.specified(network=mode, allowed_hosts=("example.org",))
         await expect_error(UsageError, subject.provider.create(spec), f"hosts in {mode!r}")
@@ -127,7 +130,7 @@ async def allowed_hosts_mean_nothing_elsewhere(subject: SandboxSubject) -> None:
 
 @promise()
 async def loopback_works_in_every_network(subject: SandboxSubject) -> None:
-    """A server inside answers a client inside, whatever the proxy variables say."""
+    """A client inside reaches a server inside, whatever the proxy variables are."""
     for mode in sorted(subject.capabilities.network_modes):
         async with subject.box(spec=subject.specified(network=mode)) as box:
             found = await _python(box, _TO_ITSELF)
@@ -136,7 +139,7 @@ async def loopback_works_in_every_network(subject: SandboxSubject) -> None:
 
 @promise(_lacks_networks)
 async def the_model_answers_in_every_network_but_none(subject: SandboxSubject) -> None:
-    """On the inside's loopback, with its path kept and the headers that stay outside."""
+    """The model answers on loopback inside. The path is kept; the headers are added outside."""
     for mode in _open_modes(subject):
         try:
             await _reaches_its_model(subject, mode)
@@ -191,7 +194,7 @@ async def two_doors_differ_in_name_and_port(subject: SandboxSubject) -> None:
 
 @promise(_lacks_none)
 async def a_model_needs_another_network_than_none(subject: SandboxSubject) -> None:
-    """It raises SandboxUnsupportedError; no network is opened for it."""
+    """A door with network `none` raises SandboxUnsupportedError; no network is opened."""
     model = Door(upstream="http://127.0.0.1:9")
     call = subject.provider.create(subject.specified(network="none", doors=(model,)))
     await expect_error(SandboxUnsupportedError, call, "a model without a network")
@@ -199,7 +202,7 @@ async def a_model_needs_another_network_than_none(subject: SandboxSubject) -> No
 
 @promise(_lacks_public)
 async def a_public_network_leads_out(subject: SandboxSubject) -> None:
-    """There is a route beyond loopback, unless the host itself has none."""
+    """There is a route beyond loopback, unless the host itself does not have one."""
     async with subject.box(spec=subject.specified(network="public")) as box:
         table = await box.exec("cat /proc/net/route")
         if not table.ok:

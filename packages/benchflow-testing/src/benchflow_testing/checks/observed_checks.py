@@ -18,7 +18,10 @@ from benchflow_testing.sandbox_subject import SandboxCheck, SandboxSubject
 
 @promise()
 async def each_file_that_is_opened_is_observed(subject: SandboxSubject) -> None:
-    """By its own name, also through a link, by each process once; not before and not after."""
+    """A file is observed under its own name, also through a link, once for each process.
+
+    Files that are opened before or after the observation are not in the result.
+    """
     async with subject.box() as box:
         made = "echo 1 > a; echo 1 > b; echo 1 > c; echo 1 > d"
         await subject.output(box, f"{made}; ln -s b link; cat a")
@@ -31,8 +34,8 @@ async def each_file_that_is_opened_is_observed(subject: SandboxSubject) -> None:
 
 
 @promise()
-async def an_opened_file_is_named_as_it_was(subject: SandboxSubject) -> None:
-    """A process that moves what it opened hides nothing."""
+async def an_opened_file_has_its_name_at_that_time(subject: SandboxSubject) -> None:
+    """A process cannot hide an opened file by moving it."""
     async with subject.box() as box:
         await subject.output(box, "echo 1 > a; echo 1 > b")
         async with _observing(subject, box) as seen:
@@ -42,8 +45,8 @@ async def an_opened_file_is_named_as_it_was(subject: SandboxSubject) -> None:
 
 
 @promise()
-async def who_executed_a_file_is_told(subject: SandboxSubject) -> None:
-    """A program is told from a file that is read, and its process from the one that started it."""
+async def an_executed_file_differs_from_a_read_file(subject: SandboxSubject) -> None:
+    """An executed program is distinguished from a read file, and its process from its parent."""
     async with subject.box() as box:
         program = subject.inside("program")
         script = (
@@ -83,6 +86,6 @@ async def _observing(subject: SandboxSubject, box: Sandbox) -> AsyncGenerator[Ob
 
 OBSERVED_CHECKS: tuple[SandboxCheck, ...] = (
     each_file_that_is_opened_is_observed,
-    an_opened_file_is_named_as_it_was,
-    who_executed_a_file_is_told,
+    an_opened_file_has_its_name_at_that_time,
+    an_executed_file_differs_from_a_read_file,
 )

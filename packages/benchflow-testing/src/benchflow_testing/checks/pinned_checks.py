@@ -21,15 +21,15 @@ _BESIDE = "beside"
 
 
 @promise()
-async def the_same_spec_is_told_by_the_same_digest(subject: SandboxSubject) -> None:
-    """What has no name of its bytes is left out, in each sandbox of that spec."""
+async def the_same_spec_has_the_same_digest(subject: SandboxSubject) -> None:
+    """An image without a digest is left out, for each sandbox of that spec."""
     first, again = [await _told(subject, subject.spec) for _ in range(2)]
     expect_equal(again, first, "what another sandbox of the same spec was made from")
 
 
 @promise(lacks_builds)
-async def other_bytes_are_told_by_another_digest(subject: SandboxSubject) -> None:
-    """And the same ones by the same, whatever directory they came from."""
+async def other_bytes_have_another_digest(subject: SandboxSubject) -> None:
+    """Equal bytes have equal digests, whatever directory they come from."""
     own = uuid4().hex
     first, again, other = [
         await _told(subject, _built(subject, each)) for each in (own, own, f"{own} ")
@@ -42,8 +42,8 @@ async def other_bytes_are_told_by_another_digest(subject: SandboxSubject) -> Non
 
 
 @promise(lacks_services)
-async def a_service_is_told_by_its_image(subject: SandboxSubject) -> None:
-    """One of the sandbox's own image is named as that is, or neither is."""
+async def a_service_has_a_digest_of_its_own(subject: SandboxSubject) -> None:
+    """A service with the sandbox's image has the same digest, or neither has one."""
     idle = ("sh", "-c", "sleep 1000")
     service = ServiceSpec(name=_BESIDE, image=subject.base, entrypoint=idle)
     told = await _told(subject, subject.specified(image=subject.base, services=(service,)))
@@ -75,7 +75,7 @@ def _built(subject: SandboxSubject, text: str) -> SandboxSpec:
 
 
 PINNED_CHECKS: tuple[SandboxCheck, ...] = (
-    the_same_spec_is_told_by_the_same_digest,
-    other_bytes_are_told_by_another_digest,
-    a_service_is_told_by_its_image,
+    the_same_spec_has_the_same_digest,
+    other_bytes_have_another_digest,
+    a_service_has_a_digest_of_its_own,
 )

@@ -49,7 +49,7 @@ def _spec(subject: SandboxSubject, context: Path, **more: object) -> SandboxSpec
 
 @promise(lacks_builds)
 async def a_recipe_makes_what_its_dockerfile_says(subject: SandboxSubject) -> None:
-    """Its files, variables, user and working directory are the sandbox's."""
+    """The sandbox has the files, variables, user and working directory of the Dockerfile."""
     async with subject.box(spec=_spec(subject, _context(subject, greeting="good day"))) as box:
         found = (box.spec.user, box.spec.workdir)
         expect_equal(found, (_USER, _HOME), "the image's user and workdir")
@@ -59,7 +59,7 @@ async def a_recipe_makes_what_its_dockerfile_says(subject: SandboxSubject) -> No
 
 @promise(lacks_builds)
 async def the_same_bytes_are_built_once(subject: SandboxSubject) -> None:
-    """Another directory of the same files is the same image; one of others is not."""
+    """A directory with equal files gives the same image; other files give another one."""
 
     async def identity(greeting: str) -> str:
         async with subject.box(spec=_spec(subject, _context(subject, greeting=greeting))) as box:
@@ -74,7 +74,7 @@ async def the_same_bytes_are_built_once(subject: SandboxSubject) -> None:
 
 @promise(lacks_builds)
 async def a_build_that_fails_is_an_error(subject: SandboxSubject) -> None:
-    """A step that ends with another code than 0 makes no image and leaves no sandbox."""
+    """A step with an exit code other than 0 makes no image and leaves no sandbox."""
     context = _context(subject, greeting="")
     (context / "Dockerfile").write_text(f"FROM {subject.base}\nRUN exit 3\n", encoding="utf-8")
     await _starts_nothing(subject, _spec(subject, context), "a failing build")
@@ -82,15 +82,15 @@ async def a_build_that_fails_is_an_error(subject: SandboxSubject) -> None:
 
 @promise(lacks_builds)
 async def a_recipe_beside_an_image_is_refused(subject: SandboxSubject) -> None:
-    """Nobody guesses which of the two was meant."""
+    """A spec with both a recipe and an image is refused."""
     spec = _spec(subject, _context(subject, greeting=""))
     both = spec.model_copy(update={"image": subject.base})
     await expect_error(UsageError, subject.provider.create(both), "an image and a recipe")
 
 
 @promise(lacks_builds)
-async def an_image_that_is_nowhere_is_an_error(subject: SandboxSubject) -> None:
-    """Nothing stands in for it."""
+async def an_unknown_image_is_an_error(subject: SandboxSubject) -> None:
+    """No other image is used instead."""
     search = (str(subject.folder()),)
     spec = subject.specified(image=f"sha256:{uuid4().hex * 2}", image_search=search)
     await _starts_nothing(subject, spec, "an image that is nowhere")
@@ -98,7 +98,10 @@ async def an_image_that_is_nowhere_is_an_error(subject: SandboxSubject) -> None:
 
 @promise(lacks_builds)
 async def the_images_entrypoint_runs_as_the_image_says(subject: SandboxSubject) -> None:
-    """As its user, in its directory, with its variables and the arguments that do nothing."""
+    """It runs as the image's user, in its directory, with its variables.
+
+    Its arguments are a command that does nothing.
+    """
     context = _context(subject, greeting="")
     async with subject.box(spec=_spec(subject, context, entrypoint="image")) as box:
         await _said(box)
@@ -108,8 +111,8 @@ async def the_images_entrypoint_runs_as_the_image_says(subject: SandboxSubject) 
 
 
 @promise(lacks_builds)
-async def what_is_made_of_a_snapshot_runs_the_images_entrypoint(subject: SandboxSubject) -> None:
-    """A child, and the sandbox itself after a `restore`, as from the image."""
+async def a_sandbox_from_a_snapshot_runs_the_images_entrypoint(subject: SandboxSubject) -> None:
+    """A child runs it, and so does the sandbox itself after a `restore`."""
     spec = _spec(subject, _context(subject, greeting=""), entrypoint="image")
     if (lacking := lacks_snapshots(subject)) is not None:
         raise CheckSkippedError(lacking)
@@ -125,7 +128,7 @@ async def what_is_made_of_a_snapshot_runs_the_images_entrypoint(subject: Sandbox
 
 @promise(lacks_builds)
 async def the_images_entrypoint_runs_only_when_asked_for(subject: SandboxSubject) -> None:
-    """Without `entrypoint="image"` one that would fail is none of the sandbox's."""
+    """Without `entrypoint="image"`, an entrypoint that would fail does not run."""
     context = _context(subject, greeting="", entry="#!/bin/sh\ntouch said\nexit 3\n")
     async with subject.box(spec=_spec(subject, context)) as box:
         found = await box.exec("test -e said")
@@ -134,27 +137,27 @@ async def the_images_entrypoint_runs_only_when_asked_for(subject: SandboxSubject
 
 @promise(lacks_builds)
 async def an_entrypoint_of_the_image_that_fails_is_an_error(subject: SandboxSubject) -> None:
-    """One that ends at once leaves no sandbox."""
+    """An entrypoint that ends at once leaves no sandbox."""
     context = _context(subject, greeting="", entry="#!/bin/sh\nexit 3\n")
     spec = _spec(subject, context, entrypoint="image")
     await _starts_nothing(subject, spec, "an entrypoint that ends")
 
 
 @promise(lacks_builds)
-async def a_slow_entrypoint_has_done_its_work_when_the_sandbox_is_there(
+async def create_waits_for_a_slow_entrypoint(
     subject: SandboxSubject,
 ) -> None:
-    """A script that runs its arguments in the end has come to that."""
+    """A script that runs its arguments at the end has come to that point."""
     context = _context(subject, greeting="", entry=f"#!/bin/sh\nsleep 1\n{_WORK}")
     async with subject.box(spec=_spec(subject, context, entrypoint="image")) as box:
         await subject.output(box, "cat said")
 
 
 @promise(lacks_builds)
-async def the_images_healthcheck_succeeds_before_the_sandbox_is_there(
+async def create_waits_for_the_images_healthcheck(
     subject: SandboxSubject,
 ) -> None:
-    """Of an image whose entrypoint runs; what the entrypoint started may take its time."""
+    """This holds for an image whose entrypoint runs, also if a process of it needs some time."""
     entry = '#!/bin/sh\n(sleep 1; touch ready) &\nexec "$@"\n'
     context = _context(subject, greeting="", entry=entry)
     with (context / "Dockerfile").open("a", encoding="utf-8") as dockerfile:
@@ -165,7 +168,7 @@ async def the_images_healthcheck_succeeds_before_the_sandbox_is_there(
 
 @promise(lacks_builds)
 async def the_images_entrypoint_may_be_started_later(subject: SandboxSubject) -> None:
-    """Where the sandbox can do so: the entrypoint has done its work on return."""
+    """Where this is supported, the entrypoint has done its work on return."""
     context = _context(subject, greeting="")
     async with subject.box(spec=_spec(subject, context)) as box:
         if not isinstance(box, SupportsEntrypoint):
@@ -176,7 +179,7 @@ async def the_images_entrypoint_may_be_started_later(subject: SandboxSubject) ->
 
 @promise(_has_builds)
 async def a_recipe_is_refused_where_nothing_builds(subject: SandboxSubject) -> None:
-    """It raises SandboxUnsupportedError; no other image stands in for it."""
+    """A recipe raises SandboxUnsupportedError; no other image is used instead."""
     context = subject.folder()
     (context / "Dockerfile").write_text("FROM scratch\n", encoding="utf-8")
     call = subject.provider.create(_spec(subject, context))
@@ -204,13 +207,13 @@ RECIPE_CHECKS: tuple[SandboxCheck, ...] = (
     the_same_bytes_are_built_once,
     a_build_that_fails_is_an_error,
     a_recipe_beside_an_image_is_refused,
-    an_image_that_is_nowhere_is_an_error,
+    an_unknown_image_is_an_error,
     the_images_entrypoint_runs_as_the_image_says,
-    what_is_made_of_a_snapshot_runs_the_images_entrypoint,
+    a_sandbox_from_a_snapshot_runs_the_images_entrypoint,
     the_images_entrypoint_runs_only_when_asked_for,
     an_entrypoint_of_the_image_that_fails_is_an_error,
-    a_slow_entrypoint_has_done_its_work_when_the_sandbox_is_there,
-    the_images_healthcheck_succeeds_before_the_sandbox_is_there,
+    create_waits_for_a_slow_entrypoint,
+    create_waits_for_the_images_healthcheck,
     the_images_entrypoint_may_be_started_later,
     a_recipe_is_refused_where_nothing_builds,
 )

@@ -25,7 +25,7 @@ from benchflow_testing.sandbox_subject import (
 
 @promise(lacks_snapshots)
 async def a_saved_snapshot_outlives_the_snapshot(subject: SandboxSubject) -> None:
-    """It is loaded when the original is discarded, any number of times, and stays as it is."""
+    """It can be loaded repeatedly after the original was discarded, and does not change."""
     async with subject.box() as box:
         await subject.output(box, "echo kept > file; mkdir d; echo 1 > d/f")
         async with subject.sealed(box) as image:
@@ -43,8 +43,8 @@ async def a_saved_snapshot_outlives_the_snapshot(subject: SandboxSubject) -> Non
 
 
 @promise(lacks_live_snapshots)
-async def a_saved_live_snapshot_goes_on(subject: SandboxSubject) -> None:
-    """Its processes run in what is made from the loaded image."""
+async def a_saved_live_snapshot_continues(subject: SandboxSubject) -> None:
+    """The processes of a live snapshot run in a sandbox from the loaded image."""
     async with subject.box() as box:
         await box.exec(f"({TICKER}) </dev/null >/dev/null 2>&1 & echo started")
         before = await subject.moves_on(box)
@@ -61,7 +61,7 @@ async def a_saved_live_snapshot_goes_on(subject: SandboxSubject) -> None:
 
 @promise(lacks_snapshots)
 async def a_changed_saved_snapshot_is_refused(subject: SandboxSubject) -> None:
-    """One wrong or missing byte is a SnapshotError and no image."""
+    """One wrong or missing byte raises SnapshotError; no image is returned."""
     async with subject.box() as box:
         await subject.put(box, "file", b"content " * 4096)
         async with subject.sealed(box) as image:
@@ -73,15 +73,15 @@ async def a_changed_saved_snapshot_is_refused(subject: SandboxSubject) -> None:
 
 
 @promise(lacks_snapshots)
-async def what_was_never_saved_is_not_loaded(subject: SandboxSubject) -> None:
-    """A missing or an empty directory is a SnapshotError."""
+async def a_missing_saved_snapshot_is_not_loaded(subject: SandboxSubject) -> None:
+    """A missing or an empty directory raises SnapshotError."""
     await expect_error(SnapshotError, subject.provider.load(subject.fresh()), "nothing")
     await expect_error(SnapshotError, subject.provider.load(subject.folder()), "no snapshot")
 
 
 @promise(lacks_snapshots)
 async def an_unknown_snapshot_is_not_saved(subject: SandboxSubject) -> None:
-    """Saving a discarded one is a SnapshotError, and nothing is at the target."""
+    """Saving a discarded snapshot raises SnapshotError and writes nothing."""
     async with subject.box() as box, subject.sealed(box) as image:
         shutil.rmtree(await save(subject, image))
         await subject.provider.discard(image)
@@ -91,7 +91,7 @@ async def an_unknown_snapshot_is_not_saved(subject: SandboxSubject) -> None:
 
 
 async def save(subject: SandboxSubject, image: SandboxImage) -> Path:
-    """Save an image to a new directory; skip the check where nothing is saved."""
+    """Save an image to a new directory; skip the check where `save` is not supported."""
     saved = subject.fresh()
     try:
         await subject.provider.save(image, saved)
@@ -120,8 +120,8 @@ def _cut(path: Path) -> None:
 
 SAVED_CHECKS: tuple[SandboxCheck, ...] = (
     a_saved_snapshot_outlives_the_snapshot,
-    a_saved_live_snapshot_goes_on,
+    a_saved_live_snapshot_continues,
     a_changed_saved_snapshot_is_refused,
-    what_was_never_saved_is_not_loaded,
+    a_missing_saved_snapshot_is_not_loaded,
     an_unknown_snapshot_is_not_saved,
 )

@@ -68,7 +68,7 @@ async def _beside(
 
 @promise(lacks_services)
 async def a_service_is_reached_by_its_name(subject: SandboxSubject) -> None:
-    """And by its names in their network; the sandbox is `main` to it."""
+    """A service is also reached by its aliases; it reaches the sandbox as `main`."""
     serve = _service(
         subject, "web", f"exec python3 -I -c '{_SERVE}'", networks={"default": ("pages",)}
     )
@@ -88,8 +88,8 @@ async def a_service_is_reached_by_its_name(subject: SandboxSubject) -> None:
 
 
 @promise(lacks_services)
-async def what_is_needed_is_waited_for(subject: SandboxSubject) -> None:
-    """`completed` and `healthy` hold for services and for the sandbox, before its first command."""
+async def create_waits_for_needed_services(subject: SandboxSubject) -> None:
+    """`completed` and `healthy` hold before the first command, for services and for the sandbox."""
     own = {"volumes": {"/data": "shared"}}
     seed = _service(subject, "seed", "sleep 0.5; echo seeded > /data/seed", **own)
     copy = _service(
@@ -110,13 +110,13 @@ async def what_is_needed_is_waited_for(subject: SandboxSubject) -> None:
 
 @promise(lacks_services)
 async def a_service_that_fails_is_named(subject: SandboxSubject) -> None:
-    """The sandbox does not start, and nothing of it is left."""
+    """The sandbox does not start and leaves nothing."""
     await _starts_nothing(subject, _service(subject, "broken", "exit 7"), needs="completed")
 
 
 @promise(lacks_services)
 async def a_service_that_is_never_healthy_is_named(subject: SandboxSubject) -> None:
-    """What waits for it does not start, and nothing of it is left."""
+    """A sandbox that waits for it does not start and leaves nothing."""
     health = ServiceHealth(test=("CMD", "false"), interval_sec=0.1, retries=1)
     await _starts_nothing(subject, _service(subject, "broken", _IDLE, health=health), "healthy")
 
@@ -135,8 +135,8 @@ async def _starts_nothing(
 
 
 @promise(lacks_services)
-async def a_command_in_a_service_tells_its_exit_code(subject: SandboxSubject) -> None:
-    """As text and as a vector; an unknown service, and a time that ran out, are typed."""
+async def a_command_in_a_service_returns_its_exit_code(subject: SandboxSubject) -> None:
+    """Text and argument vectors work. An unknown service and a timeout raise typed errors."""
     async with _beside(subject, _service(subject, "one", _IDLE)) as (_, services):
         expect_equal(await services.service_exec("one", "exit 7"), 7, "the exit code of text")
         expect_equal(await services.service_exec("one", ["true"]), 0, "the exit code of a vector")
@@ -147,7 +147,7 @@ async def a_command_in_a_service_tells_its_exit_code(subject: SandboxSubject) ->
 
 @promise(lacks_services)
 async def files_of_a_service_are_copied_out(subject: SandboxSubject) -> None:
-    """With the caps of `Sandbox.download`, and no link of it is followed."""
+    """The limits of `Sandbox.download` apply, and links are not followed."""
     text = f"mkdir -p /k/d; echo 1 > /k/d/f; ln -s /etc/passwd /k/link; touch /k/done; {_IDLE}"
     async with _beside(subject, _service(subject, "one", text)) as (_, services):
 
@@ -165,7 +165,7 @@ async def files_of_a_service_are_copied_out(subject: SandboxSubject) -> None:
 
 @promise(lacks_services)
 async def services_end_with_their_sandbox(subject: SandboxSubject) -> None:
-    """And their volumes too: those of the next one are empty."""
+    """Their volumes end too: those of the next sandbox are empty."""
     one = _service(subject, "one", _IDLE, volumes={"/data": "shared"})
     for _ in range(2):
         async with _beside(subject, one) as (_, services):
@@ -176,7 +176,7 @@ async def services_end_with_their_sandbox(subject: SandboxSubject) -> None:
 
 @promise(_has_services)
 async def services_are_refused_where_there_are_none(subject: SandboxSubject) -> None:
-    """Services and container options raise SandboxUnsupportedError; they are not ignored."""
+    """Services and container options raise SandboxUnsupportedError. They are not ignored."""
     spec = subject.specified(services=(_service(subject, "one", _IDLE),))
     await expect_error(SandboxUnsupportedError, subject.provider.create(spec), "a service")
     spec = subject.specified(container=ContainerOptions(hostname="other"))
@@ -185,10 +185,10 @@ async def services_are_refused_where_there_are_none(subject: SandboxSubject) -> 
 
 SERVICE_CHECKS: tuple[SandboxCheck, ...] = (
     a_service_is_reached_by_its_name,
-    what_is_needed_is_waited_for,
+    create_waits_for_needed_services,
     a_service_that_fails_is_named,
     a_service_that_is_never_healthy_is_named,
-    a_command_in_a_service_tells_its_exit_code,
+    a_command_in_a_service_returns_its_exit_code,
     files_of_a_service_are_copied_out,
     services_end_with_their_sandbox,
     services_are_refused_where_there_are_none,

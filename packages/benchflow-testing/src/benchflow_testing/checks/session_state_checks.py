@@ -58,8 +58,8 @@ async def a_session_is_carried_at_a_turn_boundary(subject: AgentSubject) -> None
 
 
 @promise(_lacks_live)
-async def a_carry_is_json(subject: AgentSubject) -> None:
-    """Written and read again, it carries the session just as well."""
+async def a_session_state_is_json(subject: AgentSubject) -> None:
+    """A state that was written as JSON and read again gives the same session."""
     async with _box(subject) as box, subject.session(box) as session:
         session.on_ask_user(FirstOption())
         await session.prompt(subject.prompt)
@@ -72,7 +72,7 @@ async def a_carry_is_json(subject: AgentSubject) -> None:
 
 @promise(_lacks_live_asks)
 async def a_pending_ask_is_carried_into_each_child(subject: AgentSubject) -> None:
-    """Each child gets an answer of its own and runs the rest of the turn; so does the parent."""
+    """Each child gets its own answer and finishes the turn, and so does the parent."""
     before: list[Step] = []
     asks: list[Ask] = []
 
@@ -99,7 +99,7 @@ async def a_pending_ask_is_carried_into_each_child(subject: AgentSubject) -> Non
 
 @promise(_lacks_live_asks)
 async def a_carried_ask_is_answered_once(subject: AgentSubject) -> None:
-    """A second `answer` is a RuntimeError."""
+    """A second `answer` raises RuntimeError."""
 
     async def fork(ask: Ask) -> Answer:
         if not done:
@@ -121,8 +121,8 @@ async def a_carried_ask_is_answered_once(subject: AgentSubject) -> None:
 
 
 @promise(_lacks_live)
-async def proceed_without_a_carried_ask_is_refused(subject: AgentSubject) -> None:
-    """RuntimeError in a new session, and in one that was carried between two turns."""
+async def answer_without_a_restored_ask_is_refused(subject: AgentSubject) -> None:
+    """It raises RuntimeError in a new session, and in a session from between two turns."""
     async with _box(subject) as box, subject.session(box) as session:
         session.on_ask_user(FirstOption())
         await expect_error(RuntimeError, session.answer(Answer()), "`answer` before a prompt")
@@ -135,8 +135,8 @@ async def proceed_without_a_carried_ask_is_refused(subject: AgentSubject) -> Non
 
 
 @promise(_lacks_live)
-async def attach_refuses_a_foreign_carry(subject: AgentSubject) -> None:
-    """AgentError for another agent's state, and where the process is not."""
+async def attach_refuses_the_state_of_another_agent(subject: AgentSubject) -> None:
+    """It raises AgentError, also if the process is not in the sandbox."""
     async with _box(subject) as box, subject.session(box) as session:
         session.on_ask_user(FirstOption())
         await session.prompt(subject.prompt)
@@ -155,7 +155,7 @@ async def attach_refuses_a_foreign_carry(subject: AgentSubject) -> None:
 
 @promise(_lacks_live_busy)
 async def a_busy_session_is_not_carried(subject: AgentSubject) -> None:
-    """Within a turn that asks nothing `capture` is a retryable SnapshotError; the turn goes on."""
+    """Without a question in a turn, `capture` raises a retryable error; the turn continues."""
     async with _box(subject) as box, subject.session(box) as session:
 
         async def turn() -> None:
@@ -241,10 +241,10 @@ async def _rest(session: Session, answer: Answer) -> list["Step"]:
 
 CARRY_CHECKS: tuple[AgentCheck, ...] = (
     a_session_is_carried_at_a_turn_boundary,
-    a_carry_is_json,
+    a_session_state_is_json,
     a_pending_ask_is_carried_into_each_child,
     a_carried_ask_is_answered_once,
-    proceed_without_a_carried_ask_is_refused,
-    attach_refuses_a_foreign_carry,
+    answer_without_a_restored_ask_is_refused,
+    attach_refuses_the_state_of_another_agent,
     a_busy_session_is_not_carried,
 )

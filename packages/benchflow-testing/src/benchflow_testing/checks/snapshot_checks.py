@@ -27,7 +27,7 @@ def _has_all_levels(subject: SandboxSubject) -> str | None:
 
 @promise(lacks_snapshots)
 async def a_snapshot_carries_the_files(subject: SandboxSubject) -> None:
-    """A sandbox made from it has contents, modes and directories as they were."""
+    """A sandbox from the snapshot has the same contents, modes and directories."""
     async with subject.box() as box:
         await subject.put(box, "kept", b"kept")
         await subject.output(box, "mkdir d; echo 1 > d/f; echo '#!/bin/sh' > run; chmod 755 run")
@@ -41,7 +41,7 @@ async def a_snapshot_carries_the_files(subject: SandboxSubject) -> None:
 
 @promise(lacks_snapshots)
 async def a_snapshot_leaves_the_sandbox_unharmed(subject: SandboxSubject) -> None:
-    """Its processes go on, it can be written to, and its id stays."""
+    """The processes continue, the files can be written, and the id stays."""
     async with subject.box() as box:
         ident = box.id
         await subject.tick(box)
@@ -54,7 +54,7 @@ async def a_snapshot_leaves_the_sandbox_unharmed(subject: SandboxSubject) -> Non
 
 @promise(lacks_snapshots)
 async def a_snapshot_is_sealed(subject: SandboxSubject) -> None:
-    """What its sandbox writes afterwards is in no child."""
+    """Later writes of the parent are in no child."""
     async with subject.box() as box:
         await subject.put(box, "file", b"then")
         async with subject.sealed(box) as image:
@@ -67,7 +67,7 @@ async def a_snapshot_is_sealed(subject: SandboxSubject) -> None:
 
 @promise()
 async def the_consistency_of_snapshots_is_named(subject: SandboxSubject) -> None:
-    """It is set with the level `filesystem` and only then, and each image has it."""
+    """It is set exactly if the level `filesystem` is supported, and each image has it."""
     consistency = subject.capabilities.snapshot_consistency
     files = "filesystem" in subject.capabilities.snapshot_levels
     expect_equal(consistency is not None, files, "whether a consistency is named")
@@ -83,7 +83,7 @@ async def the_consistency_of_snapshots_is_named(subject: SandboxSubject) -> None
 
 @promise(lacks_instant_snapshots)
 async def an_instant_snapshot_is_not_torn(subject: SandboxSubject) -> None:
-    """One process writes to two files in turn, and no snapshot has more of the second.
+    """One process writes to two files in turn. No snapshot has more lines of the second file.
 
     Other files lie between the two, so that a copy of a running sandbox takes a while.
     """
@@ -123,7 +123,7 @@ async def siblings_and_parent_are_isolated(subject: SandboxSubject) -> None:
 
 @promise(lacks_snapshots)
 async def many_children_start_at_once(subject: SandboxSubject) -> None:
-    """Six sandboxes are made from one image together, and each is its own."""
+    """Six sandboxes start from one image at once, and each is isolated."""
     async with subject.box() as box:
         await subject.put(box, "file", b"base")
 
@@ -160,7 +160,7 @@ async def a_child_can_be_snapshotted_in_turn(subject: SandboxSubject) -> None:
 
 @promise(lacks_snapshots)
 async def restore_rolls_the_files_back(subject: SandboxSubject) -> None:
-    """Changed, added and removed files are as they were; id and spec stay."""
+    """Changed, added and removed files are restored. The id and the spec stay."""
     async with subject.box() as box:
         ident, spec = box.id, box.spec
         await subject.output(box, "mkdir d; echo 1 > d/a; echo 1 > d/b")
@@ -176,7 +176,7 @@ async def restore_rolls_the_files_back(subject: SandboxSubject) -> None:
 
 @promise(lacks_snapshots)
 async def restore_ends_all_processes(subject: SandboxSubject) -> None:
-    """What ran before a filesystem restore does not write to the restored files."""
+    """Earlier processes do not write to the restored files."""
     async with subject.box() as box:
         await subject.put(box, "ticks", b"x\n")
         async with subject.sealed(box) as image:
@@ -190,7 +190,7 @@ async def restore_ends_all_processes(subject: SandboxSubject) -> None:
 
 @promise(lacks_snapshots)
 async def a_discarded_snapshot_spares_its_sandboxes(subject: SandboxSubject) -> None:
-    """`discard` may be repeated; what was made from the snapshot goes on."""
+    """Sandboxes from the snapshot continue after `discard`, which may be repeated."""
     async with subject.box() as box:
         await subject.put(box, "file", b"base")
         image = await box.snapshot("filesystem")

@@ -41,7 +41,7 @@ async def _feed(writer: ByteWriter, data: bytes) -> None:
 
 @promise(lacks_spawn)
 async def spawn_streams_both_ways_while_it_runs(subject: SandboxSubject) -> None:
-    """What is written arrives, and its answer comes back, before anything is closed."""
+    """Written bytes arrive, and the response comes back, before a stream is closed."""
     async with subject.box() as box:
         process = await box.spawn(["cat"])
         for word in (b"one\n", b"two\n", b"\x00\xff\n"):
@@ -56,7 +56,7 @@ async def spawn_streams_both_ways_while_it_runs(subject: SandboxSubject) -> None
 
 @promise(lacks_spawn)
 async def spawn_carries_megabytes_both_ways_at_once(subject: SandboxSubject) -> None:
-    """Four megabytes go in and come out; full pipes do not lock up."""
+    """Four megabytes pass in each direction; full pipes do not deadlock."""
     data = bytes(range(256)) * (4 << 12)
     async with subject.box() as box:
         process = await box.spawn(["cat"])
@@ -71,7 +71,7 @@ async def spawn_carries_megabytes_both_ways_at_once(subject: SandboxSubject) -> 
 
 @promise(lacks_spawn)
 async def streams_of_a_process_end_with_it(subject: SandboxSubject) -> None:
-    """After the exit both streams end, apart from each other; `wait` may be repeated."""
+    """After the exit both streams end, separately. `wait` may be repeated."""
     async with subject.box() as box:
         process = await box.spawn("echo out; echo err >&2; exit 3")
         expect_equal(await _read_all(process.stdout), b"out\n", "stdout")
@@ -83,7 +83,7 @@ async def streams_of_a_process_end_with_it(subject: SandboxSubject) -> None:
 
 @promise(lacks_spawn)
 async def spawn_takes_cwd_and_environment(subject: SandboxSubject) -> None:
-    """Both mean what they mean for `exec`."""
+    """Both have the same meaning as for `exec`."""
     async with subject.box() as box:
         await subject.put(box, "sub/file", b"content ")
         process = await box.spawn(
@@ -108,7 +108,7 @@ async def kill_ends_the_whole_group(subject: SandboxSubject) -> None:
 
 @promise(lacks_spawn)
 async def closing_a_process_kills_it(subject: SandboxSubject) -> None:
-    """`aclose` ends what still runs. Idempotent."""
+    """`aclose` ends a running process. Idempotent."""
     async with subject.box() as box:
         process = await box.spawn(_GROUP)
         await subject.moves_on(box)
@@ -119,7 +119,7 @@ async def closing_a_process_kills_it(subject: SandboxSubject) -> None:
 
 @promise(lacks_spawn)
 async def writing_to_a_finished_process_is_an_error(subject: SandboxSubject) -> None:
-    """`write` raises SandboxError once the reader is gone."""
+    """`write` raises SandboxError after the reader has ended."""
     async with subject.box() as box:
         process = await box.spawn(["true"])
         await process.wait()
@@ -137,7 +137,7 @@ async def writing_to_a_finished_process_is_an_error(subject: SandboxSubject) -> 
 
 @promise(lacks_spawn)
 async def processes_run_at_once(subject: SandboxSubject) -> None:
-    """Two processes and an `exec` are live together, each with its own pipes."""
+    """Two processes and an `exec` run at once, each with its own pipes."""
     async with subject.box() as box:
         first = await box.spawn(["cat"])
         second = await box.spawn(["cat"])

@@ -19,15 +19,15 @@ from benchflow_testing.sandbox_subject import (
 
 
 @promise()
-async def what_is_left_to_the_image_is_filled_in(subject: SandboxSubject) -> None:
-    """For `user=""` and `workdir=""`, `spec` names those that commands then have."""
+async def the_spec_has_the_values_of_the_image(subject: SandboxSubject) -> None:
+    """With `user=""` and `workdir=""`, `spec` has the user and directory that commands get."""
     async with subject.box(spec=subject.specified(user="", workdir="")) as box:
         await _is_as_it_says(subject, box)
 
 
 @promise(lacks_snapshots)
-async def a_child_fills_in_the_same(subject: SandboxSubject) -> None:
-    """What a first sandbox left to its image, one made from its snapshot has too."""
+async def a_child_has_the_same_values_of_the_image(subject: SandboxSubject) -> None:
+    """A sandbox from a snapshot has the user and directory that its parent took from the image."""
     spec = subject.specified(user="", workdir="")
     async with (
         subject.box(spec=spec) as box,
@@ -54,7 +54,7 @@ async def _is_as_it_says(subject: SandboxSubject, box: Sandbox) -> None:
 
 @promise()
 async def a_bundle_is_shown_read_only(subject: SandboxSubject) -> None:
-    """The inside reads the files of a bundle, and the host's files stay as they are."""
+    """A process inside can read the files of a bundle. The host's files do not change."""
     file, target = subject.file(b"shown"), subject.inside("bundle")
     spec = subject.specified(bundles=(Bundle.of(file, Path(target)),))
     try:
@@ -69,7 +69,7 @@ async def a_bundle_is_shown_read_only(subject: SandboxSubject) -> None:
 
 @promise(lacks_users)
 async def a_missing_user_is_made(subject: SandboxSubject) -> None:
-    """A user by a name that the image does not know can write to a workdir of its own."""
+    """A user name that is not in the image can write to its own workdir."""
     spec = subject.specified(user="kituser", workdir=subject.inside("made/here"))
     async with subject.box(spec=spec) as box:
         expect_equal(await subject.output(box, "id -un"), "kituser\n", "the default user")
@@ -78,7 +78,7 @@ async def a_missing_user_is_made(subject: SandboxSubject) -> None:
 
 @promise(lacks_users)
 async def a_user_may_be_a_number(subject: SandboxSubject) -> None:
-    """It needs no name, and can write to a workdir of its own."""
+    """A number does not need a name, and can write to its own workdir."""
     spec = subject.specified(user="4321", workdir=subject.inside("made/here"))
     async with subject.box(spec=spec) as box:
         expect_equal(await subject.output(box, "id -u"), "4321\n", "the default user")
@@ -87,7 +87,7 @@ async def a_user_may_be_a_number(subject: SandboxSubject) -> None:
 
 @promise()
 async def an_entrypoint_runs_once_from_the_start(subject: SandboxSubject) -> None:
-    """As root, with the spec's variables, and beside the commands."""
+    """It runs as root, with the spec's variables, beside the commands."""
     said = subject.inside("said")
     text = f'id -u >> {said}; echo "$GREETING" >> {said}'
     spec = subject.specified(entrypoint=("sh", "-c", text), env={"GREETING": "hello"})
@@ -117,8 +117,8 @@ async def _says(subject: SandboxSubject, box: Sandbox, path: str, wanted: str) -
 
 
 SPEC_CHECKS: tuple[SandboxCheck, ...] = (
-    what_is_left_to_the_image_is_filled_in,
-    a_child_fills_in_the_same,
+    the_spec_has_the_values_of_the_image,
+    a_child_has_the_same_values_of_the_image,
     a_bundle_is_shown_read_only,
     a_missing_user_is_made,
     a_user_may_be_a_number,

@@ -72,8 +72,8 @@ def _switched(subject: SandboxSubject, box: Sandbox) -> SupportsNetworkSwitch:
 
 
 @promise(_lacks_two)
-async def the_spec_tells_the_network_of_now(subject: SandboxSubject) -> None:
-    """After a switch, and after a restore; processes and the default user stay."""
+async def the_spec_has_the_current_network(subject: SandboxSubject) -> None:
+    """This holds after a switch and after a restore. Processes and the default user stay."""
     spec = subject.specified(network="none", switches=("none", "model-only"))
     async with subject.box(spec=spec) as box:
         switched = _switched(subject, box)
@@ -88,8 +88,8 @@ async def the_spec_tells_the_network_of_now(subject: SandboxSubject) -> None:
 
 
 @promise(_lacks_two)
-async def a_network_that_was_not_named_is_refused(subject: SandboxSubject) -> None:
-    """Neither one that the spec leaves out, nor hosts that mean nothing; all stays as it was."""
+async def a_network_outside_the_switches_is_refused(subject: SandboxSubject) -> None:
+    """So are hosts without an allowlist. Nothing changes."""
     async with subject.box(spec=subject.specified(network="none")) as box:
         switched, before = _switched(subject, box), box.spec
         call = switched.switch_network("model-only")
@@ -100,8 +100,8 @@ async def a_network_that_was_not_named_is_refused(subject: SandboxSubject) -> No
 
 
 @promise()
-async def a_switch_that_cannot_be_is_refused_at_once(subject: SandboxSubject) -> None:
-    """A sandbox is not made for a network that `capabilities` does not list."""
+async def an_unsupported_switch_is_refused_at_once(subject: SandboxSubject) -> None:
+    """A sandbox with a switch to a network that `capabilities` does not list is not created."""
     for mode in ("none", "model-only", "allowlist", "public"):
         if mode not in subject.capabilities.network_modes:
             call = subject.provider.create(subject.specified(switches=(mode,)))
@@ -110,7 +110,7 @@ async def a_switch_that_cannot_be_is_refused_at_once(subject: SandboxSubject) ->
 
 @promise(_lacks_allowlist)
 async def allowed_hosts_change_with_the_network(subject: SandboxSubject) -> None:
-    """A host is reached while it is allowed, and at no other time."""
+    """A host is reachable exactly while it is allowed."""
     spec = subject.specified(network="none", switches=_FILTERED)
     async with subject.box(spec=spec) as box, _outside() as port:
         switched = _switched(subject, box)
@@ -128,7 +128,7 @@ async def allowed_hosts_change_with_the_network(subject: SandboxSubject) -> None
 
 @promise(_lacks_allowlist)
 async def a_switch_cuts_what_it_forbids(subject: SandboxSubject) -> None:
-    """A connection that was open ends, and does not go on when it is allowed again."""
+    """An open connection ends, and does not continue when it is allowed again."""
     spec = subject.specified(network="allowlist", allowed_hosts=(_HOST,), switches=_FILTERED)
     async with subject.box(spec=spec) as box, _outside() as port:
         switched = _switched(subject, box)
@@ -142,8 +142,8 @@ async def a_switch_cuts_what_it_forbids(subject: SandboxSubject) -> None:
 
 
 @promise(_lacks_public)
-async def a_route_is_there_while_it_may_be(subject: SandboxSubject) -> None:
-    """`none` has no way but the loopback, whatever was before; `public` has one again."""
+async def a_route_exists_only_while_it_is_allowed(subject: SandboxSubject) -> None:
+    """`none` has loopback alone, whatever the earlier network; `public` has a route again."""
     spec = subject.specified(network="public", switches=("none", "public"))
     try:
         await _routes_follow(subject, spec)
@@ -160,8 +160,8 @@ async def _routes_follow(subject: SandboxSubject, spec: SandboxSpec) -> None:
 
 
 @promise(lacks_snapshots)
-async def a_restored_sandbox_has_the_network_of_now(subject: SandboxSubject) -> None:
-    """Not that of the snapshot."""
+async def a_restored_sandbox_has_the_current_network(subject: SandboxSubject) -> None:
+    """It does not have the network of the snapshot."""
     if _lacks_two(subject):
         raise CheckSkippedError("there are no two networks")
     spec = subject.specified(network="model-only", switches=("none",))
@@ -173,7 +173,7 @@ async def a_restored_sandbox_has_the_network_of_now(subject: SandboxSubject) -> 
 
 @promise(lacks_users)
 async def the_default_user_changes(subject: SandboxSubject) -> None:
-    """For commands and processes that name none, and in `spec`."""
+    """This holds for commands and processes without a user, and in `spec`."""
     async with subject.box() as box:
         switched, before = _switched(subject, box), box.spec.user
         for user in ("root", before):
@@ -184,8 +184,8 @@ async def the_default_user_changes(subject: SandboxSubject) -> None:
 
 
 @promise(lacks_users)
-async def a_user_that_is_not_there_is_refused(subject: SandboxSubject) -> None:
-    """None is made, and the one before stays."""
+async def a_switch_to_an_unknown_user_is_refused(subject: SandboxSubject) -> None:
+    """No user is created, and the user from before stays."""
     async with subject.box() as box:
         switched, before = _switched(subject, box), box.spec
         call = switched.switch_user("nobody-of-this-name")
@@ -245,13 +245,13 @@ async def _line(process: Process) -> str:
 
 
 SWITCHED_CHECKS: tuple[SandboxCheck, ...] = (
-    the_spec_tells_the_network_of_now,
-    a_network_that_was_not_named_is_refused,
-    a_switch_that_cannot_be_is_refused_at_once,
+    the_spec_has_the_current_network,
+    a_network_outside_the_switches_is_refused,
+    an_unsupported_switch_is_refused_at_once,
     allowed_hosts_change_with_the_network,
     a_switch_cuts_what_it_forbids,
-    a_route_is_there_while_it_may_be,
-    a_restored_sandbox_has_the_network_of_now,
+    a_route_exists_only_while_it_is_allowed,
+    a_restored_sandbox_has_the_current_network,
     the_default_user_changes,
-    a_user_that_is_not_there_is_refused,
+    a_switch_to_an_unknown_user_is_refused,
 )

@@ -19,7 +19,7 @@ def _left_nothing(local: Path) -> None:
 
 @promise()
 async def a_file_survives_the_way_in_and_out(subject: SandboxSubject) -> None:
-    """Three megabytes of any bytes, and an empty file, come back as they were."""
+    """Three megabytes of random bytes and an empty file are unchanged after both copies."""
     noise = random.Random(8).randbytes(3 << 20)  # noqa: S311 - any bytes will do
     async with subject.box() as box:
         for name, content in (("noise", noise), ("empty", b"")):
@@ -30,7 +30,7 @@ async def a_file_survives_the_way_in_and_out(subject: SandboxSubject) -> None:
 
 @promise()
 async def upload_makes_parents_and_replaces_files(subject: SandboxSubject) -> None:
-    """Missing directories are made; an existing file gets the new content."""
+    """Missing directories are created; an existing file gets the new content."""
     async with subject.box() as box:
         await subject.put(box, "x/y/z/file", b"a longer first content")
         await subject.put(box, "x/y/z/file", b"second")
@@ -39,7 +39,7 @@ async def upload_makes_parents_and_replaces_files(subject: SandboxSubject) -> No
 
 @promise()
 async def upload_merges_a_tree_into_a_directory(subject: SandboxSubject) -> None:
-    """A directory's contents land in `remote`; what was there before stays."""
+    """The directory's contents land in `remote`; files that are there already stay."""
     tree = subject.folder()
     (tree / "sub" / "empty").mkdir(parents=True)
     (tree / "sub" / "new").write_bytes(b"new")
@@ -55,7 +55,7 @@ async def upload_merges_a_tree_into_a_directory(subject: SandboxSubject) -> None
 
 @promise()
 async def upload_makes_a_directory_that_all_can_enter(subject: SandboxSubject) -> None:
-    """`remote` is made as any other directory is, however closed `local` is on the host."""
+    """`remote` has default permissions, even if `local` is closed on the host."""
     tree = subject.folder()
     tree.chmod(0o700)
     (tree / "file").write_text("read")
@@ -68,7 +68,7 @@ async def upload_makes_a_directory_that_all_can_enter(subject: SandboxSubject) -
 
 @promise()
 async def upload_keeps_the_executable_bit(subject: SandboxSubject) -> None:
-    """A program can be run after the upload; a plain file cannot."""
+    """A program can be executed after the upload; a plain file cannot."""
     tree = subject.folder()
     for name, mode in (("tool", 0o755), ("data", 0o644)):
         (tree / name).write_text("#!/bin/sh\necho ran\n")
@@ -80,8 +80,8 @@ async def upload_keeps_the_executable_bit(subject: SandboxSubject) -> None:
 
 
 @promise(lacks_users)
-async def upload_gives_files_to_the_user_it_was_told(subject: SandboxSubject) -> None:
-    """The default owner is root, so that the agent cannot change what it is given."""
+async def upload_gives_files_to_the_given_user(subject: SandboxSubject) -> None:
+    """The default owner is root, so the agent cannot change the files."""
     tree = subject.folder()
     (tree / "file").write_bytes(b"x")
     async with subject.box() as box:
@@ -111,7 +111,7 @@ async def unusual_names_are_only_names(subject: SandboxSubject) -> None:
 
 @promise()
 async def upload_refuses_links(subject: SandboxSubject) -> None:
-    """A symbolic link, alone or in a tree, is refused and nothing is copied."""
+    """A symbolic link, alone or in a tree, is refused, and nothing is copied."""
     secret = subject.file(b"of the host")
     tree = subject.folder()
     (tree / "plain").write_bytes(b"plain")
@@ -125,7 +125,7 @@ async def upload_refuses_links(subject: SandboxSubject) -> None:
 
 @promise()
 async def upload_refuses_pipes_and_missing_files(subject: SandboxSubject) -> None:
-    """A named pipe, and a path at which nothing lies, are refused at once."""
+    """A named pipe and a missing path are refused at once."""
     tree = subject.folder()
     os.mkfifo(tree / "pipe")
     async with subject.box() as box:
@@ -136,7 +136,7 @@ async def upload_refuses_pipes_and_missing_files(subject: SandboxSubject) -> Non
 
 @promise()
 async def download_copies_a_tree(subject: SandboxSubject) -> None:
-    """A directory comes out with all that is below it, also empty directories."""
+    """A directory is copied with all its contents, also empty directories."""
     async with subject.box() as box:
         await subject.output(box, "mkdir -p out/a/b out/none; echo 1 > out/f; echo 2 > out/a/b/g")
         local = subject.fresh()
@@ -151,7 +151,7 @@ async def download_copies_a_tree(subject: SandboxSubject) -> None:
 
 @promise()
 async def download_of_nothing_is_an_error(subject: SandboxSubject) -> None:
-    """A missing path raises TransferError and makes nothing on the host."""
+    """A missing path raises TransferError and creates nothing on the host."""
     local = subject.fresh()
     async with subject.box() as box:
         call = box.download(subject.inside("absent"), local)
@@ -161,7 +161,7 @@ async def download_of_nothing_is_an_error(subject: SandboxSubject) -> None:
 
 @promise()
 async def download_refuses_links(subject: SandboxSubject) -> None:
-    """A link is neither followed nor copied, alone or in a tree; nothing is left behind."""
+    """A link is not followed and not copied, alone or in a tree. Nothing is left on the host."""
     secret = subject.file(b"of the host")
     async with subject.box() as box:
         await subject.output(box, "mkdir out; echo 1 > out/a")
@@ -176,7 +176,7 @@ async def download_refuses_links(subject: SandboxSubject) -> None:
 
 @promise()
 async def download_refuses_pipes(subject: SandboxSubject) -> None:
-    """A named pipe is refused at once instead of being waited for."""
+    """A named pipe is refused at once; the download does not wait for it."""
     async with subject.box() as box:
         await subject.output(box, "mkdir out; mkfifo out/pipe")
         for name in ("out/pipe", "out"):
@@ -188,7 +188,7 @@ async def download_refuses_pipes(subject: SandboxSubject) -> None:
 
 @promise()
 async def download_leaves_out_what_it_would_refuse(subject: SandboxSubject) -> None:
-    """With `leave_out`, links and pipes in a tree are missing and the rest is there."""
+    """With `leave_out`, links and pipes of a tree are left out, and the rest is copied."""
     secret = subject.file(b"of the host")
     async with subject.box() as box:
         await subject.output(box, "mkdir -p out/sub; echo 1 > out/a; mkfifo out/pipe")
@@ -205,7 +205,7 @@ async def download_leaves_out_what_it_would_refuse(subject: SandboxSubject) -> N
 
 @promise()
 async def download_stops_at_its_cap(subject: SandboxSubject) -> None:
-    """Beyond `max_bytes`, of one file or in total, nothing is left on the host."""
+    """More than `max_bytes`, in one file or in total, leaves nothing on the host."""
     async with subject.box() as box:
         for name in ("out/a", "out/b"):
             await subject.put(box, name, b"x" * 6000)
@@ -219,7 +219,7 @@ async def download_stops_at_its_cap(subject: SandboxSubject) -> None:
 
 @promise()
 async def a_linked_parent_does_not_lead_to_the_host(subject: SandboxSubject) -> None:
-    """A directory link to a host path gives no way to read or write the host."""
+    """A directory link to a host path cannot be used to read or write the host."""
     trap = subject.folder()
     (trap / "secret").write_bytes(b"of the host")
     async with subject.box() as box:
@@ -243,7 +243,7 @@ TRANSFER_CHECKS: tuple[SandboxCheck, ...] = (
     upload_merges_a_tree_into_a_directory,
     upload_makes_a_directory_that_all_can_enter,
     upload_keeps_the_executable_bit,
-    upload_gives_files_to_the_user_it_was_told,
+    upload_gives_files_to_the_given_user,
     unusual_names_are_only_names,
     upload_refuses_links,
     upload_refuses_pipes_and_missing_files,
