@@ -4,8 +4,8 @@ import asyncio
 import socket
 import threading
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import AsyncGenerator, Iterator
+from contextlib import asynccontextmanager, contextmanager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
@@ -23,6 +23,7 @@ from benchflow_engine.model_endpoint import ModelEndpointError, reach
 from benchflow_engine.options import RunOptions
 from benchflow_engine.planes import assemble
 from benchflow_engine.preflight import check_agent, check_provider
+from benchflow_engine.preview import dry_run
 from benchflow_engine.rollout import run, run_in
 from benchflow_engine.scaffold import write_task
 from benchflow_kernel import load_task
@@ -275,6 +276,36 @@ def test_forks_that_the_sandbox_lacks_are_refused_before_anything_is_written(
         asyncio.run(started)
     assert raised.value.hint
     assert not (task / "record").exists()
+
+
+SIGNAL = '[[verifier.rewards]]\nkind = "memory"\ndirectory = "/memory"\nweight = 0\n'
+HOOK = '[[verifier.collect]]\ncommand = "pg_dump > /workspace/dump"\n'
+
+
+def test_a_signal_that_ends_processes_which_the_verifier_needs_is_refused(task: Path) -> None:
+    file = task / "task.toml"
+    file.write_text(f"{file.read_text()}\n{SIGNAL}")
+    checked(task, Small(**GRADES))
+    file.write_text(f"{file.read_text()}\n{HOOK}")
+    checked(task, Small(**GRADES, freeze="guest"))
+    with pytest.raises(SandboxUnsupportedError, match="reward 'memory' reads its files") as raised:
+        checked(task, Small(**GRADES))
+    assert "reward 'reward' needs its processes afterwards" in str(raised.value)
+    assert "--sandbox docker" in raised.value.hint
+
+
+def test_a_dry_run_refuses_grading_that_ends_needed_processes(
+    task: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    @asynccontextmanager
+    async def small(_: RunOptions) -> AsyncGenerator[Small]:
+        yield Small(**GRADES)
+
+    monkeypatch.setattr("benchflow_engine.preview.open_provider", small)
+    file = task / "task.toml"
+    file.write_text(f"{file.read_text()}\n{SIGNAL}\n{HOOK}")
+    with pytest.raises(SandboxUnsupportedError, match="needs its processes afterwards"):
+        asyncio.run(dry_run(task, RunOptions(agent="nop")))
 
 
 def test_an_agent_with_a_model_needs_a_sandbox_with_doors(task: Path) -> None:

@@ -1,7 +1,13 @@
 from importlib.metadata import entry_points
 
 import pytest
-from benchflow_contracts import Endpoint, TaskError, UsageError
+from benchflow_contracts import (
+    Endpoint,
+    TaskError,
+    UsageError,
+    needs_processes,
+    stops_processes,
+)
 from benchflow_reward import (
     AskedUser,
     ExactMatch,
@@ -17,6 +23,7 @@ from benchflow_reward import (
 )
 
 ENDPOINT = Endpoint(url="http://127.0.0.1:1/v1")
+HERMETIC = ScriptVerifier(needs_processes=False, stops_processes=True)
 
 
 def rewards(make_task, verifier, **operator):
@@ -24,13 +31,28 @@ def rewards(make_task, verifier, **operator):
 
 
 def test_the_usual_task_has_a_script_verifier(make_task):
-    assert rewards(make_task, {}) == [ScriptVerifier()]
+    assert rewards(make_task, {}) == [HERMETIC]
     assert rewards(make_task, {}, isolation="twin") == [ScriptVerifier(isolation="twin")]
+
+
+def test_a_hermetic_verifier_needs_processes_only_for_its_collect_hooks(make_task):
+    [plain] = rewards(make_task, {})
+    [collects] = rewards(make_task, {"collect": [{"command": "save"}]})
+    [twin] = rewards(make_task, {"isolation": "twin"})
+    assert [needs_processes(reward) for reward in (plain, collects, twin)] == [False, True, True]
+    assert [stops_processes(reward) for reward in (plain, collects, twin)] == [True, True, False]
+
+
+def test_a_reward_stops_processes_only_to_read_a_file(make_task):
+    tables = [{"kind": "exact", "expected": "x"}]
+    assert not stops_processes(rewards(make_task, {"type": "rewards", "rewards": tables})[0])
+    tables.append({"kind": "memory", "directory": "/m"})
+    assert stops_processes(rewards(make_task, {"type": "rewards", "rewards": tables})[0])
 
 
 def test_signals_come_before_the_verdict_that_ends_the_box(make_task):
     made = rewards(make_task, {"rewards": [{"kind": "asked_user", "weight": 0, "wrong": -1}]})
-    assert made == [AskedUser(wrong=-1), ScriptVerifier()]
+    assert made == [AskedUser(wrong=-1), HERMETIC]
 
 
 def test_every_kind_can_be_declared(make_task):

@@ -165,6 +165,7 @@ from .reward import (
     LiveWorld as LiveWorld,
     Reward as Reward,
     needs_processes as needs_processes,
+    stops_processes as stops_processes,
 )
 from .sandbox import (
     ExecResult as ExecResult,

@@ -93,6 +93,10 @@ class Reward(Protocol):
 
     A reward may set an attribute `needs_processes` (default: True). If it is False, the reward does
     not use the processes in the sandbox, so an earlier reward may end them.
+
+    A reward may set an attribute `stops_processes` (default: False). If it is True, the reward
+    reads files of the sandbox while no process runs: it freezes the sandbox, or ends its
+    processes if the sandbox cannot be frozen.
     """
 
     @property
@@ -116,3 +120,8 @@ class Reward(Protocol):
 def needs_processes(reward: Reward) -> bool:
     """Return whether the processes of the sandbox must run until `reward` has scored."""
     return bool(getattr(reward, "needs_processes", True))
+
+
+def stops_processes(reward: Reward) -> bool:
+    """Return whether `reward` freezes the sandbox, or ends its processes, to read its files."""
+    return bool(getattr(reward, "stops_processes", False))

@@ -48,7 +48,14 @@ def make_rewards(
         )
     if verifier.type == "judge":
         return [*signals, _judge(verifier.judge, judge, judge_model)]
-    return [*signals, ScriptVerifier(isolation=isolation, protocol=protocol or NATIVE)]
+    hermetic = (isolation or verifier.isolation) == "hermetic"
+    script = ScriptVerifier(
+        isolation=isolation,
+        protocol=protocol or NATIVE,
+        needs_processes=bool(verifier.collect) or not hermetic,
+        stops_processes=hermetic,
+    )
+    return [*signals, script]
 
 
 def _declared(tables: Sequence[Mapping[str, Any]]) -> list[tuple[Reward, float]]:

@@ -15,6 +15,7 @@ from benchflow_contracts import (
     VerifyResult,
     caused_outside,
     needs_processes,
+    stops_processes,
 )
 
 Aggregate = Literal["mean", "min"]
@@ -84,6 +85,11 @@ class Rubric:
     def needs_processes(self) -> bool:
         """Whether any criterion needs the processes of the sandbox."""
         return any(needs_processes(criterion) for criterion, _ in self.criteria)
+
+    @property
+    def stops_processes(self) -> bool:
+        """Whether any criterion reads files while no process runs."""
+        return any(stops_processes(criterion) for criterion, _ in self.criteria)
 
     def _evidence(self, evidence: Evidence, index: int) -> Evidence:
         """Return the evidence for one criterion: later ones may need the processes."""

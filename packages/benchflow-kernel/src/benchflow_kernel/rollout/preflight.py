@@ -1,6 +1,15 @@
 """Compare what a plan needs with what its provider and agents can do, before anything starts."""
 
-from benchflow_contracts import SandboxCapabilities, SandboxUnsupportedError, UsageError
+from collections.abc import Sequence
+
+from benchflow_contracts import (
+    Reward,
+    SandboxCapabilities,
+    SandboxUnsupportedError,
+    UsageError,
+    needs_processes,
+    stops_processes,
+)
 
 from benchflow_kernel.branch.policy import policies
 from benchflow_kernel.config import BestOfBranch, BranchPolicy, GroupBranch, RolloutConfig
@@ -20,23 +29,26 @@ def check_turns(plan: Plan) -> None:
         UsageError: The plan has fewer turns.
     """
     policy, turns = plan.config.branch, plan.max_turns
-    for each in policies(policy) if policy is not None else ():
-        if isinstance(each, GroupBranch | BestOfBranch) and each.at >= turns:
+    for part in policies(policy) if policy is not None else ():
+        if isinstance(part, GroupBranch | BestOfBranch) and part.at >= turns:
             raise UsageError(
-                f"policy {each.kind!r} forks before turn {each.at}, and there are at most {turns}",
+                f"policy {part.kind!r} forks before turn {part.at}, and there are at most {turns}",
                 hint="turns are counted from 0",
             )
 
 
 def check_capabilities(plan: Plan, capabilities: SandboxCapabilities) -> None:
-    """Refuse a plan whose sandbox or forks the provider does not support.
+    """Refuse a plan whose sandbox, grading or forks the provider does not support.
 
     Raises:
         SandboxUnsupportedError: The provider lacks a network mode, the switch between networks
-            or users, images from recipes, services, doors, or processes for an agent.
+            or users, images from recipes, services, doors, processes for an agent, or a freeze
+            for a reward.
         FidelityError: The world cannot be captured, or a required fidelity is not available.
     """
     _check_sandbox(plan, capabilities)
+    if capabilities.freeze == "none":
+        _check_unfrozen_grading(plan, capabilities)
     if needs_capabilities(plan.config):
         _check_captures(plan.planes.provider.name, capabilities)
     if plan.config.branch is not None and "live" not in capabilities.snapshot_levels:
@@ -66,6 +78,38 @@ def _check_sandbox(plan: Plan, capabilities: SandboxCapabilities) -> None:
         if plan.planes.agents[name].capabilities().spawns and not capabilities.spawn:
             what = f"`spawn`, by which agent {name!r} is started"
             raise _unsupported(provider, what, "spawn", capabilities)
+
+
+def _check_unfrozen_grading(plan: Plan, capabilities: SandboxCapabilities) -> None:
+    """Refuse rewards that read files without a freeze, and so end processes that are needed."""
+    provider, steps = plan.planes.provider.name, plan.task.steps
+    for index in range(len(steps) or 1):
+        rewards = plan.rewards(index)
+        for at, reward in enumerate(rewards):
+            if not stops_processes(reward):
+                continue
+            problem = f"sandbox {provider!r} cannot grade: it cannot be frozen while reward"
+            problem += f" {reward.name!r} reads its files, "
+            if not capabilities.kill_all:
+                raise SandboxUnsupportedError(
+                    f"{problem}and its processes cannot all be killed",
+                    hint="implement `kill_all` (SupportsKillAll), or use another sandbox",
+                )
+            reason = _needs_running(plan, index, rewards[at + 1 :])
+            if reason is not None:
+                raise SandboxUnsupportedError(
+                    f"{problem}and {reason} needs its processes afterwards",
+                    hint="use a sandbox that can be frozen, such as --sandbox docker",
+                )
+
+
+def _needs_running(plan: Plan, index: int, later: Sequence[Reward]) -> str | None:
+    """Return what needs the processes after a reward of step `index`, before `later` rewards."""
+    user = next((reward.name for reward in later if needs_processes(reward)), None)
+    if user is not None:
+        return f"reward {user!r}"
+    steps = plan.task.steps[index + 1 :]
+    return f"step {steps[0].name!r}" if steps else None
 
 
 def _other_users(plan: Plan) -> list[str]:
@@ -104,22 +148,22 @@ def _check_fidelity(plan: Plan, policy: BranchPolicy, capabilities: SandboxCapab
     provider, agents = plan.planes.provider.name, plan.planes.agents
     reason = capabilities.notes.get("live", "it has no live snapshots")
     names = sorted({turn.role.agent for turn in plan.turns})
-    mute = [name for name in names if agents[name].capabilities().session_snapshot == "none"]
-    for each in policies(policy):
-        if each.require == "live":
+    stateless = [name for name in names if agents[name].capabilities().session_snapshot == "none"]
+    for part in policies(policy):
+        if part.require == "live":
             raise FidelityError(
                 f"fidelity 'live' is not available: sandbox {provider!r} has no live"
                 f" snapshots ({reason})",
                 hint="run `bench doctor`, or ask for less",
             )
-        if each.require == "state" and each.kind == "ask-user":
+        if part.require == "state" and part.kind == "ask-user":
             raise FidelityError(
                 "fidelity 'state' is not available at an ask: files cannot carry an agent that"
                 f" waits, and sandbox {provider!r} has no live snapshots ({reason})",
                 hint="ask for fidelity 'replay', or leave the choice open",
             )
-        if each.require == "state" and mute:
+        if part.require == "state" and stateless:
             raise FidelityError(
-                f"fidelity 'state' is not available: agent {mute[0]!r} has no session files",
+                f"fidelity 'state' is not available: agent {stateless[0]!r} has no session files",
                 hint="run `bench agent probe`, or ask for fidelity 'replay'",
             )

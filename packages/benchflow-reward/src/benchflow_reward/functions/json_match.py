@@ -27,6 +27,11 @@ class JsonMatch:
     name: str = "json"
     needs_processes: ClassVar[bool] = False
 
+    @property
+    def stops_processes(self) -> bool:
+        """Whether the answer is a file, which is read while no process runs."""
+        return self.file is not None
+
     async def score(self, node: RolloutNode, evidence: Evidence) -> VerifyResult:
         """Compare. Raises `RewardError` when `file` cannot be read for our reasons."""
         answer = await read_answer(node, evidence, self.file, self.name)

@@ -34,6 +34,7 @@ class MemoryFiles:
     pattern: str | None = None
     name: str = "memory"
     needs_processes: ClassVar[bool] = False
+    stops_processes: ClassVar[bool] = True
 
     async def score(self, node: RolloutNode, evidence: Evidence) -> VerifyResult:
         """Read the directory out of the live sandbox.

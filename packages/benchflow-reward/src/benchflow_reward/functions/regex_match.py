@@ -24,6 +24,11 @@ class RegexMatch:
     name: str = "regex"
     needs_processes: ClassVar[bool] = False
 
+    @property
+    def stops_processes(self) -> bool:
+        """Whether the answer is a file, which is read while no process runs."""
+        return self.file is not None
+
     async def score(self, node: RolloutNode, evidence: Evidence) -> VerifyResult:
         """Search. Raises `RewardError` for a bad or endless pattern."""
         answer = await read_answer(node, evidence, self.file, self.name)

@@ -41,6 +41,11 @@ class LLMJudge:
     name: str = "reward"
     needs_processes: ClassVar[bool] = False
 
+    @property
+    def stops_processes(self) -> bool:
+        """Whether the judge reads files, which are read while no process runs."""
+        return bool(self.files)
+
     def __post_init__(self) -> None:
         if len(self.scale) < 2 or list(self.scale) != sorted(set(self.scale)):
             raise UsageError(f"the judge's scale {list(self.scale)!r} does not rise")

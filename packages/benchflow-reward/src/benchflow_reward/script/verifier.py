@@ -41,6 +41,11 @@ class ScriptVerifier:
     grading in place."""
     protocol: GradingProtocol = NATIVE
     """How the tests are placed, run and read."""
+    needs_processes: bool = True
+    """Whether it uses processes of the agent's sandbox: for collect hooks, a twin or shared tests.
+    """
+    stops_processes: bool = False
+    """Whether it surely reads files while no process runs, as `hermetic` does."""
     name: str = "reward"
 
     async def score(self, node: RolloutNode, evidence: Evidence) -> VerifyResult:

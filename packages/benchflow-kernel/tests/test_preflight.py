@@ -1,0 +1,60 @@
+"""A plan that its provider cannot grade is refused before anything starts."""
+
+import asyncio
+
+import pytest
+from benchflow_contracts import SandboxCapabilities, SandboxUnsupportedError, TaskStep
+from benchflow_kernel import RolloutConfig
+from benchflow_kernel.resolve import make_plan
+from benchflow_kernel.rollout import check_capabilities
+from benchflow_testing.fakes import FakeReward
+
+KILLS = SandboxCapabilities(isolation="container", network_modes={"none"}, kill_all=True)
+
+
+class Files(FakeReward):
+    needs_processes = False
+    stops_processes = True
+
+
+class Message(FakeReward):
+    needs_processes = False
+
+
+@pytest.fixture
+def check(rig):
+    rig.with_environment = False
+
+    def check(*rewards, **can):
+        rig.rewards = list(rewards)
+        config = RolloutConfig.model_validate(rig.config)
+        plan = asyncio.run(make_plan(rig.task(), config, rig.planes(), "r1"))
+        check_capabilities(plan, KILLS.model_copy(update=can))
+
+    return check
+
+
+def test_files_are_read_without_a_freeze_if_nothing_needs_the_processes_later(check):
+    check(FakeReward(name="looks"), Files(name="files"), Message())
+
+
+def test_a_reward_whose_processes_an_earlier_reward_ends_is_refused(check):
+    check(Files(name="files"), FakeReward(), freeze="kernel")
+    with pytest.raises(SandboxUnsupportedError, match="'files' reads its files") as raised:
+        check(Files(name="files"), Message(name="other"), FakeReward())
+    assert "reward 'reward' needs its processes afterwards" in str(raised.value)
+    assert raised.value.hint
+
+
+def test_files_of_a_sandbox_that_neither_freezes_nor_kills_are_refused(check):
+    check(Message(), kill_all=False)
+    with pytest.raises(SandboxUnsupportedError, match="cannot all be killed"):
+        check(Files(), kill_all=False)
+
+
+def test_a_step_in_a_sandbox_whose_processes_ended_is_refused(rig, check):
+    rig.steps = (TaskStep(name="first", instruction="do"),)
+    check(Files())
+    rig.steps += (TaskStep(name="second", instruction="more"),)
+    with pytest.raises(SandboxUnsupportedError, match="step 'second' needs its processes"):
+        check(Files())
