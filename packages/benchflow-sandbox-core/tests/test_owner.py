@@ -3,6 +3,7 @@ import signal
 import subprocess
 import sys
 import time
+from pathlib import Path
 
 import pytest
 from benchflow_contracts import HostError
@@ -231,9 +232,17 @@ def test_files_of_dead_owners_are_removed_and_of_living_ones_are_not(runner, sta
 def test_a_directory_that_others_can_change_is_refused(state, monkeypatch):
     (state / "owners").mkdir(mode=0o777)
     (state / "owners").chmod(0o777)
-    monkeypatch.setattr(owner, "_lock_directories", lambda: (state / "owners", state / "owners"))
+    monkeypatch.setattr(owner, "_lock_directories", lambda: [state / "owners"])
     with pytest.raises(HostError, match="owners"):
         current_owner()
+
+
+def test_a_user_without_a_home_directory_has_locks_of_its_own(monkeypatch):
+    def lacking():
+        raise RuntimeError("Could not determine home directory.")
+
+    monkeypatch.setattr(owner, "state_directory", lacking)
+    assert owner._lock_directories() == [Path(f"/tmp/benchflow-owners-{os.geteuid()}")]
 
 
 def test_an_owner_without_a_state_directory_has_a_lock_elsewhere(state, monkeypatch):

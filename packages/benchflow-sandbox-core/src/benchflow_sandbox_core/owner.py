@@ -107,14 +107,15 @@ def current_owner() -> HostOwner:
     Raises:
         HostError: The lock cannot be taken, or other users can change its directory.
     """
-    first, second = _lock_directories()
+    *others, last = _lock_directories()
     with _mutex:
-        try:
-            return _lock_in(first).owner
-        except OSError as error:
+        for directory in others:
             with suppress(OSError):
-                return _lock_in(second).owner
-            raise host_error(f"lock a file in {str(first)!r}", error) from error
+                return _lock_in(directory).owner
+        try:
+            return _lock_in(last).owner
+        except OSError as error:
+            raise host_error(f"lock a file in {str(last)!r}", error) from error
 
 
 def _lock_in(directory: Path) -> _HeldLock:
@@ -123,9 +124,13 @@ def _lock_in(directory: Path) -> _HeldLock:
     return _held[directory]
 
 
-def _lock_directories() -> tuple[Path, Path]:
+def _lock_directories() -> list[Path]:
     """Return the directory of locks, and the one of users who cannot write a state directory."""
-    return state_directory() / "owners", Path(f"/tmp/benchflow-owners-{os.geteuid()}")  # noqa: S108
+    own = Path(f"/tmp/benchflow-owners-{os.geteuid()}")  # noqa: S108
+    try:
+        return [state_directory() / "owners", own]
+    except RuntimeError:  # the user does not have a home directory
+        return [own]
 
 
 def _is_locked(path: Path) -> bool:
