@@ -191,7 +191,7 @@ def test_a_saved_live_image_outlives_its_provider(tmp_path):
         assert (await child.exec("cat f")).stdout == "1\n"
         with pytest.raises(SnapshotError, match="is of provider"):
             await FakeSandboxProvider(name="other").load(tmp_path / "saved")
-        with pytest.raises(SnapshotError, match="no saved snapshot"):
+        with pytest.raises(SnapshotError, match="not a saved snapshot"):
             await second.load(tmp_path)
         (tmp_path / "saved" / "machine.pickle").write_bytes(b"torn")
         with pytest.raises(SnapshotError, match="digest differs"):

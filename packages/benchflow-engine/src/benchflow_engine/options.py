@@ -58,7 +58,7 @@ class RunOptions(Model):
     """Record of every model call, for replay and for training."""
     model_record_mb: int = Field(default=512, gt=0)
     """Most disk for the recorded model calls of a rollout, in MB. At the limit the agent's work
-    ends and is graded as it is."""
+    ends, and what is there is graded."""
     sandbox: str = "local"
     """Sandbox provider: a registry name."""
     sandbox_import_path: str | None = None

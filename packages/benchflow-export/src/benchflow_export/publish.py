@@ -53,7 +53,7 @@ def _only_file(directory: Path, suffix: str) -> Path | None:
 
 
 def _replace(target: Path, made: Path, old: Path) -> None:
-    # A directory cannot be renamed over one that is not empty.
+    # A directory cannot be renamed over a directory that is not empty.
     if target.exists():
         target.rename(old)
     try:

@@ -43,7 +43,7 @@ _RESERVED = frozenset(
 
 @dataclass(frozen=True, slots=True)
 class ExportReport:
-    """The rows that were written, and those that were left out for want of a reward."""
+    """The number of written rows, and of rows without a reward, which were left out."""
 
     path: Path
     written: int
@@ -111,8 +111,8 @@ def export_trajectories_to_jsonl(
 ) -> ExportReport:
     """Write trainer records to `path`, one JSON line each. Replace the file atomically.
 
-    A record without a reward is counted and left out: a trainer must not learn
-    from a rollout that nobody graded.
+    A record without a reward is counted and left out: a trainer must not learn from an
+    ungraded rollout.
 
     Raises:
         StoreError: The file cannot be written, or a record is not JSON.

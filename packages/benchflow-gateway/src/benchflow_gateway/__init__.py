@@ -29,7 +29,7 @@ __all__ = [
     "read_calls",
 ]
 
-# Who only reads records does not wait for an HTTP server to be imported.
+# A program that only reads records does not import an HTTP server.
 _HOMES = {"HttpGateway": "gateway", "Route": "route", "UpstreamKind": "upstream"}
 
 

@@ -1,4 +1,4 @@
-"""Reading the body of a request, from an agent that may be slow or hostile."""
+"""Read the body of a request from an agent that may be slow or hostile."""
 
 import asyncio
 from typing import Final
@@ -11,20 +11,20 @@ from .limits import Limits
 from .structure import has_too_many_values
 
 _AT_ONCE: Final = 256 * 1024
-"""What is parsed so fast that a thread would cost more."""
+"""A body below this size is parsed at once, because a thread would cost more."""
 
 
 def declared_size(request: web.BaseRequest, limits: Limits) -> int:
-    """Return how long the body may become."""
+    """Return the maximum length of the body."""
     length = request.content_length
     return limits.request_bytes if length is None else min(length, limits.request_bytes)
 
 
 async def parse_body(data: bytes, limits: Limits, turn: asyncio.Lock) -> Document:
-    """Return the JSON object in a body. Of long ones one is parsed at a time, beside the loop.
+    """Return the JSON object of a body. Long bodies are parsed in a thread, one at a time.
 
     Raises:
-        RefusedError: It is none, is nested too deeply, or holds too many values.
+        RefusedError: The body is not a JSON object, is nested too deeply, or has too many values.
     """
     if len(data) <= _AT_ONCE:
         return _parsed(data, limits)
@@ -46,8 +46,8 @@ async def read_body(request: web.BaseRequest, limits: Limits) -> bytes:
     """Return the whole body.
 
     Raises:
-        RefusedError: It is too big, or does not come in time.
-        asyncio.CancelledError: The agent went away.
+        RefusedError: The body is too big, or does not arrive in time.
+        asyncio.CancelledError: The agent closed the connection.
     """
     too_large = RefusedError(
         "too_large", 413, f"a request may have at most {limits.request_bytes} bytes"

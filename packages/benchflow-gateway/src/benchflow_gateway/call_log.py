@@ -1,4 +1,4 @@
-"""The record of one line: JSON lines that are only ever appended to."""
+"""The record of one route: a file of JSON lines that is only appended to."""
 
 import os
 from collections.abc import Iterator, Sequence
@@ -28,15 +28,15 @@ class CallLog:
         self._size = size
         self._redactor = redactor()
         self.count = count
-        """How many calls the file held when it was opened."""
+        """The number of calls in the file when it was opened."""
         self.outline: list[ModelCall] = []
-        """Its calls without what was said, in the order of the file."""
+        """The calls without requests and responses, in the order of the file."""
 
     @classmethod
     def open(cls, path: Path, space: RecordSpace | None = None) -> Self:
-        """Open or make the file. A last line that was torn by a crash is cut off.
+        """Open or create the file. A last line that a crash cut short is removed.
 
-        What it holds, and what is written to it, counts as taken of `space`.
+        Its bytes, and all later ones, count against `space`.
         """
         try:
             path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
@@ -54,7 +54,7 @@ class CallLog:
         return log
 
     def expect_room(self, size: int) -> None:
-        """Raise `RecordLimitError` when a call of so many bytes could not be recorded."""
+        """Raise `RecordLimitError` if a call of this size cannot be recorded."""
         space = self._space
         if not space.has_room(size):
             raise RecordLimitError(
@@ -63,9 +63,9 @@ class CallLog:
             )
 
     def append(self, call: ModelCall, request: bytes | None = None) -> None:
-        """Write one call. When this fails the file is as it was before.
+        """Write one call. If this fails, the file does not change.
 
-        `request` is the JSON text of its request, where the call does not have it.
+        `request` is the JSON text of the request, if `call` does not have it.
 
         Raises:
             StoreError: The disk took less than the whole line, or the log is closed.
@@ -77,7 +77,7 @@ class CallLog:
         self.outline.append(_bare(call))
 
     def append_stub(self, call: ModelCall) -> None:
-        """Write a call without what was said, whether there is room or not.
+        """Write a call without request and response, even beyond the limit of `space`.
 
         Raises:
             StoreError: The disk took less than the whole line, or the log is closed.
@@ -87,7 +87,7 @@ class CallLog:
         self.outline.append(bare)
 
     def _line(self, call: ModelCall, request: bytes | None) -> Sequence[bytes]:
-        """Return a call as one line. A request that is a text already is not copied."""
+        """Return a call as one line. A request that is text already is not encoded again."""
         clean = self._redactor.json
         if request is None:
             return (clean(call.model_dump_json().encode()), b"\n")
@@ -114,11 +114,11 @@ class CallLog:
         self._space.note(self.path, self._size)
 
     def read(self) -> tuple[ModelCall, ...]:
-        """Return every call, in the order in which they began. Reads the file."""
+        """Read every call from the file. Return them in the order of their start."""
         return read_calls(self.path)
 
     def close(self) -> None:
-        """Let the disk catch up and close. Idempotent."""
+        """Flush to the disk and close. Idempotent."""
         if self._descriptor is not None:
             descriptor, self._descriptor = self._descriptor, None
             try:
@@ -128,7 +128,7 @@ class CallLog:
 
 
 def read_calls(path: Path) -> tuple[ModelCall, ...]:
-    """Return the calls of a record on disk; a torn last line is left out.
+    """Return the calls of a record on disk. An incomplete last line is left out.
 
     Raises:
         StoreError: The file cannot be read.
@@ -137,7 +137,7 @@ def read_calls(path: Path) -> tuple[ModelCall, ...]:
 
 
 def _in_file(path: Path) -> Iterator[ModelCall]:
-    """Yield the calls in the order in which they were written."""
+    """Yield the calls in the order of the file."""
     try:
         with path.open("rb") as file:
             for line in file:

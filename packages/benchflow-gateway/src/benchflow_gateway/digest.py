@@ -1,8 +1,8 @@
-"""When two requests are the same request, asked at another time and place.
+"""Digests by which a replay finds the recorded request that equals a new one.
 
-What an agent draws anew per process is found by where it stands in the request, and never by
-what it looks like: a table says for each wire where ids are. They are numbered as they appear,
-so that what refers to what still counts.
+Values that an agent generates anew in each process are found by their place in the request, never
+by their form: a table for each wire says where ids are. Ids are numbered in the order of their
+appearance, so that references between them still count.
 """
 
 import hashlib
@@ -15,7 +15,7 @@ from typing import Any, cast
 from .documents import Document, as_document, documents, items_of, text_of
 
 _PER_PROCESS = {"client_metadata", "metadata", "prompt_cache_key", "safety_identifier", "user"}
-"""What an agent tells of itself: dropped, and the ids in it are known in every text."""
+"""Fields that describe the agent's process. They are dropped; their ids are known in all texts."""
 _IGNORED = _PER_PROCESS | {
     "prompt_cache_retention",
     "service_tier",
@@ -23,25 +23,25 @@ _IGNORED = _PER_PROCESS | {
     "stream",
     "stream_options",
 }
-"""What changes how an answer comes and not which, too."""
+"""Fields that change how an answer is sent, but not which answer."""
 _PART_OF_ID = re.compile(r"[0-9A-Za-z-]{16,}")
 _MOST_OWN = 32
 
 
 @dataclass(frozen=True, slots=True)
 class Shape:
-    """Where a wire has what."""
+    """The places of ids and texts in a wire."""
 
     turns: str
     """The key of the conversation: a list of messages or items."""
     opening: frozenset[str]
-    """Keys of what is said before the conversation."""
+    """Keys of the text before the conversation."""
     ids: frozenset[str]
-    """Keys of messages, items and their parts that hold ids."""
+    """Keys of messages, items and parts with ids."""
     parts: frozenset[str]
-    """Keys of messages and items that hold lists of parts."""
+    """Keys of messages and items with lists of parts."""
     holders: frozenset[str] = frozenset()
-    """Keys of parts that hold one object, which may have ids."""
+    """Keys of parts with one object, which may have ids."""
 
 
 _SHAPES: Mapping[str, Shape] = {
@@ -98,11 +98,11 @@ _TOLD = ("output", "content", "text", "parts", "functionResponse", "response")
 
 
 def request_digest(api: str, body: Mapping[str, Any]) -> str:
-    """Return what a request is told from others by, in a replay.
+    """Return the digest of a request, which is equal for equal requests of two processes.
 
-    Fields of the process count for nothing, and ids only by which of them are the same. The
-    date and a scratch directory do not count where the agent tells them before the model's
-    first word. The model, the tools and every other word that was said count.
+    Fields of the process do not count. Of ids, only their equality counts. The date and a scratch
+    directory do not count in what the agent says before the model's first word. The model, the
+    tools and all other text count.
     """
     text = _Canonical(_SHAPES.get(api, _UNKNOWN), body).text
     return hashlib.sha256(f"{api}\n{text}".encode()).hexdigest()
@@ -113,7 +113,7 @@ def _first(value: object) -> Document:
 
 
 def asks_for_tools(response: Mapping[str, Any]) -> bool:
-    """Whether a recorded answer, of any wire, calls a tool, so that the agent has to go on."""
+    """Return whether a recorded answer, of any wire, calls a tool, so that the agent continues."""
     message = as_document(_first(response.get("choices")).get("message"))
     said = [*documents(response.get("output")), *documents(response.get("content"))]
     kinds = (text_of(item.get("type")) for item in said)
@@ -165,7 +165,7 @@ class _Canonical:
         named: Document = {}
         for key, value in cast("Document", item).items():
             if key in self.shape.parts and _says_nothing(value):
-                continue  # a message that says nothing may have no content, or an empty one
+                continue  # an empty message may have no content, or empty content
             if key in self.shape.ids and isinstance(value, str):
                 named[key] = self.names.setdefault(value, f"id:{len(self.names)}")
             elif key in self.shape.parts and isinstance(value, list):
@@ -177,7 +177,7 @@ class _Canonical:
         return named
 
     def _opened(self, value: object) -> object:
-        """Return what is said before the model's first word, without moment and place."""
+        """Return the text before the model's first word, without date and directory."""
         if isinstance(value, str):
             return _START.sub("~", value)
         if isinstance(value, list):
@@ -192,13 +192,13 @@ def _says_nothing(content: object) -> bool:
 
 
 def _is_the_models(turn: object) -> bool:
-    """Whether the model made it: what has no role is an item that answers or calls."""
+    """Return whether the model made the item. An item without a role is an answer or a call."""
     role = as_document(turn).get("role", "assistant")
     return role in {"assistant", "model", "tool"}
 
 
 def _printed(said: object) -> object:
-    """Return what a tool told without what agents draw for the head or the foot of each."""
+    """Return the output of a tool without the random head or foot that agents add."""
     if isinstance(said, str):
         return _without_frame(said)
     if isinstance(said, list):
@@ -219,7 +219,7 @@ def _without_frame(text: str) -> str:
 
 
 def _own_ids(body: Mapping[str, Any]) -> Sequence[str]:
-    """Return the ids that an agent tells of itself, each once, as they appear."""
+    """Return the ids of the agent's process, each once, in order of appearance."""
     found: dict[str, None] = {}
     for key in sorted(_PER_PROCESS & body.keys()):
         for text in _texts(body[key]):

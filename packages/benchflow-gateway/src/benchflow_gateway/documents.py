@@ -1,4 +1,4 @@
-"""JSON documents from peers that we do not trust."""
+"""JSON documents from untrusted peers."""
 
 from typing import Any, cast
 
@@ -32,25 +32,25 @@ def write_document(value: Document) -> bytes:
 
 
 def as_document(value: object) -> Document:
-    """Return `value` when it is an object, else an empty one."""
+    """Return `value` if it is an object, else an empty object."""
     return cast("Document", value) if isinstance(value, dict) else {}
 
 
 def items_of(value: object) -> list[object]:
-    """Return the items of `value` when it is a list, else none."""
+    """Return the items of `value` if it is a list, else an empty list."""
     return cast("list[object]", value) if isinstance(value, list) else []
 
 
 def documents(value: object) -> list[Document]:
-    """Return the objects in `value` when it is a list, else none."""
+    """Return the objects in `value` if it is a list, else an empty list."""
     return [cast("Document", item) for item in items_of(value) if isinstance(item, dict)]
 
 
 def text_of(value: object) -> str:
-    """Return `value` when it is a string, else an empty one."""
+    """Return `value` if it is a string, else an empty string."""
     return value if isinstance(value, str) else ""
 
 
 def count_of(value: object) -> int:
-    """Return `value` when it is a count, else 0."""
+    """Return `value` if it is a count, else 0."""
     return value if isinstance(value, int) and not isinstance(value, bool) and value > 0 else 0

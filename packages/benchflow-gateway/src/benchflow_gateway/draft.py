@@ -1,4 +1,4 @@
-"""A call that is being made."""
+"""A model call in progress."""
 
 import time
 from dataclasses import dataclass, field
@@ -12,21 +12,21 @@ from .tokens import Tokens
 
 _NEEDED = ("logprobs", "model", "return_token_ids", "stream", "stream_options")
 _BYTES_PER_TOKEN = 8
-"""Of a request; common text has about four."""
+"""Bytes of a request per token; common text has about four."""
 
 
 @dataclass(slots=True)
 class Draft:
-    """What is known of a call so far; `ModelCall` says what each field means."""
+    """The known fields of a call so far; `ModelCall` documents them."""
 
     id: str
     node: str
     api: ModelApi
     purpose: Purpose
     request: Document
-    """Until the call is passed on; then what is still needed of it."""
+    """The whole request until it is forwarded, then only the fields that are still needed."""
     text: bytes
-    """The request as it came."""
+    """The received bytes of the request."""
     started_at: float = field(default_factory=time.time)
     status: int = 0
     response: Document | None = None
@@ -35,18 +35,18 @@ class Draft:
     tokens: Tokens = field(default_factory=Tokens)
     usage: Usage = field(default_factory=Usage)
     charged: bool = False
-    """Whether it went to the upstream, so that its tokens count."""
+    """Whether the call was sent to the upstream, so its tokens count."""
     replayed: bool = False
     diverged: bool = False
     error: str | None = None
     recorded: bool = False
 
     def forget(self) -> None:
-        """Let go of what was said: from here on the text of the request is enough."""
+        """Drop the parsed request: from here on its text is enough."""
         self.request = {key: self.request[key] for key in _NEEDED if key in self.request}
 
     def note(self, proxied: ProxiedCall, body: Document) -> None:
-        """Take what the upstream's body says about itself."""
+        """Read id, model and usage from the upstream's body."""
         self.tokens = proxied.tokens(body)
         self.usage = proxied.back.usage(body)
         named = text_of(body.get("model")) or text_of(body.get("modelVersion"))
@@ -54,7 +54,7 @@ class Draft:
         self.policy_version = self.policy_version or self.model
 
     def note_cut(self, proxied: ProxiedCall) -> None:
-        """Take what came before the call was cut; uncounted tokens are estimated low."""
+        """Read the part of the answer before the cut. Uncounted tokens are estimated low."""
         body = proxied.state.body()
         if body is None:
             return
@@ -66,9 +66,9 @@ class Draft:
         self.response = proxied.streamed()
 
     def note_sent(self, proxied: ProxiedCall) -> None:
-        """Estimate low what the upstream read, where the agent did not wait to be told.
+        """Estimate low the input tokens, if the agent did not wait for the usage.
 
-        Without it, an agent that hangs up early has its prompts for nothing.
+        Without this, prompts would be free for an agent that disconnects early.
         """
         if not self.usage.input_tokens:
             sent = len(proxied.data) // _BYTES_PER_TOKEN

@@ -1,4 +1,4 @@
-"""Why a call was refused: for the agent in its own format, for the operator as a type.
+"""Reasons of a refused call: for the agent in its own format, for the operator as a type.
 
 AgentError
 ├── CallBudgetError      a bound of the route's `CallBudget` is reached
@@ -15,7 +15,7 @@ RefusalKind = Literal[
 
 
 class CallBudgetError(AgentError):
-    """A bound of the route's budget is reached; later calls are refused, too."""
+    """A limit of the route's budget is reached. Later calls are refused, too."""
 
     default_hint = "raise the route's CallBudget"
 

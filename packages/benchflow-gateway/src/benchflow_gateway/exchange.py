@@ -23,7 +23,7 @@ _STREAM = {"Content-Type": "text/event-stream; charset=utf-8", "Cache-Control": 
 
 
 class AgentGoneError(Exception):
-    """The agent took no more of its answer."""
+    """The agent stopped reading its answer."""
 
 
 class Exchange:
@@ -37,22 +37,22 @@ class Exchange:
         client: Client,
         limits: Limits,
         *,
-        told: Document | None = None,
+        path_fields: Document | None = None,
     ) -> None:
-        """`told` is what the address says of the request; it becomes a part of it."""
+        """Add `path_fields`, the fields of the request that its address has, to the request."""
         self._route = route
         self._wire = wire
         self._request = request
         self._client = client
         self._limits = limits
-        self._told = told or {}
+        self._path_fields = path_fields or {}
         self._response: web.StreamResponse | None = None
         self._proxied: ProxiedCall | None = None
 
     async def run(self) -> web.StreamResponse:
-        """Answer. Every call is recorded, whatever becomes of it.
+        """Answer the request. Each call is recorded, also a failed one.
 
-        A body that is not understood is recorded as an empty request.
+        An invalid body is recorded as an empty request.
 
         Raises:
             RefusedError: The record of the rollout is full.
@@ -68,9 +68,9 @@ class Exchange:
             body = await parse_body(raw, self._limits, self._route.parsing)
         except RefusedError as refused:
             return await self._refuse(self._route.begin(self._wire.api, {}, b"{}"), refused)
-        text = _with(raw, body, self._told)
-        draft = self._route.begin(self._wire.api, {**body, **self._told}, text)
-        # Of all that a request holds, its text alone stays while the upstream answers.
+        text = _with(raw, body, self._path_fields)
+        draft = self._route.begin(self._wire.api, {**body, **self._path_fields}, text)
+        # While the upstream answers, only the text of the request stays in memory.
         del body, text
         try:
             return await self._serve(draft, raw)
@@ -123,7 +123,7 @@ class Exchange:
     async def _stream(
         self, draft: Draft, proxied: ProxiedCall, answer: aiohttp.ClientResponse
     ) -> web.StreamResponse:
-        """Send a stream as it comes, and hold its end back until the call is recorded."""
+        """Forward a stream as it arrives, but send its end only after the call was recorded."""
         asked = bool(draft.request.get("stream"))
         if asked:
             draft.status = 200
@@ -149,7 +149,7 @@ class Exchange:
         return await self._close()
 
     def _note_stream(self, draft: Draft, proxied: ProxiedCall) -> RefusedError | None:
-        """Take what was streamed; return what the upstream said went wrong."""
+        """Store the streamed answer; return the upstream's error, if any."""
         state = proxied.state
         body = state.body()
         if state.failure is not None:
@@ -168,7 +168,7 @@ class Exchange:
         return frame if clean is frame.raw else Frame.parse(clean)
 
     async def _frames(self, answer: aiohttp.ClientResponse) -> AsyncIterator[list[Frame]]:
-        """Yield the frames that came together."""
+        """Yield the frames of one piece of the stream."""
         reader = SseReader(self._limits.event_bytes)
         total = 0
         try:
@@ -182,7 +182,7 @@ class Exchange:
             raise RefusedError("upstream", 502, f"the model endpoint sent {error}") from error
 
     async def _pass_error(self, draft: Draft, answer: aiohttp.ClientResponse) -> web.StreamResponse:
-        """Send on what the upstream says is wrong, in the agent's wire."""
+        """Forward an error of the upstream in the agent's wire."""
         text = (await self._client.read(answer)).decode(errors="replace")
         text = self._route.upstream.redact(text)
         status = answer.status if answer.status >= 400 else 502
@@ -199,7 +199,7 @@ class Exchange:
         return await self._send_json(status, body, shown_headers(answer))
 
     async def _refuse(self, draft: Draft, refused: RefusedError) -> web.StreamResponse:
-        """Tell the agent why there is no answer, after the call was recorded as failed."""
+        """Send the agent the reason of a failed call, after the call was recorded."""
         begun = self._response is not None
         draft.status = 200 if begun else refused.status
         draft.error = f"{refused.kind}: {refused.message}"
@@ -222,7 +222,7 @@ class Exchange:
             draft.note_cut(self._proxied)
             if draft.charged:
                 draft.note_sent(self._proxied)
-        with suppress(StoreError, RefusedError):  # the route tells of it
+        with suppress(StoreError, RefusedError):  # the route reports this error
             self._route.record(draft)
 
     async def _open(self, headers: Mapping[str, str]) -> None:
@@ -262,7 +262,7 @@ class Exchange:
 async def send_json(
     request: web.BaseRequest, status: int, body: Document, headers: Mapping[str, str]
 ) -> web.StreamResponse:
-    """Send a document; when this returns, it was written."""
+    """Send a document. On return it was written."""
     data = write_document(body)
     response = web.Response(
         body=data, status=status, headers=headers, content_type="application/json"
@@ -275,20 +275,20 @@ async def send_json(
 async def send_refusal(
     request: web.BaseRequest, wire: Wire, refused: RefusedError
 ) -> web.StreamResponse:
-    """Send an error in the agent's wire. Clients try a refusal of ours only once."""
+    """Send an error in the agent's wire. Clients do not repeat a refused call."""
     no_retry: set[RefusalKind] = {"budget", "diverged", "closed", "invalid", "too_large"}
     headers = {"x-should-retry": "false"} if refused.kind in no_retry else {}
     body = wire.refusal(refused.kind, refused.message)
     return await send_json(request, refused.status, body, headers)
 
 
-def _with(raw: bytes, body: Document, told: Document) -> bytes:
-    """Return the text of a request and of what its address says of it."""
-    if not told:
+def _with(raw: bytes, body: Document, path_fields: Document) -> bytes:
+    """Return the text of a request with the fields of its address."""
+    if not path_fields:
         return raw
-    if not body or told.keys() & body.keys():
-        return write_document({**body, **told})
-    return raw.rstrip()[:-1] + b"," + write_document(told)[1:]
+    if not body or path_fields.keys() & body.keys():
+        return write_document({**body, **path_fields})
+    return raw.rstrip()[:-1] + b"," + write_document(path_fields)[1:]
 
 
 def _upstream_document(data: bytes) -> Document:

@@ -1,4 +1,4 @@
-"""The gateway: one listener on loopback, one line per node, one file per route."""
+"""The gateway: one listener on loopback, one route for each node, one file for each route."""
 
 import asyncio
 import re
@@ -25,8 +25,8 @@ from .upstream import Client, Upstream, UpstreamKind
 class HttpGateway:
     """Satisfies `ModelGateway`. An async context manager; it listens from the first `open`.
 
-    The address of a route holds 192 random bits: who does not know it reaches nothing. The
-    calls of a route are in `{record}/{rollout}/{node}.jsonl`.
+    The address of a route has 192 random bits, so nobody can guess it. The calls of a route are in
+    `{record}/{rollout}/{node}.jsonl`.
     """
 
     def __init__(
@@ -65,9 +65,9 @@ class HttpGateway:
         replay: Sequence[ModelCall] = (),
         budget: CallBudget | None = None,
     ) -> Route:
-        """Make the route of a node; it goes on with the record that the node has, if any.
+        """Open the route of a node. If the node has a record, the route continues it.
 
-        What is in that record counts against `budget`, but for calls that were replayed.
+        Recorded calls count against `budget`; replayed calls do not.
 
         Raises:
             UsageError: A name that fits no path, or a route that is open already.

@@ -1,4 +1,4 @@
-"""What a route has spent of its budget."""
+"""The meter of a route's budget."""
 
 from collections.abc import Iterable
 
@@ -11,8 +11,8 @@ from .prices import PriceTable, price_of
 class Meter:
     """Counts calls, tokens and dollars.
 
-    A call is refused when a bound is reached as it begins. Its own tokens are known only
-    when it ends, so calls that run at the same time may each end beyond the bound.
+    A call is refused if a limit is reached at its start. Its own tokens are known only at
+    its end, so calls that run at the same time may each end beyond the limit.
     """
 
     def __init__(self, budget: CallBudget | None, prices: PriceTable) -> None:
@@ -23,7 +23,7 @@ class Meter:
         self.cost_usd = 0.0
 
     def go_on_from(self, calls: Iterable[ModelCall]) -> None:
-        """Count what an earlier process spent on the same route."""
+        """Count the use of the same route by an earlier process."""
         for call in calls:
             if not call.replayed and not call.diverged:
                 self.calls += 1
@@ -34,7 +34,7 @@ class Meter:
         """Count a call that goes to the upstream.
 
         Raises:
-            CallBudgetError: A bound is reached, or the price that a bound needs is unknown.
+            CallBudgetError: A limit is reached, or the price for a limit is unknown.
         """
         bounds = self._budget
         if bounds.calls is not None and self.calls >= bounds.calls:
@@ -51,7 +51,7 @@ class Meter:
         self.calls += 1
 
     def end(self, model: str | None, usage: Usage) -> float | None:
-        """Charge what a call used; return its cost when the price is known."""
+        """Charge the usage of a call. Return its cost if the price is known."""
         self.tokens += usage.input_tokens + usage.output_tokens
         price = price_of(model, self._prices)
         if price is None:

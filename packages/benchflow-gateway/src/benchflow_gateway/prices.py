@@ -1,4 +1,4 @@
-"""What tokens cost."""
+"""Prices of tokens."""
 
 from collections.abc import Mapping
 
@@ -12,10 +12,10 @@ class Price(Model):
     input: float = Field(ge=0)
     output: float = Field(ge=0)
     cached: float | None = Field(default=None, ge=0)
-    """Of input that the upstream had in its cache; as `input` when not given."""
+    """Price of cached input (default: the price of `input`)."""
 
     def of(self, usage: Usage) -> float:
-        """Return what `usage` costs, in US dollars."""
+        """Return the cost of `usage` in US dollars."""
         cached = self.input if self.cached is None else self.cached
         fresh = usage.input_tokens - usage.cached_tokens
         spent = fresh * self.input + usage.cached_tokens * cached
@@ -23,10 +23,10 @@ class Price(Model):
 
 
 PriceTable = Mapping[str, Price]
-"""By the start of a model's name; the longest that fits counts."""
+"""Prices by the start of a model's name. The longest match counts."""
 
 
 def price_of(model: str | None, table: PriceTable) -> Price | None:
-    """Return the price of `model`, `None` when the table does not know it."""
+    """Return the price of `model`; `None` if the table does not have it."""
     fitting = [start for start in table if (model or "").startswith(start)]
     return table[max(fitting, key=len)] if fitting else None

@@ -1,4 +1,4 @@
-"""One call on its way to an upstream and back: as it came, or translated."""
+"""One call to an upstream and its answer, unchanged or translated."""
 
 from .documents import Document, as_document, documents, read_document, write_document
 from .sse import Event, Frame
@@ -9,7 +9,7 @@ from .wires import CHAT, GEMINI, Fold, Wire
 
 
 class ProxiedCall:
-    """Holds what the upstream gets, and reads what it answers.
+    """Has the request for the upstream, and reads the answer.
 
     Where both sides speak the same wire, and nothing had to be added to the request, every
     byte is passed on as it came.
@@ -32,17 +32,17 @@ class ProxiedCall:
         if self._asked_tokens:
             sent = ask_for_tokens(sent)
         self.path = self.back.path_of(sent)
-        # What a Gemini request says of its model is in its path, not in its body.
+        # The path of a Gemini request names its model; its body does not.
         self.data = raw if sent is request or self.back is GEMINI else write_document(sent)
         self._added = sent is not request
-        # Not the request itself: it may be large, and the answer may take long.
+        # The request itself is not kept: it may be large, and the answer may take long.
         options = as_document(request.get("stream_options"))
         self._asked_usage = bool(options.get("include_usage"))
         self._asked = {key: request.get(key) for key in ("logprobs", "return_token_ids")}
         self._back_fold = self.back.fold()
         self._front_fold = front.fold() if self._translation else self._back_fold
         self.events = 0
-        """How many events came: no fewer tokens than that were generated."""
+        """The number of events. At least as many tokens were generated."""
 
     @property
     def state(self) -> Fold:
@@ -50,7 +50,7 @@ class ProxiedCall:
         return self._back_fold
 
     def pass_on(self, frame: Frame) -> bytes:
-        """Take a frame of the upstream; return what the agent gets for it."""
+        """Read a frame of the upstream; return the bytes for the agent."""
         if frame.event is None:
             return b"" if self._translation else frame.raw
         self.events += 1
@@ -62,7 +62,7 @@ class ProxiedCall:
         return frame.raw
 
     def finish(self) -> bytes:
-        """Return what the agent still needs when the upstream ended without saying so."""
+        """Return the missing end of the agent's stream, if the upstream ended without one."""
         if self._translation is None or self._back_fold.complete or self._back_fold.failure:
             return b""
         return self._translated(self._translation.last)
@@ -91,13 +91,13 @@ class ProxiedCall:
         return Event(frame.event.name, write_document(chunk).decode()).encode()
 
     def whole(self, body: Document) -> Document:
-        """Return the upstream's whole answer as the agent gets it."""
+        """Return the upstream's whole answer for the agent."""
         if self._translation is not None:
             return self._translation.body(body)
         return strip_tokens(self._asked, body) if self._asked_tokens else body
 
     def streamed(self) -> Document | None:
-        """Return what the agent was streamed so far, as a body."""
+        """Return the answer that was streamed to the agent so far, as a body."""
         body = self._front_fold.body()
         if body is None or self._translation is not None or not self._asked_tokens:
             return body

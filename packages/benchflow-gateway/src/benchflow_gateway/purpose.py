@@ -1,4 +1,4 @@
-"""Telling an agent's work from what it asks beside it."""
+"""Distinguish an agent's work from its other calls, such as titles."""
 
 from typing import Literal
 
@@ -8,7 +8,7 @@ Purpose = Literal["main", "aux"]
 
 
 class PurposeRule:
-    """A call is work when it offers tools, to the model that was the first to be offered some.
+    """A call is work if it offers tools to the first model that was offered tools.
 
     Measured on claude, codex and opencode: titles, summaries and quota probes offer no
     tools, and some go to a smaller model. An agent that works without tools needs

@@ -1,4 +1,4 @@
-"""Recorded calls, played back."""
+"""Replay of recorded calls."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -9,7 +9,7 @@ from .digest import asks_for_tools, request_digest
 
 
 class DivergedError(Exception):
-    """The request is not the one that comes next in the record."""
+    """The request differs from the next one in the record."""
 
 
 class Replay:
@@ -44,20 +44,20 @@ class Replay:
 
     @property
     def unplayed(self) -> int:
-        """Recorded calls of the agent's work that were not taken and had to be."""
+        """The number of recorded calls of the agent's work that were not repeated."""
         return len(self._ahead) if self._goes_on else 0
 
     def stop(self) -> None:
-        """Let every later request go to the upstream."""
+        """Send every later request to the upstream."""
         self._ahead.clear()
         self._passed.clear()
         self._aux.clear()
 
     def take(self, api: ModelApi, request: Mapping[str, Any]) -> ModelCall | None:
-        """Return the recorded call that answers `request`, `None` when the upstream has to.
+        """Return the recorded call that answers `request`; `None` if the upstream must answer.
 
         Raises:
-            DivergedError: There is a record left, and it is not of this request.
+            DivergedError: The next recorded call is of another request.
         """
         if self.finished:
             return None
@@ -76,7 +76,7 @@ class Replay:
         raise DivergedError(f"not the request of {first.id!r}")
 
     def _may_skip(self, at: int) -> bool:
-        """Whether the calls ahead of that one may not come, or come later."""
+        """Return whether the calls before this one are optional, or may come later."""
         if not self._goes_on:
             return True
         ahead = self._ahead[:at]
@@ -89,7 +89,7 @@ class Replay:
         before = self._ahead[:at]
         self._passed += [one for one in before if not _beside(call, one)]
         self._ahead[:at] = [one for one in before if _beside(call, one)]
-        # Only what has the work's own tools says how far the work is.
+        # Only a call with the work's own tools shows the progress of the work.
         if call.request.get("tools") == self._tools:
             self._goes_on = asks_for_tools(call.response or {})
         return call

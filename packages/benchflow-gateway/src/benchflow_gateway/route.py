@@ -31,7 +31,7 @@ _CLOSE_SEC = 10.0
 
 @dataclass(frozen=True, slots=True)
 class Rules:
-    """What a route does with a call besides passing it on."""
+    """What a route does with a call besides forwarding it."""
 
     replay: Replay
     meter: Meter
@@ -65,47 +65,47 @@ class Route:
         self._idle.set()
         self.closed = False
         self.room = rules.room
-        """For the requests that are being served."""
+        """Room for the requests in progress."""
         self.parsing = asyncio.Lock()
-        self._told: list[Callable[[BenchFlowError], None]] = []
+        self._callbacks: list[Callable[[BenchFlowError], None]] = []
         self.error: BenchFlowError | None = None
-        """Why calls were refused first: `CallBudgetError`, `ReplayDivergedError`, `StoreError`."""
+        """The first refusal: `CallBudgetError`, `ReplayDivergedError` or `StoreError`."""
 
     @property
     def endpoint(self) -> Endpoint:
-        """Where the `model` door of the sandbox leads."""
+        """The address for the `model` door of the sandbox."""
         return self._endpoint
 
     @property
     def in_flight(self) -> int:
-        """Calls that are not wholly answered."""
+        """The number of calls without a complete answer."""
         return len(self._tasks)
 
     @property
     def unplayed(self) -> int:
-        """Recorded calls of the agent's work that it has not asked for again."""
+        """The number of recorded calls of the agent's work that it has not repeated."""
         return self._rules.replay.unplayed
 
     def watch(self, on_error: Callable[[BenchFlowError], None]) -> None:
-        """Call `on_error` once when there is an `error`, at once if there is one already."""
+        """Call `on_error` once for the `error` of this route, at once if there is one already."""
         if self.error is not None:
             on_error(self.error)
         else:
-            self._told.append(on_error)
+            self._callbacks.append(on_error)
 
     def fail(self, error: BenchFlowError) -> None:
-        """Tell who watches why the agent's work is over. The first reason counts."""
+        """Report to the watchers why the agent's work is over. Only the first reason counts."""
         if self.error is None:
             self.error = error
-            for told in self._told:
-                told(error)
+            for callback in self._callbacks:
+                callback(error)
 
     def calls(self) -> Sequence[ModelCall]:
-        """Read the calls answered so far from the record."""
+        """Read the finished calls from the record."""
         return self._log.read()
 
     def outline(self) -> Sequence[ModelCall]:
-        """Return the calls so far, in the order in which they ended, without what was said."""
+        """Return the calls in the order of their end, without requests and responses."""
         return tuple(self._log.outline)
 
     async def quiesce(self, timeout: float) -> bool:
@@ -118,11 +118,11 @@ class Route:
         return True
 
     async def swap(self, upstream: Endpoint) -> None:
-        """Send later calls to `upstream`, which speaks as the one before it did."""
+        """Send later calls to `upstream`, which has the same protocol as the one before."""
         self.upstream = Upstream(upstream, self.upstream.kind, self.upstream.model)
 
     async def aclose(self) -> None:
-        """Refuse later calls, cut those in flight, and bring the record to the disk."""
+        """Refuse later calls, cancel the calls in flight, and flush the record to the disk."""
         if self.closed:
             return
         self.closed = True
@@ -135,7 +135,7 @@ class Route:
 
     @contextmanager
     def flight(self) -> Generator[None]:
-        """Count the calling task as a call in flight, to be cut when the route closes."""
+        """Count the calling task as a call in flight, which the end of the route cancels."""
         task = asyncio.current_task()
         assert task is not None
         self._tasks.add(task)
@@ -148,22 +148,22 @@ class Route:
                 self._idle.set()
 
     def begin(self, api: ModelApi, request: Document, text: bytes) -> Draft:
-        """Return the next call, whose request came as `text`."""
+        """Return the next call, with the request `text`."""
         self._next += 1
         named = f"{self.node}.{self._next:06d}"
         draft = Draft(named, self.node, api, self._rules.purposes.of(request), request, text)
-        # The model that is asked for is priced, not the name that the agent gives it.
+        # The price is that of the requested model, not of the agent's name for it.
         draft.model = self.upstream.model or text_of(request.get("model")) or None
         return draft
 
     def replay(self, draft: Draft) -> bool:
-        """Answer the call from the record; false when the upstream has to.
+        """Answer the call from the record. Return false if the upstream must answer.
 
         Raises:
             RefusedError: The replay diverged, and such calls do not go live.
         """
         try:
-            # As the record has it: what was redacted there is redacted here.
+            # The request of the record: secrets are redacted in it.
             asked = cast("Document", self._redactor.value(draft.request))
             recorded = self._rules.replay.take(draft.api, asked)
         except DivergedError as error:
@@ -181,10 +181,10 @@ class Route:
         return True
 
     def admit(self) -> None:
-        """Refuse every call once the record of the rollout is full, and write none of it down.
+        """Refuse the call if the record of the rollout is full, without a record of it.
 
         Raises:
-            RefusedError: It is.
+            RefusedError: The record is full.
         """
         if isinstance(self.error, RecordLimitError):
             raise RefusedError("budget", 429, f"no call can be recorded any more: {self.error}")
@@ -207,7 +207,7 @@ class Route:
         draft.charged = True
 
     def record(self, draft: Draft) -> None:
-        """Write the call, once. Before this returns, no last byte is sent.
+        """Write the call, once. The last byte of the answer is sent only afterwards.
 
         Raises:
             StoreError: The call could not be written.
@@ -228,7 +228,7 @@ class Route:
     def _over(
         self, draft: Draft, error: RecordLimitError, cost: float | None = None
     ) -> RefusedError:
-        """End the agent's work, leave a stub on the record, and return the refusal."""
+        """End the agent's work, record the call without its texts, and return the refusal."""
         refused = RefusedError("budget", 429, str(error))
         draft.recorded, draft.status = True, refused.status
         draft.error = f"record_limit: {error}"

@@ -22,20 +22,20 @@ _PATH = re.compile(rf"/r/({NAME})/n/({NAME})/([A-Za-z0-9_-]+)(/.*)?")
 _VERSION = re.compile(r"^/v1(?:beta)?(?=/|$)")
 _AT: dict[str, Wire] = {wire.path: wire for wire in (CHAT, RESPONSES, MESSAGES)}
 _COUNT = "/messages/count_tokens"
-# No name is dots alone: the upstream, which sees our credential, would climb.
+# A name of dots alone would leave the directory at the upstream, which has the credential.
 _PLAIN = re.compile(r"/models(/(?!\.+(/|$))[A-Za-z0-9._:-]+)*")
 RouteKey = tuple[str, str]
 
 
 def _speaker(path: str) -> Wire:
-    """Return the wire of who asked for `path`, to be refused in."""
+    """Return the wire of a request for `path`, for a refusal."""
     if gemini_call(path) is not None:
         return GEMINI
     return MESSAGES if path.startswith("/messages") else CHAT
 
 
 def line_path(rollout: str, node: str, token: str) -> str:
-    """Return where a route is served."""
+    """Return the path of a route."""
     return f"/r/{rollout}/n/{node}/{token}"
 
 
@@ -55,7 +55,7 @@ class Server:
         self._listener: asyncio.Server | None = None
 
     async def start(self, port: int) -> int:
-        """Listen on loopback; return the port. Raises `UsageError` when it is taken."""
+        """Listen on loopback and return the port. Raise `UsageError` if the port is in use."""
         self._web = web.Server(
             self._handle,
             handler_cancellation=True,
@@ -120,18 +120,21 @@ class Server:
     ) -> web.StreamResponse:
         if method == "countTokens":
             if route.upstream.wire(GEMINI) is not GEMINI:
-                raise RefusedError("not_found", 404, "this upstream counts no tokens")
+                raise RefusedError("not_found", 404, "this upstream does not count tokens")
             return await self._pass_plain(request, route, f"/models/{model}:{method}", GEMINI)
         stream = method.startswith("stream")
         if stream and request.rel_url.query.get("alt") != "sse":
-            raise RefusedError("invalid", 400, "a stream is served with alt=sse alone")
-        told = {"model": model, "stream": stream}
-        return await Exchange(route, GEMINI, request, self._client, self._limits, told=told).run()
+            raise RefusedError("invalid", 400, "a stream needs alt=sse")
+        path_fields = {"model": model, "stream": stream}
+        exchange = Exchange(
+            route, GEMINI, request, self._client, self._limits, path_fields=path_fields
+        )
+        return await exchange.run()
 
     async def _pass_plain(
         self, request: web.BaseRequest, route: Route, rest: str, wire: Wire
     ) -> web.StreamResponse:
-        """Pass on what is no call of a model: nothing is generated, nothing recorded."""
+        """Forward a request that is not a model call. Nothing is recorded."""
         upstream = route.upstream
         headers = upstream.headers(request.headers, upstream.wire(wire))
         async with AsyncExitStack() as stack:

@@ -1,4 +1,4 @@
-"""Space that several share, and that is given out up to a bound."""
+"""Limited space that several callers share."""
 
 import asyncio
 from collections import deque
@@ -8,7 +8,7 @@ from pathlib import Path
 
 
 class RecordSpace:
-    """Counts the bytes that the files of a rollout's record take on the disk."""
+    """Counts the bytes of the record of a rollout on the disk."""
 
     def __init__(self, most: int | None) -> None:
         self.most = most
@@ -16,20 +16,20 @@ class RecordSpace:
 
     @property
     def taken(self) -> int:
-        """The bytes of all files."""
+        """The size of all files in bytes."""
         return sum(self._files.values())
 
     def note(self, path: Path, size: int) -> None:
-        """Take note of how long a file is."""
+        """Set the size of a file."""
         self._files[path] = size
 
     def has_room(self, size: int) -> bool:
-        """Whether `size` bytes more are within the bound."""
+        """Return whether `size` more bytes are within the limit."""
         return self.most is None or self.taken + size <= self.most
 
 
 class Room:
-    """Lets in, in their order, what fits into a number of bytes at a time."""
+    """A lock on a number of bytes, given out in the order of the requests."""
 
     def __init__(self, most: int) -> None:
         self._most = most
@@ -38,7 +38,7 @@ class Room:
 
     @asynccontextmanager
     async def hold(self, size: int) -> AsyncGenerator[None]:
-        """Hold `size` bytes within the block; wait until they are free."""
+        """Reserve `size` bytes inside the block; wait until they are free."""
         size = min(size, self._most)
         await self._take(size)
         try:

@@ -1,7 +1,6 @@
 """Server-sent events (WHATWG HTML, section 9.2), byte for byte.
 
-A frame keeps its bytes as they came, so that a stream can be passed on unchanged while it
-is understood.
+A frame keeps its received bytes, so that a stream can be forwarded unchanged and read as well.
 """
 
 import re
@@ -15,18 +14,18 @@ _LINE = re.compile(r"\r\n|\n|\r")
 
 
 class SseError(ValueError):
-    """The bytes are no event stream that we accept."""
+    """The bytes are not an accepted event stream."""
 
 
 @dataclass(frozen=True, slots=True)
 class Event:
-    """One event; `name` is `None` when the stream does not name it."""
+    """One event; `name` is `None` if the stream does not name it."""
 
     name: str | None
     data: str
 
     def encode(self) -> bytes:
-        """Return the event as a stream carries it."""
+        """Return the event as bytes of a stream."""
         named = f"event: {self.name}\n" if self.name is not None else ""
         lines = "".join(f"data: {line}\n" for line in _LINE.split(self.data))
         return f"{named}{lines}\n".encode()
@@ -34,14 +33,14 @@ class Event:
 
 @dataclass(frozen=True, slots=True)
 class Frame:
-    """A part of the stream, and the event in it; a comment is a frame without one."""
+    """A part of the stream with its event. A comment is a frame without an event."""
 
     raw: bytes
     event: Event | None
 
     @classmethod
     def parse(cls, raw: bytes) -> Self:
-        """Read one frame; raise `SseError` when it is not UTF-8."""
+        """Read one frame. Raise `SseError` if it is not UTF-8."""
         try:
             text = raw.decode()
         except UnicodeDecodeError as error:
@@ -58,7 +57,7 @@ class Frame:
 
 
 class SseReader:
-    """Cuts a byte stream into frames, whatever pieces it comes in."""
+    """Cuts a byte stream into frames; the pieces may have any size."""
 
     def __init__(self, max_bytes: int) -> None:
         self._max = max_bytes
@@ -66,20 +65,20 @@ class SseReader:
         self._scanned = 0
 
     def feed(self, data: bytes) -> Iterator[Frame]:
-        """Yield the frames that `data` completes; raise `SseError` for one too big."""
+        """Yield the frames that `data` completes. Raise `SseError` if a frame is too big."""
         self._buffer += data
         while (end := _END.search(self._buffer, self._scanned)) is not None:
             raw = bytes(self._buffer[: end.end()])
             del self._buffer[: end.end()]
             self._scanned = 0
             yield Frame.parse(raw)
-        # An end of three bytes may begin in what was scanned already.
+        # An end of three bytes may begin in the part that was scanned already.
         self._scanned = max(0, len(self._buffer) - 3)
         if len(self._buffer) > self._max:
             raise SseError(f"an event of more than {self._max} bytes")
 
     def finish(self) -> Iterator[Frame]:
-        """Yield what is left at the end of the stream: some servers omit the last line."""
+        """Yield the rest at the end of the stream: some servers omit the last line."""
         if self._buffer:
             raw = bytes(self._buffer)
             self._buffer.clear()

@@ -1,4 +1,4 @@
-"""How many values a JSON text holds, counted before any of them is built.
+"""The number of values in a JSON text, counted before the text is parsed.
 
 A value that takes two bytes of text, such as `[]`, takes sixty or more in memory.
 """
@@ -7,7 +7,7 @@ import re
 from typing import Final
 
 _PIECE: Final = 256 * 1024
-"""What is looked at without letting other threads run."""
+"""Bytes that are scanned before other threads may run."""
 _BEGINNINGS: Final = (b",", b"[", b"{")
 _IN_STRING = re.compile(rb"(?:[^\"\\]++|\\[\s\S])*+")
 _OUTSIDE = re.compile(rb"[^\"\[{,]*+")
@@ -15,13 +15,13 @@ _QUOTE = ord('"')
 
 
 def has_too_many_values(data: bytes, most: int) -> bool:
-    """Whether the JSON text `data` holds more than about `most` values.
+    """Return whether the JSON text `data` has more than about `most` values.
 
-    Of text that is no JSON the answer means nothing, but it comes as soon.
+    For text that is not JSON the result has no meaning, but it comes as fast.
     """
     total = 0
     for at in range(0, len(data), _PIECE):
-        # Those within strings count here, too: few texts need the closer look.
+        # Separators inside strings count here, too. Few texts need the exact count below.
         total += sum(data.count(mark, at, at + _PIECE) for mark in _BEGINNINGS)
         if total > most:
             return _values(data, most) > most

@@ -1,4 +1,4 @@
-"""Token ids and log-probabilities, as vLLM gives them."""
+"""Token ids and log-probabilities in the format of vLLM."""
 
 import math
 from dataclasses import dataclass
@@ -9,7 +9,7 @@ from .documents import Document, as_document, documents, items_of
 
 @dataclass(frozen=True, slots=True)
 class Tokens:
-    """The tokens of one answer, where the upstream gave them."""
+    """The tokens of one answer, if the upstream sent them."""
 
     prompt: tuple[int, ...] | None = None
     completion: tuple[int, ...] | None = None
@@ -17,7 +17,7 @@ class Tokens:
 
     @classmethod
     def of(cls, body: Document) -> "Tokens":
-        """Read them from a chat completion: of its first choice."""
+        """Read the tokens of the first choice of a chat completion."""
         choices = documents(body.get("choices"))
         choice: Document = choices[0] if choices else {}
         content = documents(as_document(choice.get("logprobs")).get("content"))
@@ -39,12 +39,12 @@ def _ids(value: object) -> tuple[int, ...] | None:
 
 
 def ask_for_tokens(request: Document) -> Document:
-    """Return the chat request with token ids and log-probabilities asked for."""
+    """Return the chat request with a request for token ids and log-probabilities."""
     return {**request, "logprobs": True, "return_token_ids": True}
 
 
 def strip_tokens(request: Document, body: Document) -> Document:
-    """Return a body or chunk without what the agent did not ask for."""
+    """Return a body or chunk without the fields that the agent did not request."""
     gone = set[str]() if request.get("logprobs") else {"logprobs"}
     if not request.get("return_token_ids"):
         gone |= {"token_ids"}

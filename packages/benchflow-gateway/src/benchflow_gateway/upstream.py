@@ -1,4 +1,4 @@
-"""The one address behind a route, and how it is called."""
+"""The upstream of a route, and the client that calls it."""
 
 import re
 from collections.abc import AsyncGenerator, Mapping
@@ -31,28 +31,28 @@ _REDACTED = "[redacted]"
 
 @dataclass(frozen=True, slots=True)
 class Upstream:
-    """An upstream and what it speaks."""
+    """An upstream and its protocol."""
 
     endpoint: Endpoint
     kind: UpstreamKind = "same"
     model: str | None = None
-    """Asked for in place of whatever model the agent names."""
+    """The requested model, instead of the agent's."""
 
     def wire(self, front: Wire) -> Wire:
-        """Return the wire that a call in `front` reaches this upstream by."""
+        """Return the wire of this upstream for a call in `front`."""
         if self.kind == "same":
             return front
         return MESSAGES if self.kind == "anthropic" else CHAT
 
     def url(self, path: str, wire: Wire = CHAT) -> URL:
-        """Return the address of `path`; a base that names no version gets that of `wire`."""
+        """Return the address of `path`. A base without a version gets the version of `wire`."""
         base = self.endpoint.url.rstrip("/")
         if not _VERSION.search(base):
             base += f"/{wire.version}"
         return URL(base + path, encoded=True)
 
     def headers(self, given: Mapping[str, str], wire: Wire | None) -> dict[str, str]:
-        """Return what is sent: little of the agent's, and the credentials."""
+        """Return the headers to send: few of the agent's, and the credentials."""
         sent = {key: value for key, value in given.items() if key.lower() in _SENT}
         sent |= {"Accept-Encoding": "identity", "Content-Type": "application/json"}
         if wire is MESSAGES and not any(key.lower() == "anthropic-version" for key in sent):
@@ -62,7 +62,7 @@ class Upstream:
         return {k: v for k, v in sent.items() if k.lower() not in held} | own
 
     def redact(self, text: str) -> str:
-        """Return `text` without the credentials: some servers quote the key they refuse."""
+        """Return `text` without the credentials: some servers quote a refused key."""
         for value in self.endpoint.headers.values():
             for secret in (value, *value.split()):
                 if len(secret) >= _LEAST_SECRET:
@@ -70,9 +70,9 @@ class Upstream:
         return text
 
     def without_keys(self, data: bytes) -> bytes:
-        """Return an answer without our keys, should an upstream echo what it was sent.
+        """Return an answer without our keys, in case an upstream echoes its request.
 
-        Only what can be nothing but a key is cut out of what a model said.
+        In the text of a model, only strings that are certainly a key are removed.
         """
         for name, value in self.endpoint.headers.items():
             key = value.rpartition(" ")[2].encode()
@@ -82,7 +82,7 @@ class Upstream:
 
 
 def _google_key(headers: Mapping[str, str]) -> dict[str, str]:
-    """Return the headers with the key where Google takes one; a bearer must be of OAuth there."""
+    """Return the headers with the key in Google's header. A bearer token must be of OAuth there."""
     given = {name.lower(): value for name, value in headers.items()}
     key = given.get("x-goog-api-key") or given.get("x-api-key")
     if key is None:
@@ -112,7 +112,7 @@ class Client:
         """Send a request. Leaving the block early cuts the connection.
 
         Raises:
-            RefusedError: The upstream cannot be reached, or broke off.
+            RefusedError: The upstream cannot be reached, or closed the connection.
         """
         try:
             answer = await self._send(method, url, headers, data)
@@ -121,7 +121,7 @@ class Client:
         except TimeoutError as error:
             raise RefusedError("upstream", 504, "the model endpoint did not answer") from error
         except (aiohttp.ClientError, ValueError, OSError) as error:
-            # The text of such an error may name the address, which may hold a credential.
+            # The text of such an error may have the address, which may have a credential.
             said = f"the model endpoint failed ({type(error).__name__})"
             raise RefusedError("upstream", 502, said) from error
 
@@ -130,19 +130,19 @@ class Client:
     ) -> aiohttp.ClientResponse:
         for last in (False, True):
             try:
-                # Written piece by piece as it is taken, and not copied whole.
+                # The body is written in pieces, so it is not copied as a whole.
                 body = None if data is None else BytesIO(data)
                 return await self._session.request(
                     method, url, data=body, headers=headers, allow_redirects=False
                 )
             except aiohttp.ServerDisconnectedError:
-                # An idle connection that the server closed as we took it: one more try.
+                # The server closed an idle connection at the moment of its use: one more try.
                 if last:
                     raise
         raise AssertionError
 
     async def read(self, answer: aiohttp.ClientResponse) -> bytes:
-        """Return the whole body; raise `RefusedError` for one that is too long."""
+        """Return the whole body. Raise `RefusedError` if it is too long."""
         data = bytearray()
         async for piece in answer.content.iter_any():
             data += piece
@@ -156,16 +156,16 @@ class Client:
 
 
 def shown_headers(answer: aiohttp.ClientResponse) -> dict[str, str]:
-    """Return what the agent gets of the upstream's headers."""
+    """Return the upstream's headers for the agent."""
     return {key: value for key, value in answer.headers.items() if key.lower() in _SHOWN}
 
 
 def policy_version(answer: aiohttp.ClientResponse) -> str | None:
-    """Return which weights answered, when a header says so."""
+    """Return the version of the weights from a header, or `None`."""
     return next((answer.headers[name] for name in _POLICY if name in answer.headers), None)
 
 
 def error_message(body: Document) -> str:
-    """Return the words of an upstream's error body."""
+    """Return the message of an upstream's error body."""
     error = body.get("error")
     return text_of(error) or text_of(as_document(error).get("message")) or "an error"

@@ -30,7 +30,7 @@ class JobOptions(Model):
     """Globs over task ids; empty takes all."""
     exclude: tuple[str, ...] = ()
     max_tasks: int | None = Field(default=None, ge=1)
-    """Only the first so many of those that can be run here; the others are not asked for."""
+    """Maximum number of tasks (default: all that can run here). The first ones are taken."""
 
     @field_validator("job_name")
     @classmethod

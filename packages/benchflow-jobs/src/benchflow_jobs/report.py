@@ -32,17 +32,17 @@ class JobReport(Model):
     finished: int
     scored: int
     mean_reward: float | None
-    """Over scored rollouts, and those that were tampered with, which count as 0 unless asked
-    for otherwise; `null` when there are none."""
+    """Mean over scored and tampered rollouts. A tampered rollout counts as 0 unless the job was
+    told otherwise. `null` without such rollouts."""
     stderr: float | None
-    """Of that mean; `null` below two scored rollouts."""
+    """Standard error of that mean; `null` below two scored rollouts."""
     tampered: int = 0
     """Rollouts with a verdict that the agent may have steered."""
     errors: dict[str, int]
     """Failed rollouts by boundary."""
     causes: Mapping[str, int] = {}
-    """Rollouts without a verdict of the tests, by who prevented it: `agent` (they are scored),
-    `task`, `host`, `operator` or `unknown`."""
+    """Rollouts without a verdict of the tests, by its cause: `agent` (these are scored), `task`,
+    `host`, `operator` or `unknown`."""
     stopped: str | None = None
     """Why the job stopped before its end, in one line. The same command continues the job."""
     refused: tuple[ListedTask, ...] = ()

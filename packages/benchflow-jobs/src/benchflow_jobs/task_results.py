@@ -24,7 +24,7 @@ class TaskResult(Model):
     attempts: int
     """Finished rollouts, with and without a score."""
     scored: int
-    """Rollouts that count in the mean. One that was tampered with counts as 0."""
+    """Rollouts that count in the mean. A tampered rollout counts as 0."""
     unscored: int
     """Finished rollouts without a score. They are in no mean and in no pass@k."""
     passes: int

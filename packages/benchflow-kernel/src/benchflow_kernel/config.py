@@ -38,9 +38,10 @@ class Scene(Model):
 
 
 class BranchBudget(Model):
-    """Bounds on one rollout's branching.
+    """Limits of the branching of one rollout.
 
-    Reaching one is no failure: the rollout goes on unforked, and the tree says why.
+    A reached limit is not a failure: the rollout continues without forks, and the tree has the
+    reason.
     """
 
     max_children: int = Field(default=8, ge=2)
@@ -89,10 +90,10 @@ class GroupBranch(_Branch):
 
 
 class ValueBranch(_Branch):
-    """Estimate V(s) along the way: `n` children at every `every`-th state of the line.
+    """Estimate V(s) along the path: `n` children at each `every`-th state.
 
-    A state is the start of a turn or a question to the user. The children are scored, and
-    the line goes on as if they had not been; its own return counts beside theirs.
+    A state is the start of a turn or a question to the user. The children are scored. The path
+    then continues independently of them, and its own return counts beside theirs.
     """
 
     kind: Literal["value"] = "value"
@@ -155,7 +156,7 @@ class RolloutConfig(Model):
     capture_state: bool = True
     """Whether the environment's state is read at every leaf, for graders and diffs."""
     offline: bool = False
-    """Boxes reach nobody but a model endpoint, whatever network the task asks for."""
+    """Sandboxes reach only a model endpoint, whatever network the task requests."""
     timeout_multiplier: float = Field(default=1, gt=0, allow_inf_nan=False)
     """Multiplies the task's times for its agent, its tests and its images."""
     user: Literal["scripted", "simulated", "auto", "human"] | None = None

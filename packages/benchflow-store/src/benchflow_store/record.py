@@ -67,7 +67,7 @@ class RolloutRecord(Model):
     error: NodeError | None = None
     """The first failure, attributed to one boundary."""
     cause: Cause | None = None
-    """Who prevented a verdict. If the agent did, the rollout is scored; otherwise it is not."""
+    """What prevented a verdict. If it was the agent, the rollout is scored; otherwise it is not."""
     images: Mapping[str, str] = {}
     """The images of the first sandbox, as `main`, and of each service. An image of a registry is
     `NAME@sha256:HEX`, another one `sha256:HEX`. Empty if the sandbox came from a checkpoint."""
@@ -182,7 +182,7 @@ def _first_error(tree: RolloutTree) -> NodeError | None:
         return failed
     cause = verdict.cause or Cause(by="unknown", what=verdict.error)
     is_outside = cause.by in {"host", "operator"}
-    # A late agent is graded, too. If the grading broke, the grading is why there is no score.
+    # A late agent is graded, too. If its grading failed, that is the reason for no score.
     if failed is not None and not (verdict.retryable or is_outside):
         return failed
     return NodeError(

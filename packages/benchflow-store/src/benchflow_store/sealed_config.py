@@ -24,7 +24,7 @@ def seal_config(config: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def has_own_seal(config: Mapping[str, Any]) -> bool:
-    """Return whether this user's run wrote `config`, and nobody changed it since."""
+    """Return whether a run of this user wrote `config`, without a later change."""
     with suppress(OSError, RuntimeError):
         return _secret().fits(_text(config), str(config.get(_SEAL)))
     return False

@@ -40,7 +40,7 @@ class StoredConfig:
     options: Mapping[str, Any]
     """The options of the run, without secrets. The engine validates them."""
     is_own: bool
-    """Whether this user's run wrote the file, and nobody changed the file since."""
+    """Whether a run of this user wrote the file, without a later change."""
 
     @classmethod
     def read(cls, path: Path) -> Self:

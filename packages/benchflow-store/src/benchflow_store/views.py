@@ -230,7 +230,7 @@ def step_lines(step: Step) -> Iterator[StepLine]:
 def event_lines(event: Event) -> Iterator[EventLine]:
     """Yield what `event` adds; nothing for an event that a person does not follow.
 
-    Of the results of tools, only those that failed are in it.
+    Only failed tool results are included.
     """
     match event:
         case PhaseEntered():

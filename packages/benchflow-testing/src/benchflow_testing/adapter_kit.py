@@ -17,7 +17,7 @@ _OWN = 'name = "own"\n[verifier]\ntype = "script"\n'
 
 @dataclass(frozen=True, slots=True)
 class AdapterSubject:
-    """An adapter under test, and who writes tasks of its format into empty folders."""
+    """An adapter under test, and a function that writes tasks of its format into empty folders."""
 
     adapter: TaskAdapter
     write_good: Callable[[Path], None]

@@ -162,7 +162,7 @@ async def the_state_can_be_read_while_frozen(subject: EnvironmentSubject) -> Non
 
 @promise(_lacks_forks)
 async def a_fork_carries_the_state(subject: EnvironmentSubject) -> None:
-    """A world made from a checkpoint goes on from its state, apart from the parent."""
+    """A world from a checkpoint continues from its state, independently of the parent."""
     async with subject.world() as (parent, sandbox):
         await subject.changed(parent, sandbox)
         if _lacks_state_snapshots(subject) is None:

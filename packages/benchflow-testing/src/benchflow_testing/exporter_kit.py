@@ -65,7 +65,7 @@ async def rollouts_add_up(subject: ExporterSubject) -> None:
 
 @promise()
 async def a_job_of_nothing_is_written(subject: ExporterSubject) -> None:
-    """No rollout is no error."""
+    """A job without rollouts is not an error."""
     said, _ = subject.write()
     expect_equal(said, Exported(trajectories=0, unscored=0), "what was said")
 

@@ -23,14 +23,14 @@ class GatewaySubject:
     upstream: Endpoint
     """A model that answers every call; give it a header, to see that it is kept secret."""
     other: Endpoint
-    """One whose answers differ."""
+    """Another model, with other answers."""
     call: Callable[[ModelRoute, str], Awaitable[str | None]]
-    """Makes one call with this user text, as an agent does: by HTTP to the route's endpoint.
+    """Make one call with this user text over HTTP to the route's endpoint, as an agent does.
 
     Returns the answer's text, or `None` when the route refused the call.
     """
     slow: Callable[[ModelRoute], AbstractAsyncContextManager[None]]
-    """Holds a call in flight: entered when the route counts it, ended on exit."""
+    """Keep a call in flight inside the block. The route counts the call on entry."""
 
     @asynccontextmanager
     async def route(
@@ -66,7 +66,7 @@ GatewayCheck = Check[GatewaySubject]
 
 @promise()
 async def every_call_is_on_the_record(subject: GatewaySubject) -> None:
-    """With request, answer, status, node and times, in the order in which they began."""
+    """A record has request, answer, status, node and times. Records are in order of their start."""
     async with subject.route("n7") as route:
         expect_equal(list(route.calls()), [], "the calls of a new route")
         started = time.time()
@@ -88,7 +88,7 @@ async def every_call_is_on_the_record(subject: GatewaySubject) -> None:
 
 @promise()
 async def lines_are_apart(subject: GatewaySubject) -> None:
-    """Each has an endpoint that names rollout and node, and calls of its own."""
+    """Each route has its own calls and an endpoint that names rollout and node."""
     async with subject.route("n1") as one, subject.route("n2") as two:
         await subject.said(one, "to the first")
         expect_equal(len(one.calls()), 1, "the calls of the first route")
@@ -118,7 +118,7 @@ async def recorded_calls_are_replayed(subject: GatewaySubject) -> None:
 
 @promise()
 async def a_diverging_call_is_refused(subject: GatewaySubject) -> None:
-    """It gets no answer and is marked `diverged`, and whoever watches the route is told."""
+    """It is refused and recorded as `diverged`, and the watcher of the route is called."""
     async with subject.route("n1") as route:
         await subject.said(route, "one")
         recorded = route.calls()

@@ -31,13 +31,12 @@ async def check_sandbox(
 ) -> SandboxReport:
     """Run the checks against `provider`. Return their results, and what the provider can do.
 
-    Guarantees: a check is skipped only when `capabilities()` denies what it tests, or
-    when the sandbox lacks the program that it tests with; a check that breaks or does
-    not end within a minute has failed. `spec` is what sandboxes are made of. `base` is
-    an image with a shell and python3: recipes are built on it and services run in it, so
-    that without it, what the provider claims of these is skipped too, and says so. Unless
-    `only` leaves it out, the last check closes `provider`. Up to `at_once` checks run at the
-    same time, each in sandboxes of its own; the last check runs alone.
+    A check is skipped only if `capabilities()` denies the ability, or if the sandbox lacks a
+    program that the check needs. A check that raises or does not end within a minute has failed.
+    Sandboxes are created from `spec`. `base` is an image with a shell and python3, for the checks
+    of recipes and services; without it these checks are skipped, and the result says so. The last
+    check closes `provider`, unless `only` leaves that check out. Up to `at_once` checks run at
+    the same time, each in its own sandboxes; the last check runs alone.
 
     Raises:
         UsageError: `only` names a check that does not exist.
@@ -53,7 +52,7 @@ async def check_sandbox(
 async def open_sandbox_subject(
     provider: SandboxProvider, *, spec: SandboxSpec | None = None, base: str | None = None
 ) -> AsyncGenerator[SandboxSubject, None]:
-    """Hold what the checks work with, for those who run them one by one."""
+    """Return the subject of the checks, for a caller that runs the checks one by one."""
     capabilities = await provider.capabilities()
     known = capabilities.network_modes
     # A provider without `none` is tested with what it has, so that the rest is tested.

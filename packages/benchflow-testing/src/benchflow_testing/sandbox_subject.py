@@ -87,7 +87,7 @@ class SandboxSubject:
         return f"{self.spec.workdir}/{name}"
 
     def fresh(self) -> Path:
-        """Return a host path at which nothing lies."""
+        """Return a host path that does not exist."""
         return self.scratch / uuid4().hex
 
     def folder(self) -> Path:
@@ -131,7 +131,7 @@ class SandboxSubject:
             return 0
 
     async def moves_on(self, sandbox: Sandbox) -> int:
-        """Wait until the TICKER goes on ticking and return how far it came."""
+        """Wait until the TICKER makes another tick; return the number of ticks."""
         start = await self.ticks(sandbox)
 
         async def grown() -> bool:
@@ -161,76 +161,76 @@ async def until(condition: Callable[[], Awaitable[bool]], failure: str) -> None:
 
 
 def lacks_users(subject: SandboxSubject) -> str | None:
-    """Say that processes cannot run as another user, when so."""
+    """Return the reason if processes cannot run as another user."""
     return None if subject.capabilities.users else "capabilities: no other users"
 
 
 def lacks_spawn(subject: SandboxSubject) -> str | None:
-    """Say that there are no processes with live pipes, when so."""
+    """Return the reason if the provider does not have `spawn`."""
     return None if subject.capabilities.spawn else "capabilities: no spawn"
 
 
 def lacks_freeze(subject: SandboxSubject) -> str | None:
-    """Say that there is no freeze, when so."""
+    """Return the reason if the provider cannot freeze."""
     return "capabilities: no freeze" if subject.capabilities.freeze == "none" else None
 
 
 def lacks_kernel_freeze(subject: SandboxSubject) -> str | None:
-    """Say that the host does not stop the processes, when so."""
+    """Return the reason if the host's kernel does not freeze the processes."""
     freeze = subject.capabilities.freeze
     return None if freeze == "kernel" else f"capabilities: freeze {freeze}"
 
 
 def lacks_instant_snapshots(subject: SandboxSubject) -> str | None:
-    """Say that filesystem snapshots are not of one instant, when so."""
+    """Return the reason if filesystem snapshots are not of one instant."""
     consistency = subject.capabilities.snapshot_consistency
     return None if consistency == "instant" else f"capabilities: snapshots {consistency}"
 
 
 def lacks_kill_all(subject: SandboxSubject) -> str | None:
-    """Say that processes cannot be killed at once, when so."""
+    """Return the reason if the provider does not have `kill_all`."""
     return None if subject.capabilities.kill_all else "capabilities: no kill_all"
 
 
 def lacks_snapshots(subject: SandboxSubject) -> str | None:
-    """Say that there are no filesystem snapshots, when so."""
+    """Return the reason if the provider does not have filesystem snapshots."""
     levels = subject.capabilities.snapshot_levels
     return None if "filesystem" in levels else "capabilities: no filesystem snapshots"
 
 
 def lacks_live_snapshots(subject: SandboxSubject) -> str | None:
-    """Say that there are no live snapshots, when so."""
+    """Return the reason if the provider does not have live snapshots."""
     levels = subject.capabilities.snapshot_levels
     return None if "live" in levels else "capabilities: no live snapshots"
 
 
 def lacks_network(subject: SandboxSubject, mode: NetworkMode) -> str | None:
-    """Say that there is no such network, when so."""
+    """Return the reason if the provider does not have the network mode."""
     known = mode in subject.capabilities.network_modes
     return None if known else f"capabilities: no network mode {mode}"
 
 
 def lacks_base(subject: SandboxSubject) -> str | None:
-    """Say that nobody named a base, when so."""
+    """Return the reason if the caller did not give a base image."""
     return None if subject.base else "no base: name an image with a shell and python3 to test with"
 
 
 def lacks_builds(subject: SandboxSubject) -> str | None:
-    """Say that nothing is built, or upon nothing, when so."""
+    """Return the reason if the provider does not build, or without a base image."""
     return lacks_base(subject) if subject.capabilities.builds else "capabilities: no builds"
 
 
 def lacks_services(subject: SandboxSubject) -> str | None:
-    """Say that there are no services, or nothing to run in them, when so."""
+    """Return the reason if the provider does not have services, or without a base image."""
     return lacks_base(subject) if subject.capabilities.services else "capabilities: no services"
 
 
 def routes(table: str) -> set[str]:
-    """Return the devices with a route, of what /proc/net/route says."""
+    """Return the devices with a route, from the text of /proc/net/route."""
     return {line.split()[0] for line in table.splitlines()[1:] if line.split()}
 
 
 def free_port() -> int:
-    """Return a port at which nobody listens on the host's loopback."""
+    """Return a free port of the host's loopback."""
     with socket.create_server(("127.0.0.1", 0)) as server:
         return int(server.getsockname()[1])

@@ -100,7 +100,7 @@ async def branch_rollout(
 
 
 def _options(inputs: RunInputs, change: Change) -> RunOptions:
-    """Return the options of the continuations. They fork only if `change` says so."""
+    """Return the options of the continuations. They fork only if `change` has a policy."""
     forks = change.options.get("branch") is not None
     fresh = {"branch_then": None} if forks else unforked(inputs.options)
     was = {**inputs.options.model_dump(), **fresh, "keep": "none"}

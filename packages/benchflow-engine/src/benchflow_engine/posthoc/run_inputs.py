@@ -50,6 +50,6 @@ class RunInputs:
         if task.digest != config.task_digest:
             raise UsageError(
                 f"task {task.id!r} was changed after it was run",
-                hint="check out the task as it was, or run the task again",
+                hint="check out the same version of the task, or run the task again",
             )
         return cls(stored, task, options)

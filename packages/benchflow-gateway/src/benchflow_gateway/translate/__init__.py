@@ -1,4 +1,4 @@
-"""From one wire format to another, for a request and for a stream."""
+"""Translate requests and streams from one wire format to another."""
 
 from .translation import Translation, translate_request
 

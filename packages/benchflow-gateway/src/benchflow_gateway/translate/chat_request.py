@@ -24,7 +24,7 @@ from .prompt import (
 
 
 def read_chat(body: Document) -> Prompt:
-    """Read a request; raise `RefusedError` for what no other wire can say."""
+    """Read a request. Raise `RefusedError` if no other wire can express it."""
     system: list[str] = []
     turns = TurnList()
     for message in documents(body.get("messages")):
@@ -97,7 +97,7 @@ def _read_choice(choice: object, tools: tuple[Tool, ...]) -> Choice | Tool | Non
 
 
 def write_chat(prompt: Prompt) -> Document:
-    """Write a request that asks for the same."""
+    """Write the same request in this wire."""
     system = [{"role": "system", "content": prompt.system}] if prompt.system else []
     messages = [message for turn in prompt.turns for message in _write_turn(turn, prompt)]
     schema = {"type": "json_schema", "json_schema": prompt.schema} if prompt.schema else None
@@ -126,7 +126,7 @@ def _write_turn(turn: Turn, prompt: Prompt) -> list[Document]:
         if isinstance(part, Result):
             text = "\n".join(held.text for held in part.parts if isinstance(held, Text))
             messages.append({"role": "tool", "tool_call_id": part.id, "content": text})
-            # A tool message holds text alone; its pictures follow as the user's.
+            # A tool message has text only; its pictures follow as a message of the user.
             said += [held for held in part.parts if isinstance(held, Image)]
         elif not isinstance(part, Use):
             said.append(part)

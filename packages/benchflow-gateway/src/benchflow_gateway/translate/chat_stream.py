@@ -46,7 +46,7 @@ class ChatReader:
         self._usage = Usage()
 
     def read(self, event: Event) -> Iterator[Delta]:
-        """Yield what the chunk says."""
+        """Yield the deltas of the chunk."""
         if event.data.strip() == "[DONE]":
             yield Ended(self._stop, self._usage)
             return
@@ -87,7 +87,7 @@ class ChatWriter:
         self._calls = 0
 
     def write(self, delta: Delta) -> Iterator[Event]:
-        """Yield the chunks that say `delta`."""
+        """Yield the chunks for `delta`."""
         match delta:
             case Began():
                 kind = "chat.completion.chunk"

@@ -17,7 +17,7 @@ def wrap_custom(text: str) -> str:
 
 
 def unwrap_custom(arguments: str) -> str:
-    """Return the free text; what is not wrapped is the text itself."""
+    """Return the free text. Text that is not wrapped is returned unchanged."""
     try:
         return text_of(read_document(arguments).get("input"))
     except DocumentError:

@@ -1,4 +1,4 @@
-"""A stream in no wire's words."""
+"""A stream, independent of wire formats."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -22,14 +22,14 @@ class Began:
 
 @dataclass(frozen=True, slots=True)
 class Said:
-    """More words."""
+    """More text."""
 
     text: str
 
 
 @dataclass(frozen=True, slots=True)
 class Thought:
-    """More reasoning, where the upstream shows it."""
+    """More reasoning, if the upstream shows it."""
 
     text: str
 
@@ -44,14 +44,14 @@ class Called:
 
 @dataclass(frozen=True, slots=True)
 class Argued:
-    """More of the arguments of the tool call that began last."""
+    """More of the arguments of the latest tool call."""
 
     text: str
 
 
 @dataclass(frozen=True, slots=True)
 class Ended:
-    """The answer is whole."""
+    """The answer is complete."""
 
     stop: Stop
     usage: Usage
@@ -61,21 +61,21 @@ Delta = Began | Said | Thought | Called | Argued | Ended
 
 
 class DeltaReader(Protocol):
-    """Understands one upstream's stream."""
+    """Reads one upstream's stream."""
 
     @property
     def last(self) -> Event:
-        """The event with which such a stream ends."""
+        """The event that ends such a stream."""
         ...
 
     def read(self, event: Event) -> Iterator[Delta]:
-        """Yield what the event says."""
+        """Yield the deltas of the event."""
         ...
 
 
 class DeltaWriter(Protocol):
-    """Says a stream in one wire's words."""
+    """Writes a stream in one wire format."""
 
     def write(self, delta: Delta) -> Iterator[Event]:
-        """Yield the events that say `delta`."""
+        """Yield the events for `delta`."""
         ...

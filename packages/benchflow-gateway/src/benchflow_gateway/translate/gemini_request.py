@@ -28,7 +28,7 @@ _TYPES = {"OBJECT", "ARRAY", "STRING", "NUMBER", "INTEGER", "BOOLEAN", "NULL"}
 
 
 def read_gemini(body: Document) -> Prompt:
-    """Read a request; raise `RefusedError` for what no other wire can say."""
+    """Read a request. Raise `RefusedError` if no other wire can express it."""
     config = as_document(body.get("generationConfig"))
     if (whole(config.get("candidateCount")) or 1) > 1:
         raise untranslatable("more than one candidate")
@@ -70,7 +70,7 @@ class _Contents:
         """By the name of a function: the ids of its calls that have no result yet."""
 
     def read(self, content: Document) -> None:
-        """Read what one side said; results of functions are the user's."""
+        """Read the messages of one side. Results of functions are the user's."""
         role: Speaker = "assistant" if content.get("role") == "model" else "user"
         parts = [made for part in documents(content.get("parts")) for made in self._part(part)]
         if parts:
@@ -78,7 +78,7 @@ class _Contents:
 
     def _part(self, part: Document) -> list[Part]:
         if part.get("thought"):
-            # A model's own thoughts go back to no other model.
+            # A model's own thoughts are not sent to another model.
             return []
         if "functionCall" in part:
             return [self._called(as_document(part["functionCall"]))]
@@ -127,7 +127,7 @@ def _read_image(data: Document) -> Image:
 
 
 def _read_tools(tool: Document) -> list[Tool]:
-    # What has no declarations is run by Google's servers, and offered by no other upstream.
+    # A tool without declarations runs on Google's servers; no other upstream has it.
     return [
         Tool(
             text_of(declared.get("name")),
@@ -140,7 +140,7 @@ def _read_tools(tool: Document) -> list[Tool]:
 
 
 def _plain_schema(schema: Document) -> Document:
-    """Return the JSON schema that one of Gemini's dialect stands for."""
+    """Return the JSON schema for a schema in Gemini's dialect."""
     return {key: _plain(key, value) for key, value in schema.items()}
 
 

@@ -20,7 +20,7 @@ _MALFORMED = "MALFORMED_FUNCTION_CALL"
 
 
 class GeminiWriter:
-    """Writes one part per event. A function call is written when its arguments are whole."""
+    """Writes one part per event. A function call is written when its arguments are complete."""
 
     def __init__(self) -> None:
         self._base: Document = {}
@@ -29,7 +29,7 @@ class GeminiWriter:
         self._malformed = False
 
     def write(self, delta: Delta) -> Iterator[Event]:
-        """Yield the chunks that say `delta`."""
+        """Yield the chunks for `delta`."""
         match delta:
             case Began():
                 self._base = {"modelVersion": delta.model, "responseId": delta.id}
@@ -57,7 +57,7 @@ class GeminiWriter:
         try:
             args = read_document(arguments or "{}")
         except DocumentError:
-            # The wire has an object here, and a word for a model that wrote none.
+            # The wire has an object here, and a finish reason for a malformed call.
             self._malformed = True
             return
         yield self._part({"functionCall": {"id": call.id, "name": call.name, "args": args}})

@@ -29,14 +29,14 @@ from .prompt import (
     words,
 )
 
-# The wire demands a bound; this is one that every current model takes.
+# The wire requires a limit. Every current model accepts this one.
 _MAX_TOKENS = 8192
-# A model's own thoughts go back to no other model.
+# A model's own thoughts are not sent to another model.
 _LEFT_OUT = {"thinking", "redacted_thinking"}
 
 
 def read_messages(body: Document) -> Prompt:
-    """Read a request; raise `RefusedError` for what no other wire can say."""
+    """Read a request. Raise `RefusedError` if no other wire can express it."""
     turns = TurnList()
     for message in documents(body.get("messages")):
         parts = _read_blocks(message.get("content"))
@@ -61,7 +61,7 @@ def read_messages(body: Document) -> Prompt:
 
 
 def _is_function(tool: Document) -> bool:
-    # A tool that Anthropic's servers run is offered by no other upstream.
+    # No other upstream has the tools that run on Anthropic's servers.
     return text_of(tool.get("type")) in {"", "custom"}
 
 
@@ -110,7 +110,7 @@ def _read_choice(choice: Document, tools: tuple[Tool, ...]) -> Choice | Tool | N
 
 
 def write_messages(prompt: Prompt) -> Document:
-    """Write a request that asks for the same."""
+    """Write the same request in this wire."""
     if prompt.schema:
         raise untranslatable("a JSON schema for the answer")
     turns = [

@@ -37,7 +37,7 @@ class MessagesReader:
         self._stop: Stop = "end"
 
     def read(self, event: Event) -> Iterator[Delta]:
-        """Yield what the event says."""
+        """Yield the deltas of the event."""
         data = read_document(event.data)
         kind = data.get("type")
         if kind == "message_start":
@@ -80,7 +80,7 @@ class MessagesWriter:
         self._index = -1
 
     def write(self, delta: Delta) -> Iterator[Event]:
-        """Yield the events that say `delta`."""
+        """Yield the events for `delta`."""
         match delta:
             case Began():
                 yield _event("message_start", {"message": _started(delta)})

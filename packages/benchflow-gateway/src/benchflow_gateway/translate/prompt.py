@@ -1,4 +1,4 @@
-"""A request in no wire's words: what all of them can say."""
+"""A request, independent of wire formats: what all of them can express."""
 
 from dataclasses import dataclass, field
 from typing import Literal
@@ -12,7 +12,7 @@ Choice = Literal["auto", "any", "none"]
 
 @dataclass(frozen=True, slots=True)
 class Text:
-    """Words."""
+    """Text."""
 
     text: str
 
@@ -51,7 +51,7 @@ class Use:
 
 @dataclass(frozen=True, slots=True)
 class Result:
-    """What a tool returned."""
+    """The result of a tool."""
 
     id: str
     parts: tuple[Text | Image, ...]
@@ -63,7 +63,7 @@ Part = Text | Image | Use | Result
 
 @dataclass(frozen=True, slots=True)
 class Turn:
-    """What one side said without the other speaking."""
+    """The consecutive messages of one side."""
 
     role: Speaker
     parts: tuple[Part, ...]
@@ -78,7 +78,7 @@ class Tool:
     parameters: Document
     custom: bool = False
     namespace: str = ""
-    """Of the Responses wire; `name` holds it, too, since no other wire has any."""
+    """The namespace in the Responses wire. `name` has it, too, for the other wires."""
 
 
 def name_in(namespace: str, name: str) -> str:
@@ -95,7 +95,7 @@ class Prompt:
     turns: tuple[Turn, ...] = ()
     tools: tuple[Tool, ...] = ()
     choice: Choice | Tool | None = None
-    """A tool stands for: call this one."""
+    """A tool name means: call this tool."""
     parallel: bool | None = None
     max_tokens: int | None = None
     temperature: float | None = None
@@ -106,7 +106,7 @@ class Prompt:
     """The JSON schema that the answer must have: `{name, schema, strict}`."""
     stream: bool = False
     usage: bool = True
-    """Whether a stream tells the tokens; only Chat Completions can say no."""
+    """Whether a stream reports the tokens; only Chat Completions can switch this off."""
 
     @property
     def custom_tools(self) -> frozenset[str]:
@@ -116,14 +116,14 @@ class Prompt:
 
 @dataclass(slots=True)
 class TurnList:
-    """Collects turns; neighbours of one side become one turn."""
+    """Collects turns. Consecutive messages of one side become one turn."""
 
     _turns: list[tuple[Speaker, list[Part]]] = field(
         default_factory=list[tuple[Speaker, list[Part]]]
     )
 
     def add(self, role: Speaker, parts: list[Part]) -> None:
-        """Add what a side said next."""
+        """Add the next message of a side."""
         if self._turns and self._turns[-1][0] == role:
             self._turns[-1][1].extend(parts)
         elif parts:
@@ -135,23 +135,23 @@ class TurnList:
 
 
 def untranslatable(what: str) -> RefusedError:
-    """Return the refusal of something that the upstream's wire cannot say."""
+    """Return the refusal of a request that the upstream's wire cannot express."""
     message = f"{what} cannot be passed on to this upstream"
     return RefusedError("invalid", 400, message)
 
 
 def number(value: object) -> float | None:
-    """Return `value` when it is a number."""
+    """Return `value` if it is a number."""
     return value if isinstance(value, int | float) and not isinstance(value, bool) else None
 
 
 def whole(value: object) -> int | None:
-    """Return `value` when it is a whole number."""
+    """Return `value` if it is a whole number."""
     return value if isinstance(value, int) and not isinstance(value, bool) else None
 
 
 def words(value: object) -> tuple[str, ...]:
-    """Return the strings in `value`, which is one or a list of them."""
+    """Return the strings in `value`, which is a string or a list of strings."""
     if isinstance(value, str):
         return (value,)
     return tuple(item for item in items_of(value) if isinstance(item, str))

@@ -18,7 +18,7 @@ from .prompt import (
     whole,
 )
 
-# Tools that OpenAI's servers run are offered by no other upstream.
+# No other upstream has the tools that run on OpenAI's servers.
 _HOSTED = {
     "web_search",
     "web_search_preview",
@@ -32,7 +32,7 @@ _HOSTED = {
 
 
 def read_responses(body: Document) -> Prompt:
-    """Read a request; raise `RefusedError` for what no other wire can say."""
+    """Read a request. Raise `RefusedError` if no other wire can express it."""
     if body.get("previous_response_id") or body.get("conversation"):
         raise untranslatable("a conversation that OpenAI's servers keep")
     system = [text_of(body.get("instructions"))]

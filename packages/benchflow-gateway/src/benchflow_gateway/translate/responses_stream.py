@@ -26,7 +26,7 @@ class ResponsesWriter:
         self._number = 0
 
     def write(self, delta: Delta) -> Iterator[Event]:
-        """Yield the events that say `delta`."""
+        """Yield the events for `delta`."""
         match delta:
             case Began():
                 yield from self._begin(delta)
@@ -88,7 +88,7 @@ class ResponsesWriter:
 
     def _argue(self, text: str) -> Iterator[Event]:
         self._text += text
-        # The free text of a custom tool lies inside of JSON, so it is told when whole.
+        # The free text of a custom tool is inside JSON, so it is sent when it is complete.
         if self._item is not None and self._item["type"] == "function_call":
             at = {**self._at(), "delta": text}
             yield self._event("response.function_call_arguments.delta", at)

@@ -36,17 +36,17 @@ _READERS: dict[ModelApi, type[DeltaReader]] = {
 
 
 def translate_request(body: Document, front: Wire, back: Wire) -> tuple[Document, "Translation"]:
-    """Return the request in the wire of `back`, and what turns its answer round.
+    """Return the request in the wire of `back`, and the translation of its answer.
 
     Raises:
-        RefusedError: The request says what `back` cannot.
+        RefusedError: `back` cannot express the request.
     """
     prompt = _READ[front.api](body)
     return _WRITE[back.api](prompt), Translation(front, back, prompt)
 
 
 class Translation:
-    """Turns the events of the upstream into those of the agent's wire."""
+    """Translates the events of the upstream to events of the agent's wire."""
 
     def __init__(self, front: Wire, back: Wire, prompt: Prompt) -> None:
         self._front = front
@@ -54,10 +54,10 @@ class Translation:
         self._reader = _READERS[back.api]()
         self._writer = _writer(front.api, prompt)
         self.last = self._reader.last
-        """What ends the upstream's stream, for one that forgot to."""
+        """The end of the upstream's stream, for an upstream that leaves it out."""
 
     def events(self, event: Event) -> Iterator[Event]:
-        """Yield what `event` is in the agent's wire; raise `DocumentError` for nonsense."""
+        """Yield `event` in the agent's wire. Raise `DocumentError` if it is malformed."""
         for delta in self._reader.read(event):
             yield from self._writer.write(delta)
 

@@ -1,4 +1,4 @@
-"""What the gateway needs to know of a wire format."""
+"""The interface of a wire format."""
 
 from collections.abc import Iterator
 from typing import Protocol
@@ -11,25 +11,25 @@ from benchflow_gateway.sse import Event
 
 
 class Fold(Protocol):
-    """A stream of events, read as the one body that it stands for."""
+    """Folds a stream of events into the body that it stands for."""
 
     @property
     def ending(self) -> bool:
-        """Whether the agent may by now take the answer for whole."""
+        """Whether the agent may treat the answer as complete."""
         ...
 
     @property
     def complete(self) -> bool:
-        """Whether the stream said that nothing more comes."""
+        """Whether the stream has ended."""
         ...
 
     @property
     def failure(self) -> str | None:
-        """What went wrong, when an event said so."""
+        """The error of an event, if any."""
         ...
 
     def feed(self, event: Event) -> None:
-        """Take the next event; raise `DocumentError` when it is malformed."""
+        """Read the next event. Raise `DocumentError` if it is malformed."""
         ...
 
     def body(self) -> Document | None:
@@ -42,21 +42,21 @@ class Wire(Protocol):
 
     @property
     def api(self) -> ModelApi:
-        """Its name."""
+        """The name of the wire."""
         ...
 
     @property
     def path(self) -> str:
-        """Where it is served, below the version."""
+        """The path below the version."""
         ...
 
     @property
     def version(self) -> str:
-        """What an upstream's address ends in, where the operator named no version."""
+        """The version that is added to an upstream's address without one."""
         ...
 
     def path_of(self, request: Document) -> str:
-        """Return where `request` is posted, below the version; it may have a query."""
+        """Return the path of `request` below the version. It may have a query."""
         ...
 
     def fold(self) -> Fold:

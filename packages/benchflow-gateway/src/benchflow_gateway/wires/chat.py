@@ -23,7 +23,7 @@ from benchflow_gateway.errors import RefusalKind
 from benchflow_gateway.sse import Event
 
 _DONE = "[DONE]"
-# What a delta adds to; every other field of a delta replaces what was there.
+# Fields that a delta extends. Every other field of a delta replaces the value.
 _GROWING = {"content", "reasoning_content", "reasoning", "refusal", "arguments"}
 _TYPES: dict[RefusalKind, str] = {
     "budget": "insufficient_quota",
@@ -45,7 +45,7 @@ class ChatFold:
         self.failure: str | None = None
 
     def feed(self, event: Event) -> None:
-        """Take one chunk, or the `[DONE]` that ends the stream."""
+        """Read one chunk, or the `[DONE]` that ends the stream."""
         if event.data.strip() == _DONE:
             self.ending = self.complete = True
             return

@@ -21,7 +21,7 @@ from benchflow_gateway.documents import (
 from benchflow_gateway.errors import RefusalKind
 from benchflow_gateway.sse import Event
 
-# No part of a name is dots alone: the upstream, which sees our credential, would climb.
+# A part of dots alone would leave the directory at the upstream, which has the credential.
 _CALL = re.compile(
     r"/models/(?P<model>(?!\.+(?:/|:))[A-Za-z0-9._-]+(?:[/:](?!\.+(?:/|:))[A-Za-z0-9._-]+)*)"
     r":(?P<method>generateContent|streamGenerateContent|countTokens)"
@@ -37,7 +37,7 @@ _TEXT_ALONE = {"text", "thought"}
 
 
 def gemini_call(path: str) -> tuple[str, str] | None:
-    """Return the model and the method that a path names, `None` for any other path."""
+    """Return the model and the method of a path; `None` for any other path."""
     found = _CALL.fullmatch(path)
     return (found["model"], found["method"]) if found is not None else None
 
@@ -53,7 +53,7 @@ class GeminiFold:
         self.failure: str | None = None
 
     def feed(self, event: Event) -> None:
-        """Take one chunk. The one with a reason to finish is the last, or blocks the prompt."""
+        """Read one chunk. A chunk with a finish reason is the last, or blocks the prompt."""
         chunk = read_document(event.data)
         if "error" in chunk:
             self.failure = text_of(as_document(chunk["error"]).get("message")) or "an error"
@@ -87,7 +87,7 @@ class GeminiFold:
 
 
 def _joined(held: Document, more: Document) -> Document:
-    """Return one content; the words at the seam become one part."""
+    """Return one content. Adjacent texts become one part."""
     parts, added = documents(held.get("parts")), documents(more.get("parts"))
     if parts and added and _join(parts[-1], added[0]):
         last = {**parts[-1], "text": text_of(parts[-1]["text"]) + text_of(added[0]["text"])}
@@ -118,7 +118,7 @@ class GeminiWire:
         return GeminiFold()
 
     def explode(self, body: Document) -> Iterator[Event]:
-        """Yield the body: an event of this wire is a whole answer with less in it."""
+        """Yield the body: an event of this wire has the form of a whole answer."""
         yield Event(None, json.dumps(body, ensure_ascii=False, separators=(",", ":")))
 
     def usage(self, body: Document) -> Usage:

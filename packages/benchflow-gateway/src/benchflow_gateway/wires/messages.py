@@ -39,7 +39,7 @@ class MessagesFold:
         self.failure: str | None = None
 
     def feed(self, event: Event) -> None:
-        """Take one event; one of an unknown type changes nothing."""
+        """Read one event. An unknown type is ignored."""
         data = read_document(event.data)
         kind = data.get("type")
         index = count_of(data.get("index"))
@@ -81,7 +81,7 @@ class MessagesFold:
         self.ending = self.ending or message.get("stop_reason") is not None
 
     def body(self) -> Document | None:
-        """Return the message so far; a tool's input that is not whole is text."""
+        """Return the message so far. An incomplete input of a tool is text."""
         if self._message is None:
             return None
         blocks = [
@@ -122,7 +122,7 @@ class MessagesWire:
         yield _event("message_stop", {})
 
     def usage(self, body: Document) -> Usage:
-        """Return the tokens; the wire counts cached ones apart, the contract does not."""
+        """Return the tokens. The wire counts cached tokens separately, the contract does not."""
         usage = as_document(body.get("usage"))
         cached = count_of(usage.get("cache_read_input_tokens"))
         fresh = count_of(usage.get("input_tokens"))
@@ -143,7 +143,7 @@ class MessagesWire:
 
 
 def _opened(block: Document) -> tuple[Document, list[Document]]:
-    """Return a block's start and its deltas; a kind that has none starts whole."""
+    """Return a block's start and its deltas. A kind without deltas starts complete."""
     kind = block.get("type")
     if kind == "text":
         deltas: list[Document] = [{"type": "text_delta", "text": text_of(block.get("text"))}]

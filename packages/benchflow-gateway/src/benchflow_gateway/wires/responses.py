@@ -23,7 +23,7 @@ _LAST = {"response.completed", "response.incomplete", "response.failed"}
 
 
 class ResponsesFold:
-    """Folds response events: the last one holds the whole response."""
+    """Folds response events. The last event has the whole response."""
 
     def __init__(self) -> None:
         self._response: Document | None = None
@@ -34,7 +34,7 @@ class ResponsesFold:
         self.failure: str | None = None
 
     def feed(self, event: Event) -> None:
-        """Take one event; one of an unknown type changes nothing."""
+        """Read one event. An unknown type is ignored."""
         data = read_document(event.data)
         kind = text_of(data.get("type"))
         if isinstance(data.get("response"), dict):
@@ -85,7 +85,7 @@ class ResponsesWire:
         return ResponsesFold()
 
     def explode(self, body: Document) -> Iterator[Event]:
-        """Yield each item as it is added, its parts, and as it is done."""
+        """Yield each item when it is added, then its parts, then the finished item."""
         begun: Document = {**body, "status": "in_progress", "output": [], "usage": None}
         numbered = _Numbered()
         yield numbered("response.created", {"response": begun})

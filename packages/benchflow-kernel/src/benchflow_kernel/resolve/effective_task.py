@@ -1,4 +1,4 @@
-"""The effective task: its own values, with those that the config replaces."""
+"""The effective task: its own values, with the replacements of the config."""
 
 from typing import TypeVar
 

@@ -51,7 +51,7 @@ class Setting:
 
 
 class Origins:
-    """The origins of settings, by dotted name. A setting that nobody notes has its default."""
+    """The origins of settings, by dotted name. A setting without an origin has its default."""
 
     def __init__(self, given: Mapping[str, Origin] | None = None) -> None:
         self._by_name = dict(given or {})

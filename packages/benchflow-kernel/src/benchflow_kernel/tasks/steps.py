@@ -40,7 +40,7 @@ def _step(root: Path, data: Mapping[str, Any], table: Mapping[str, Any], index: 
     where = f"{root / 'task.toml'}:steps.{index}."
     foreign = next((name for name in _FOREIGN if name in table), None)
     if foreign is not None:
-        raise TaskError("is no key of a step", where=where + foreign, hint="see its folder")
+        raise TaskError("is not a key of a step", where=where + foreign, hint="see its folder")
     filled = {**table, "instruction": ""}
     for name in _LEFT_TO_THE_TASK:
         own, given = table.get(name, {}), data.get(name, {})

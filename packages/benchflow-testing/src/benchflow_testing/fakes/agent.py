@@ -31,9 +31,9 @@ FAKE_AGENT_CAPABILITIES = AgentCapabilities(
 class FakeAgent:
     """Plays `turns`: one list of moves for each prompt of a session.
 
-    Every session starts at the first turn, unless it resumes a snapshot; so a
-    replayed prompt asks the same question again, and one that is attached in a child of
-    a live snapshot goes on within its turn. Faults are keyed by `needs`, `connect`,
+    Every session starts at the first turn, unless it resumes a snapshot. So a replayed
+    prompt asks the same question again. A session that is attached in a child of a live
+    snapshot continues inside its turn. Faults are keyed by `needs`, `connect`,
     `attach`, and the session's `prompt`, `cancel`, `snapshot`, `capture` and `answer`.
     """
 

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class FakeCall:
-    """One `exec` or `spawn` of a fake sandbox, as it was asked for."""
+    """The request of one `exec` or `spawn` of a fake sandbox."""
 
     sandbox: "FakeSandbox"
     cmd: str | tuple[str, ...]

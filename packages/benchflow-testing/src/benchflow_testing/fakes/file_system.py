@@ -226,7 +226,7 @@ class FakeFileSystem:
         return self._marked is not None
 
     def changed_files(self) -> FileChanges | None:
-        """Return what is not as it was at the mark; `None` when there was none."""
+        """Return the changes since the baseline; `None` without a baseline."""
         if self._marked is None:
             return None
         now, then = self._entries, self._marked

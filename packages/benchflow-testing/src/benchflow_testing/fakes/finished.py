@@ -1,4 +1,4 @@
-"""Finished rollouts that nobody ran, for exporters."""
+"""Finished rollouts for tests of exporters, made without a run."""
 
 from typing import Any
 

@@ -27,8 +27,8 @@ def echo(request: Mapping[str, Any]) -> Mapping[str, Any]:
 class FakeModelRoute:
     """The route of one node. `call` stands for the agent's HTTP request.
 
-    A call costs one input and one output token, and no money. `begin` and `end` make one that stays
-    in flight meanwhile.
+    A call costs one input and one output token, and no money. A call is in flight between
+    `begin` and `end`.
     """
 
     def __init__(

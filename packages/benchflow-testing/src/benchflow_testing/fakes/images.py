@@ -43,11 +43,11 @@ class FakeImageStore:
         return None if sealed is None else sealed.copy()
 
     def drop(self, image: SandboxImage) -> None:
-        """Forget a snapshot. Idempotent."""
+        """Delete a snapshot. Idempotent."""
         self._sealed.pop(image.ref, None)
 
     def clear(self) -> None:
-        """Forget every snapshot."""
+        """Delete every snapshot."""
         self._sealed.clear()
 
     def __len__(self) -> int:

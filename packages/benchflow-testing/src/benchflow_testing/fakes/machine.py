@@ -49,7 +49,7 @@ class FakeMachine:
         return process
 
     def prune(self) -> None:
-        """Forget what has ended; a new group without members is kept by its caller."""
+        """Remove ended groups. The caller keeps a new group without members."""
         self.groups = [group for group in self.groups if group.alive]
         self.processes = {k: p for k, p in self.processes.items() if p.group.alive}
 

@@ -11,9 +11,8 @@ _ATOMIC = 4096
 class FakePipe:
     """A bounded byte pipe: both a ByteReader and a ByteWriter.
 
-    A full pipe blocks its writer, so that a program which nobody drains blocks
-    here as it would on a machine. As there, up to 4096 bytes are written at once or
-    not yet. A copy of a pipe holds the unread bytes, and nobody waits for it.
+    A full pipe blocks its writer until a reader makes room, as on a machine. As there, a write of
+    up to 4096 bytes is atomic. A copy of a pipe has the unread bytes, and no waiting readers.
     """
 
     def __init__(self, capacity: int = 65536) -> None:

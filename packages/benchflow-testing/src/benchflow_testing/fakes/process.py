@@ -19,8 +19,8 @@ _BROKEN_PIPE = 141
 class Body(Protocol):
     """What a fake process runs.
 
-    A live snapshot deep-copies it while `run` waits somewhere, and the copy's `run`
-    is called anew: it goes on from what its fields say.
+    A live snapshot deep-copies it while `run` waits, and then calls `run` of the copy: it
+    must continue from the state in its fields.
     """
 
     async def run(self) -> int:
@@ -29,9 +29,9 @@ class Body(Protocol):
 
 
 class FakeGate:
-    """What holds every fake process still while the sandbox is frozen.
+    """A gate that stops every fake process while the sandbox is frozen.
 
-    A copy is open: what a snapshot carries runs as soon as it is started.
+    A copy is open: the processes of a snapshot run as soon as they are started.
     """
 
     def __init__(self, sleep: Callable[[float], Awaitable[object]] = asyncio.sleep) -> None:
@@ -155,7 +155,7 @@ class FakeGroup:
 
     def _start(self, member: _Member) -> None:
         # A process outlives the call that started it, so no TaskGroup can own it:
-        # the group does, and whoever ends the sandbox ends the group.
+        # the group owns it, and the end of the sandbox ends the group.
         self._members.append(member)
         body = self._leader(member.body) if member.leads else self._follower(member.body)
         member.task = asyncio.get_running_loop().create_task(body)

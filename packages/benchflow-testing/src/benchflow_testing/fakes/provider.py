@@ -165,7 +165,7 @@ class FakeSandboxProvider:
                 yield self._record(sandbox)
 
     async def discard(self, image: SandboxImage) -> None:
-        """Forget a snapshot. Idempotent."""
+        """Delete a snapshot. Idempotent."""
         await self.faults.strike("discard")
         self.images.drop(image)
         self.record("discard", image.ref)

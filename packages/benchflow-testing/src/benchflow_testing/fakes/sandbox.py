@@ -49,10 +49,10 @@ if TYPE_CHECKING:
 class FakeSandbox:
     """One in-memory machine, made by a `FakeSandboxProvider`.
 
-    Commands are those that the test registered (`on`, `on_spawn`, here or on the
-    provider), then the fake shell's own. Files are in `files`; every `exec` and
-    `spawn` is in `calls`. There is no network and there are no resource limits but
-    the output cap. Whoever has a home is a user.
+    A command is looked up in the test's own (`on`, `on_spawn`, here or on the provider),
+    then in the fake shell's. Files are in `files`; every `exec` and `spawn` is in `calls`.
+    It does not have a network or resource limits, except the output cap. Each user with a
+    home directory exists.
     """
 
     def __init__(
@@ -101,7 +101,7 @@ class FakeSandbox:
 
     @property
     def image_digests(self) -> Mapping[str, str]:
-        """A digest of the image's name, for there are no bytes."""
+        """A digest of the image's name, since the image does not have bytes."""
         return {MAIN: f"sha256:{sha256(str(self._spec.image).encode()).hexdigest()}"}
 
     @property
@@ -215,9 +215,9 @@ class FakeSandbox:
 
     @asynccontextmanager
     async def ignore_changes(self) -> AsyncGenerator[None, None]:
-        """Let what is written while it is held be no change."""
+        """Ignore changes made inside this block."""
         await self._begin("ignore_changes")
-        await asyncio.sleep(0)  # what has ended is let go of in a turn of its own
+        await asyncio.sleep(0)  # ended processes are removed in a turn of the loop of their own
         if not self.files.is_marked or self.machine.is_busy:
             raise SandboxUnsupportedError(f"sandbox {self.id!r} cannot tell who writes")
         before = self.files.prints()
@@ -225,7 +225,7 @@ class FakeSandbox:
         self.files.take_for_ours(before)
 
     async def changed_files(self) -> FileChanges:
-        """Return what is not as it was at the mark."""
+        """Return the changes since the baseline."""
         await self._begin("changed_files")
         found = self.files.changed_files()
         if found is None:
@@ -255,7 +255,7 @@ class FakeSandbox:
         self._spec = self._spec.model_copy(update=update)
 
     async def switch_user(self, user: str) -> None:
-        """Let `user` be who runs what names nobody."""
+        """Set the default user."""
         await self._begin("switch_user")
         self._check_user(user)
         self._spec = self._spec.model_copy(update={"user": user})
@@ -320,7 +320,7 @@ class FakeSandbox:
         machine.resume()
 
     async def teardown(self) -> None:
-        """End every process and forget everything. Idempotent."""
+        """End every process and delete all state. Idempotent."""
         if not self.alive:
             return
         await self.provider.faults.strike("teardown")

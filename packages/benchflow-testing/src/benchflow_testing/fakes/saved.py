@@ -49,7 +49,7 @@ def load(saved: Path, provider: str) -> tuple[FakeMachine, SandboxImage]:
         body = (saved / _BODY).read_bytes()
         head = _Head.model_validate(json.loads(text))
     except (OSError, ValueError, ValidationError) as error:
-        raise SnapshotError(f"{str(saved)!r} is no saved snapshot: {error}") from error
+        raise SnapshotError(f"{str(saved)!r} is not a saved snapshot: {error}") from error
     if head.image.provider != provider:
         raise SnapshotError(f"{str(saved)!r} is of provider {head.image.provider!r}")
     if hashlib.sha256(body).hexdigest() != head.sha256:

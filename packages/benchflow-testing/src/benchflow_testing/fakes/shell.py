@@ -60,10 +60,10 @@ class BytesReader:
 
 @dataclass(slots=True)
 class Level:
-    """Where one level of the walk through a script stands.
+    """The position of one level of the walk through a script.
 
-    Everything that a level must know to be entered again is here and not in a local
-    variable, so that the copy of a running shell goes on from where it was.
+    All state of a level is here and not in local variables, so that the copy of a running
+    shell continues from the same position.
     """
 
     at: int = 0
@@ -80,7 +80,7 @@ class Level:
 
     @contextmanager
     def down(self) -> Generator["Level", None, None]:
-        """Enter the level below: a new one, or in a copy the one that was running."""
+        """Enter the level below: a new level, or in a copy the running one."""
         self.below = self.below or Level()
         yield self.below
         self.below = None

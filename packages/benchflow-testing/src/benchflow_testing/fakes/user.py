@@ -1,4 +1,4 @@
-"""A user that says what it was told."""
+"""A user with scripted answers."""
 
 from collections.abc import Callable, Mapping, Sequence
 
