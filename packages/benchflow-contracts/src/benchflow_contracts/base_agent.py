@@ -55,7 +55,7 @@ class BaseAgent(ABC):
         *,
         log_dir: Path | None = None,
     ) -> Session:
-        """Refuse: a live snapshot does not carry the agent."""
+        """Refuse: a live snapshot cannot contain the agent's session."""
         del sandbox, role, log_dir
         raise AgentError(f"agent {self.name!r} cannot be attached to session {state.session_id!r}")
 
@@ -114,15 +114,15 @@ class BaseSession(ABC):
         """Do nothing: a turn ends by itself."""
 
     async def snapshot(self) -> SessionSnapshot:
-        """Refuse: the session cannot be carried."""
+        """Refuse: the session cannot be saved."""
         raise SnapshotError(f"session {self.id!r} cannot be saved")
 
     async def capture(self) -> SessionState:
-        """Refuse: the session cannot be carried."""
-        raise SnapshotError(f"session {self.id!r} cannot be carried by a live snapshot")
+        """Refuse: a live snapshot cannot contain the session."""
+        raise SnapshotError(f"a live snapshot cannot contain session {self.id!r}")
 
     async def answer(self, answer: Answer) -> StopReason:
-        """Refuse: no Ask is carried."""
+        """Refuse: a session without live snapshots does not restore an Ask."""
         raise RuntimeError(f"no Ask waits for {answer.outcome!r}")
 
     async def aclose(self) -> None:

@@ -21,15 +21,16 @@ class FileChanges(FileDiff):
     links: Mapping[str, str] = {}
     """The targets of symbolic links among the paths that exist."""
     endless: tuple[str, ...] = ()
-    """The paths that exist and that a reader may never reach the end of: named pipes, and files
-    that are much larger than the disk of a sandbox."""
+    """The existing paths that a reader may never finish: named pipes, and files that are much
+    larger than the disk of a sandbox."""
 
 
 @runtime_checkable
 class TracksFileChanges(Protocol):
     """A sandbox whose files the host can compare with a baseline.
 
-    The host does all of it. Nothing inside is run or trusted, so root inside cannot falsify it.
+    The host compares them. Nothing inside is run or trusted, so root inside cannot falsify the
+    result.
     """
 
     async def set_baseline(self) -> None:

@@ -1,4 +1,4 @@
-"""What a sandbox is for: the identity that a provider stores with it and gives back."""
+"""The identity of a sandbox, which a provider stores with the sandbox and returns in records."""
 
 from collections.abc import Mapping
 from typing import Annotated, Any, Self
@@ -19,7 +19,7 @@ class RolloutIdentity(Model):
     """
 
     scope: Name | None = None
-    """What is listed and reaped together: the name of the job's directory."""
+    """The sandboxes that are listed and reaped together: the name of the job's directory."""
     slot: Name | None = None
     """The task and the number of the sample in the job."""
     attempt: int | None = Field(default=None, ge=1)
@@ -31,7 +31,7 @@ class RolloutIdentity(Model):
     environment: Name | None = None
     node: Name | None = None
     purpose: Name | None = None
-    """What the sandbox is for, other than its agent: `grading`, for example."""
+    """The use of a sandbox that is not for the agent, such as `grading`."""
     deadline: int | None = Field(default=None, ge=0)
     """When the sandbox should be gone, in seconds since the epoch."""
     other: Mapping[Name, str] = {}

@@ -33,7 +33,7 @@ class ServiceHealth(Model):
 class ServiceSpec(ContainerOptions):
     """One container beside the sandbox. Containers of the same network reach it by its name.
 
-    It reaches what the sandbox may reach, except for doors. It has the sandbox's rights on the
+    It may reach the same addresses as the sandbox, except for doors, and has the same rights on the
     host.
     """
 
