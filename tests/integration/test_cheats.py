@@ -17,6 +17,7 @@ from cheated import (
     STEPPED,
     options,
     paid,
+    slow,
     tried,
     write,
 )
@@ -117,11 +118,9 @@ def test_beside_services_a_twin_sees_the_same(tmp_path, image, harbors):
 def hold_to_shared(found):
     seen = {name: (one.verdict, one.integrity, one.error) for name, one in found.items()}
     earned = {name for name, one in found.items() if one.verdict in {"won", "flagged"}}
-    assert {"answers-piped", "stdlib-patched", "answers-linked"} <= earned, seen
-    # This cheat races with the tests, so on a busy machine it may come too late.
-    assert "tests-read" in earned or seen["tests-read"][0] == "stopped", seen
+    assert {"answers-piped", "tests-read", "stdlib-patched", "answers-linked"} <= earned, seen
     # A process of the agent's that opens the tests is seen.
-    named = earned & {"tests-read", "stdlib-patched", "answers-linked"}
+    named = ("tests-read", "stdlib-patched", "answers-linked")
     assert {name: seen[name] for name in named if seen[name][0] != "flagged"} == {}
     assert {one.integrity for one in found.values() if one.reward} == {"suspicious", "tampered"}
     assert "clean" not in {one.integrity for one in found.values()}
@@ -129,14 +128,15 @@ def hold_to_shared(found):
 
 @pytest.mark.slow
 @pytest.mark.timeout(400)
-def test_the_cheats_are_real_in_shared_grading_and_no_verdict_is_clean(provider, task):
+def test_the_cheats_are_real_in_shared_grading_and_no_verdict_is_clean(provider, tmp_path):
+    task = load_task(write(tmp_path / "sum", slow(FILES)))
     hold_to_shared(tried(provider, task, "shared", of_protocol(provider)))
 
 
 @pytest.mark.slow
 @pytest.mark.timeout(400)
 def test_no_verdict_of_harbors_tests_beside_the_agent_is_clean(provider, harbors):
-    hold_to_shared(tried(provider, harbors(HARBORS), "shared", of_protocol(provider)))
+    hold_to_shared(tried(provider, harbors(slow(HARBORS)), "shared", of_protocol(provider)))
 
 
 @pytest.mark.slow

@@ -52,6 +52,12 @@ docker_image = "IMAGE"
     "solution/solve.sh": "#!/bin/bash\n" + FILES["solution/solve.sh"],
 }
 """The same, as Harbor has it: graded by its protocol, with the image's own variables."""
+WAIT = """cd /workspace
+for _ in $(seq 80); do
+  if [ -e answer.json ] && [ ! -s answer.json ]; then sleep 0.1; fi
+done
+"""
+"""What tests begin with that take some time: a cheat that waits for them fills an empty answer."""
 SEPARATE = {
     **HARBORS,
     "task.toml": 'artifacts = ["answer.json"]\n'
@@ -93,6 +99,12 @@ def write(root: Path, files: dict[str, str], image: str = "") -> Path:
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(text.replace("IMAGE", image))
     return root
+
+
+def slow(files: dict[str, str]) -> dict[str, str]:
+    """Return a task whose tests take some time before they look at an empty answer."""
+    script = files["tests/test.sh"].replace("cd /workspace\n", WAIT)
+    return {**files, "tests/test.sh": script}
 
 
 def options(provider: SandboxProvider, design: str, agent: str = "oracle") -> RunOptions:
