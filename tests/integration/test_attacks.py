@@ -229,7 +229,11 @@ HONEST = {
 }
 
 
-def write_task(path: Path, kind: str) -> Task:
+PATIENCE = 6
+"""Seconds for the tests: some attacks hang until the end of this time."""
+
+
+def write_task(path: Path, kind: str, seconds: float) -> Task:
     files = {
         "unittest": {"test.sh": UNITTEST, "check_answer.py": CHECK},
         "pytest": {"test.sh": PYTEST, "test_answer.py": PYTEST_CHECK},
@@ -250,7 +254,7 @@ def write_task(path: Path, kind: str) -> Task:
             "name": "careless",
             "artifacts": [answer],
             "environment": CARELESS,
-            "verifier": {"timeout_sec": 6, "executes_artifacts": kind == "isolated"},
+            "verifier": {"timeout_sec": seconds, "executes_artifacts": kind == "isolated"},
         }
     )
     return Task(id="careless", path=path, instruction="Add up.", config=config, digest="0")
@@ -277,11 +281,13 @@ async def agents_box(provider: LocalProvider, task: Task) -> Sandbox:
     return box
 
 
-def grade(path: Path, kind: str, script: str, isolation: str) -> VerifyResult:
+def grade(
+    path: Path, kind: str, script: str, isolation: str, *, seconds: float = PATIENCE
+) -> VerifyResult:
     """Let the agent run `script`, then grade its box."""
 
     async def main() -> VerifyResult:
-        task = write_task(path / "task", kind)
+        task = write_task(path / "task", kind, seconds)
         provider = LocalProvider(store=path / "store")
         try:
             box = await agents_box(provider, task)
@@ -310,7 +316,7 @@ def test_no_attack_gets_a_reward_in_hermetic_grading(attack, tmp_path):
 
 @pytest.mark.parametrize("kind", HONEST)
 def test_the_honest_answer_gets_its_reward_in_hermetic_grading(kind, tmp_path):
-    result = grade(tmp_path, kind, HONEST[kind], "hermetic")
+    result = grade(tmp_path, kind, HONEST[kind], "hermetic", seconds=60)
     assert result.reward == 1, (result, *(p.read_text() for p in tmp_path.glob("log/*.txt")))
 
 
@@ -334,7 +340,7 @@ def test_what_the_attacks_get_in_shared_grading(attack, tmp_path):
 
 @pytest.mark.parametrize("kind", ["unittest", "pytest"])
 def test_the_honest_answer_gets_its_reward_in_shared_grading(kind, tmp_path):
-    assert grade(tmp_path, kind, HONEST[kind], "shared").reward == 1
+    assert grade(tmp_path, kind, HONEST[kind], "shared", seconds=60).reward == 1
 
 
 def test_a_twin_of_an_honest_box_is_clean(tmp_path):
