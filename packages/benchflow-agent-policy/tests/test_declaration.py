@@ -19,6 +19,7 @@ def test_its_capabilities_are_those_of_the_declaration():
     expected = AgentCapabilities(
         protocol="acp",
         version="1.0.0",
+        spawns=True,
         ask_user=True,
         session_snapshot="same_path_files",
         proven=capabilities.proven,
