@@ -1,5 +1,5 @@
 import pytest
-from benchflow.cli.engine_program import VARIABLE, EngineProgram
+from benchflow.cli.doctor import VARIABLE, EngineProgram
 
 
 @pytest.fixture

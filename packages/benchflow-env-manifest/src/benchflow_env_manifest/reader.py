@@ -10,9 +10,52 @@ from typing import Any
 from benchflow_contracts import ManifestError
 from pydantic import ValidationError
 
-from .caps import MAX_BYTES, over_cap
 from .coherence import Problem, cross_problems
 from .manifest import Manifest
+
+MAX_BYTES = 64 * 1024
+MAX_DOTS = 32
+MAX_DEPTH = 32
+
+# Strings and comments hide their contents; an unclosed string ends with its line, where
+# the TOML parser stops with an error of its own.
+_TOKEN = re.compile(
+    r'"""(?:[^\\]|\\.)*?(?:"{3,5}|\Z)'
+    r"|'''.*?(?:'{3,5}|\Z)"
+    r'|"(?:[^"\\\n]|\\.)*(?:"|(?=\n)|\Z)'
+    r"|'[^'\n]*(?:'|(?=\n)|\Z)"
+    r"|#[^\n]*"
+    r"|[\[\]{}.,=\n]",
+    re.DOTALL,
+)
+
+
+def over_cap(text: str) -> tuple[int, str] | None:
+    """Return the line number and the reason if `text` exceeds a limit.
+
+    The time is linear in the length of the text.
+    """
+    dots = depth = 0
+    for match in _TOKEN.finditer(text):
+        mark = match.group()
+        if mark == ".":
+            dots += 1
+        elif mark in "[{":
+            depth, dots = depth + 1, 0
+        elif mark in "]}":
+            depth, dots = max(0, depth - 1), 0
+        elif mark in ",=\n":
+            dots = 0
+        if dots > MAX_DOTS or depth > MAX_DEPTH:
+            return text.count("\n", 0, match.start()) + 1, _reason(dots)
+    return None
+
+
+def _reason(dots: int) -> str:
+    if dots > MAX_DOTS:
+        return f"a key has more than {MAX_DOTS} dots"
+    return f"arrays and tables are nested more than {MAX_DEPTH} deep"
+
 
 _HINT = "the keys and their types are listed in the reference of environment.toml"
 _LINE = re.compile(r"line (\d+)")

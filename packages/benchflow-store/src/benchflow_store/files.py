@@ -1,18 +1,90 @@
 """The one writer of a rollout's files. The kernel writes only the event log and the tree."""
 
 import json
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from benchflow_contracts import Event, RolloutTree, StoreError, Task
+from benchflow_contracts import (
+    Event,
+    PhaseEntered,
+    RolloutTree,
+    Step,
+    StoreError,
+    Task,
+    WorldClosed,
+)
 
-from .acp_events import acp_events
 from .record import RanWith, RolloutRecord
 from .rewards import rewards_jsonl
 from .sealed_config import seal_config
-from .timing import phase_times
+
+
+def acp_events(steps: Iterable[Step]) -> Iterator[dict[str, Any]]:
+    """Yield one record for each message, tool call, question and answer, in order.
+
+    Record types: `user_message`, `agent_thought` and `agent_message` with `text`;
+    `tool_call` with its result; `ask` and `answer`.
+    """
+    for step in steps:
+        if step.answer is not None:
+            yield {"type": "answer", **step.answer.model_dump(mode="json")}
+        if step.prompt is not None:
+            yield {"type": "user_message", "text": step.prompt}
+        if step.reasoning:
+            yield {"type": "agent_thought", "text": step.reasoning}
+        if step.message:
+            yield {"type": "agent_message", "text": step.message}
+        yield from _tool_calls(step)
+        if step.ask is not None:
+            yield {"type": "ask", **step.ask.model_dump(mode="json", exclude={"raw"})}
+
+
+def _tool_calls(step: Step) -> Iterator[dict[str, Any]]:
+    observed = {observation.tool_call_id: observation for observation in step.observations}
+    for call in step.tool_calls:
+        observation = observed.get(call.id)
+        yield {
+            "type": "tool_call",
+            "tool_call_id": call.id,
+            "kind": call.kind,
+            "title": call.title,
+            "status": observation.status if observation else "pending",
+            "content": observation.content if observation else "",
+            "raw_input": call.raw_input,
+            "raw_output": observation.raw_output if observation else None,
+        }
+
+
+def phase_times(events: Sequence[Event], tree: RolloutTree) -> dict[str, Any]:
+    """Return the seconds of each phase by world, of the forks, and of the whole rollout.
+
+    A phase ends when the next phase of the same world begins. The last phase ends with the
+    teardown of the world. `forks` has the `took_sec` of each node.
+    """
+    forks = {node.id: node.took_sec for node in tree.nodes if node.took_sec}
+    if not events:
+        return {"total_sec": 0.0, "worlds": {}, "forks": forks}
+    worlds: dict[str, dict[str, float]] = {}
+    running: dict[str, PhaseEntered] = {}
+    end = events[-1].ts
+    for event in events:
+        if not isinstance(event, PhaseEntered | WorldClosed):
+            continue
+        previous = running.pop(event.node, None)
+        if previous is not None:
+            _add(worlds, previous, event.ts)
+        if isinstance(event, PhaseEntered):
+            running[event.node] = event
+    for last in running.values():
+        _add(worlds, last, end)
+    return {"total_sec": end - events[0].ts, "worlds": worlds, "forks": forks}
+
+
+def _add(worlds: dict[str, dict[str, float]], phase: PhaseEntered, until: float) -> None:
+    times = worlds.setdefault(phase.node, {})
+    times[phase.phase] = times.get(phase.phase, 0.0) + until - phase.ts
 
 
 def write_inputs(directory: Path, task: Task, ran: RanWith, options: Mapping[str, object]) -> None:

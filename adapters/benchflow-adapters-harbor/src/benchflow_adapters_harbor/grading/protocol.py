@@ -27,7 +27,7 @@ from benchflow_reward.script.grading_protocol import find_tests, verifier_timeou
 from benchflow_reward.script.grading_sandbox import grading_sandbox, run_checked
 from benchflow_reward.script.grading_spec import grading_spec
 from benchflow_reward.script.layout import ARTIFACTS, TESTS, VERIFIER_LOGS
-from benchflow_reward.script.reward_directory import PROTECT
+from benchflow_reward.script.native import PROTECT
 from benchflow_reward.script.test_log import save_stdout
 
 from .reward_files import parse_rewards, return_of

@@ -1,13 +1,10 @@
 """Reward functions: small, host-side, one question each."""
 
-from .asked_user import AskedUser
-from .exact_match import ExactMatch
-from .json_match import JsonMatch
+from .answer import ExactMatch, JsonMatch, RegexMatch
 from .memory_files import MemoryFiles
 from .python_reward import PythonReward
-from .reasoning_mentions import ReasoningMentions
-from .regex_match import RegexMatch
 from .state_query import StateQuery
+from .transcript import AskedUser, ReasoningMentions
 
 __all__ = [
     "AskedUser",

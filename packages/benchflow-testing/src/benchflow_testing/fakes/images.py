@@ -1,11 +1,62 @@
 """The snapshots of a fake provider."""
 
 import hashlib
+import io
+import json
+import pickle
+import shutil
+from pathlib import Path
 from uuid import uuid4
 
+from benchflow_contracts._model import Model
+from benchflow_contracts.errors import SnapshotError
 from benchflow_contracts.sandbox import SandboxImage, SnapshotLevel
+from pydantic import ValidationError
 
 from .machine import FakeMachine
+
+_HEAD = "image.json"
+_BODY = "machine.pickle"
+
+
+class _Head(Model):
+    image: SandboxImage
+    sha256: str
+    """Of the body."""
+
+
+def save(machine: FakeMachine, image: SandboxImage, to: Path) -> None:
+    """Write a sealed machine to the new directory `to`, whole or not at all."""
+    half = to.with_name(f"{to.name}.{uuid4().hex[:8]}")
+    try:
+        body = io.BytesIO()
+        pickle.Pickler(body, protocol=5).dump(machine)
+        head = _Head(image=image, sha256=hashlib.sha256(body.getvalue()).hexdigest())
+        half.mkdir(parents=True)
+        (half / _BODY).write_bytes(body.getvalue())
+        (half / _HEAD).write_text(head.model_dump_json(), encoding="utf-8")
+        to.mkdir()
+        half.replace(to)
+    except (OSError, pickle.PicklingError, AttributeError, TypeError) as error:
+        shutil.rmtree(half, ignore_errors=True)
+        raise SnapshotError(f"snapshot {image.ref!r} cannot be saved: {error}") from error
+
+
+def load(saved: Path, provider: str) -> tuple[FakeMachine, SandboxImage]:
+    """Read what `save` wrote for the provider of this name."""
+    try:
+        text = (saved / _HEAD).read_text(encoding="utf-8")
+        body = (saved / _BODY).read_bytes()
+        head = _Head.model_validate(json.loads(text))
+    except (OSError, ValueError, ValidationError) as error:
+        raise SnapshotError(f"{str(saved)!r} is not a saved snapshot: {error}") from error
+    if head.image.provider != provider:
+        raise SnapshotError(f"{str(saved)!r} is of provider {head.image.provider!r}")
+    if hashlib.sha256(body).hexdigest() != head.sha256:
+        raise SnapshotError(f"{str(saved)!r} is not what was saved: its digest differs")
+    machine = pickle.loads(body)  # noqa: S301 - what a test's own process saved; no boundary
+    assert isinstance(machine, FakeMachine)
+    return machine, head.image
 
 
 class FakeImageStore:

@@ -21,12 +21,11 @@ from benchflow_contracts.sandbox_record import ReapPolicy, SandboxRecord
 from .call import ExecHandler, FakeCommands, ProgramHandler
 from .faults import FakeFaults, Fault
 from .file_system import FakeFileSystem
-from .images import FakeImageStore
+from .images import FakeImageStore, load, save
 from .machine import FakeMachine
 from .process import FakeGate
 from .program import FakeProgram
 from .sandbox import FakeSandbox
-from .saved import load, save
 
 if TYPE_CHECKING:
     from benchflow_contracts.observed import ObservedFiles

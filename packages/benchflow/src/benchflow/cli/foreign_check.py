@@ -1,7 +1,8 @@
 """`bench tasks check`, on tasks of other formats."""
 
+import re
 import time
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import AsyncExitStack
 from dataclasses import dataclass
 from pathlib import Path
@@ -15,8 +16,55 @@ from benchflow_engine.task_formats import loaded
 from .check_state import CheckState, Row
 from .foreign_tasks import as_json, explain, verdict
 from .output import note, print_json, print_table
-from .reasons import by_reason
 from .task_check import run_expecting, warn_of, warnings
+
+_VARIES: Final = (
+    (re.compile(r"sha256:[0-9a-f]{64}"), "sha256:…"),
+    (re.compile(r"'[^']*'|\"[^\"]*\""), "'…'"),
+    (re.compile(r"(?<![\w.])/\S+"), "…"),
+    (re.compile(r"\d+"), "N"),
+)
+_SERVICE: Final = re.compile(r"services\.[^.]+")
+_LONGEST: Final = 160
+
+
+def by_reason(rows: Iterable[Row]) -> list[dict[str, object]]:
+    """Return each reason with its number of tasks, an example and the remedy; most tasks first."""
+    counts: dict[str, int] = {}
+    examples: dict[str, dict[str, object]] = {}
+    for row in rows:
+        for reason, hint in dict(_reasons(row)).items():
+            counts[reason] = counts.get(reason, 0) + 1
+            examples.setdefault(reason, {"example": row["id"], "hint": hint})
+    ordered = sorted(counts, key=lambda reason: (-counts[reason], reason))
+    return [{"reason": each, "count": counts[each], **examples[each]} for each in ordered]
+
+
+def _reasons(row: Row) -> Iterator[tuple[str, str]]:
+    for refusal in row["refusals"]:
+        where = _SERVICE.sub("services.*", _key(refusal["where"] or ""))
+        yield (
+            _plain(f"{where}: {refusal['reason']}" if where else refusal["reason"]),
+            refusal["hint"],
+        )
+    for run in row["runs"]:
+        if not run["ok"]:
+            yield _plain(f"{run['agent']}: {run['why']}"), ""
+
+
+def _key(where: str) -> str:
+    """Return the file's name and the key or line in it."""
+    file, _, key = where.rpartition(":")
+    name = (file or where).rpartition("/")[2]
+    return f"{name}:{key}" if file else ""
+
+
+def _plain(text: str) -> str:
+    for pattern, instead in _VARIES:
+        text = pattern.sub(instead, text)
+    line = " ".join(text.split())
+    return line if len(line) <= _LONGEST else f"{line[:_LONGEST]}…"
+
 
 _MANY: Final = 50
 """If there are more tasks, they are shown by reason."""
