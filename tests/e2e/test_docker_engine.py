@@ -251,6 +251,7 @@ import asyncio, gc, json, os, sys, threading
 from pathlib import Path
 from benchflow_jobs import JobOptions, run_job
 from benchflow_engine.options import RunOptions
+from benchflow_sandbox_core.owner import current_owner
 
 class Watch:
     def __init__(self):
@@ -277,6 +278,8 @@ def now():
 run = RunOptions(agent="oracle", sandbox="docker")
 watch = Watch()
 options = JobOptions(tasks_dir=Path("tasks"), run=run, job_name="job", repeats=int(sys.argv[1]))
+# A process takes the lock of an owner once, with a thread that renews the heartbeat.
+current_owner()
 before = now()
 asyncio.run(run_job(options, listener=watch))
 print(json.dumps({"before": before, "seen": watch.seen, "after": now()}))
