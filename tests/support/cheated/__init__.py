@@ -104,7 +104,8 @@ def write(root: Path, files: dict[str, str], image: str = "") -> Path:
 def slow(files: dict[str, str]) -> dict[str, str]:
     """Return a task whose tests take some time before they look at an empty answer."""
     script = files["tests/test.sh"].replace("cd /workspace\n", WAIT)
-    return {**files, "tests/test.sh": script}
+    task = files["task.toml"].replace("timeout_sec = 10", "timeout_sec = 40")
+    return {**files, "tests/test.sh": script, "task.toml": task}
 
 
 def options(provider: SandboxProvider, design: str, agent: str = "oracle") -> RunOptions:
