@@ -322,6 +322,10 @@ def test_an_agent_that_is_a_process_needs_a_sandbox_with_processes(task: Path) -
     checked(task, Small(**GRADES, spawn=False), agent="nop")
 
 
+def test_the_oracle_needs_no_sandbox_with_processes_for_a_solution_script(task: Path) -> None:
+    checked(task, Small(**GRADES, spawn=False), agent="oracle")
+
+
 def test_a_task_that_changes_its_network_needs_a_sandbox_that_can(task: Path) -> None:
     file = task / "task.toml"
     file.write_text(f'{file.read_text()}\n[agent]\nnetwork = "public"\n')

@@ -88,8 +88,11 @@ class OracleAgent:
         return self._make_scripted()
 
     def capabilities(self) -> AgentCapabilities:
-        """Return the scripted agent's capabilities: a solution may ask."""
-        return self._scripted.capabilities()
+        """Return the scripted agent's capabilities: a solution may ask.
+
+        Only a `script.toml` starts a process, and the solution is not known here.
+        """
+        return self._scripted.capabilities().model_copy(update={"spawns": False})
 
     async def needs(self, role: Role) -> AgentNeeds:
         """Request the task's solution, which only the oracle may see."""
