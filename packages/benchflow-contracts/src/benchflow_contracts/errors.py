@@ -104,7 +104,7 @@ class TaskError(BenchFlowError):
 
     boundary = "task"
     default_culprit = "task"
-    default_hint = "run `bench tasks check DIR`"
+    default_hint = "correct the task, and check it with `bench tasks check DIR`"
 
 
 class ManifestError(BenchFlowError):

@@ -61,7 +61,7 @@ class FidelitySelector:
                 await shielded(world.discard(captured.checkpoint.image))
             raise FidelityError(
                 f"fidelity {require!r} is not available: {captured.reason}",
-                hint="run `bench doctor` and `bench agent probe`, or ask for less",
+                hint="run `bench doctor` and `bench agent probe`, or require a lower fidelity",
             )
         return captured
 

@@ -154,7 +154,7 @@ def _check_fidelity(plan: Plan, policy: BranchPolicy, capabilities: SandboxCapab
             raise FidelityError(
                 f"fidelity 'live' is not available: sandbox {provider!r} has no live"
                 f" snapshots ({reason})",
-                hint="run `bench doctor`, or ask for less",
+                hint="run `bench doctor`, or require a lower fidelity: --branch-require",
             )
         if part.require == "state" and part.kind == "ask-user":
             raise FidelityError(

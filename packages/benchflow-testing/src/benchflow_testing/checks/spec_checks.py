@@ -41,8 +41,8 @@ async def a_child_has_the_same_values_of_the_image(subject: SandboxSubject) -> N
 
 async def _is_as_it_says(subject: SandboxSubject, box: Sandbox) -> None:
     user, workdir = box.spec.user, box.spec.workdir
-    expect(user, "the user of the spec is not filled in")
-    expect(workdir.startswith("/"), f"the filled in workdir is {workdir!r}")
+    expect(user, "`Sandbox.spec.user` is empty instead of the image's user")
+    expect(workdir.startswith("/"), f"`Sandbox.spec.workdir` is {workdir!r}, not an absolute path")
     name = f"kit-{uuid4().hex}"
     await box.upload(subject.file(b"here"), f"{workdir}/{name}", user=user)
     expect_equal(await subject.output(box, f"cat {name}"), "here", "the file in workdir")
