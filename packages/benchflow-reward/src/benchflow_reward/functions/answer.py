@@ -83,24 +83,30 @@ def _load(item: Collected) -> Answer:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ExactMatch:
-    """1 when the answer equals `expected`, else 0. Output space, terminal.
+class _OfAnswer:
+    """A reward of the answer, in a file or in the last message."""
 
-    The answer is `file` in the agent's sandbox, or else the agent's last message.
-    """
-
-    expected: str
     file: str | None = None
-    strip: bool = True
-    """Whether blanks around both texts are ignored."""
-    ignore_case: bool = False
-    name: str = "exact"
     needs_processes: ClassVar[bool] = False
 
     @property
     def stops_processes(self) -> bool:
         """Whether the answer is a file, which is read while no process runs."""
         return self.file is not None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ExactMatch(_OfAnswer):
+    """1 when the answer equals `expected`, else 0. Output space, terminal.
+
+    The answer is `file` in the agent's sandbox, or else the agent's last message.
+    """
+
+    expected: str
+    strip: bool = True
+    """Whether blanks around both texts are ignored."""
+    ignore_case: bool = False
+    name: str = "exact"
 
     async def score(self, node: RolloutNode, evidence: Evidence) -> VerifyResult:
         """Compare. Raises `RewardError` when `file` cannot be read for our reasons."""
@@ -115,7 +121,7 @@ class ExactMatch:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class RegexMatch:
+class RegexMatch(_OfAnswer):
     r"""1 when `pattern` is found in the answer, else 0. Output space, terminal.
 
     The answer is `file` in the agent's sandbox, or else the agent's last message.
@@ -123,15 +129,8 @@ class RegexMatch:
     """
 
     pattern: str
-    file: str | None = None
     ignore_case: bool = False
     name: str = "regex"
-    needs_processes: ClassVar[bool] = False
-
-    @property
-    def stops_processes(self) -> bool:
-        """Whether the answer is a file, which is read while no process runs."""
-        return self.file is not None
 
     async def score(self, node: RolloutNode, evidence: Evidence) -> VerifyResult:
         """Search. Raises `RewardError` for a bad or endless pattern."""
@@ -143,7 +142,7 @@ class RegexMatch:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class JsonMatch:
+class JsonMatch(_OfAnswer):
     """1 when the answer is JSON that equals `expected`, else 0. Output space.
 
     The answer is `file` in the agent's sandbox, or else the agent's last message; it
@@ -152,16 +151,9 @@ class JsonMatch:
     """
 
     expected: JsonValue
-    file: str | None = None
     pointer: str = ""
     subset: bool = False
     name: str = "json"
-    needs_processes: ClassVar[bool] = False
-
-    @property
-    def stops_processes(self) -> bool:
-        """Whether the answer is a file, which is read while no process runs."""
-        return self.file is not None
 
     async def score(self, node: RolloutNode, evidence: Evidence) -> VerifyResult:
         """Compare. Raises `RewardError` when `file` cannot be read for our reasons."""
