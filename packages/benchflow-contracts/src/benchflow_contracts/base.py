@@ -332,5 +332,5 @@ class BaseEnvironment(ABC):
         del seed
 
     async def live_services(self) -> Mapping[str, str]:
-        """Return an empty mapping: there are no services."""
+        """Return an empty mapping: the provider does not start services."""
         return {}

@@ -23,7 +23,7 @@ BenchFlowError
 │   └── AgentProtocolError       the agent sent something that the protocol forbids
 ├── EnvironmentError_        the stateful world failed
 │   └── ReadinessError           the world did not become healthy in time
-├── RewardError              scoring failed; there is no reward
+├── RewardError              scoring failed; the node does not get a reward
 │   └── EvidenceMissingError     the reward needs a live world or a task
 ├── SnapshotError            a checkpoint, restore or fork failed
 │   └── ReplayDivergedError      an agent did not repeat the model calls on record

@@ -270,9 +270,9 @@ class Sandbox(Protocol):
         The state is of one instant, unless `SandboxImage.consistency` says otherwise.
 
         Inside `freeze()`, the state is that of the freeze. `while_frozen` is awaited once, as if
-        inside such a block, so its reads see the state of the snapshot. If it raises, the error
-        passes through, and there is no snapshot. Pass your reads as `while_frozen` rather than
-        wrapping this call in `freeze()`: the sandbox is then paused for a shorter time.
+        inside such a block, so its reads see the state of the snapshot. If it raises, the
+        caller gets its error and no snapshot is made. Pass your reads as `while_frozen` rather
+        than wrapping this call in `freeze()`: the sandbox is then paused for a shorter time.
 
         A `live` image contains every process, its memory, its connections within the sandbox and
         its unread output. `Process` objects of this sandbox, their pipes and the endpoints stay

@@ -61,7 +61,7 @@ class VerifyResult(Model):
     that was killed from outside. The same rollout may get a reward when it runs again."""
     cause: Cause | None = None
     """Who prevented the tests from judging, and how. If it was the agent, the reward is the lowest
-    of the task's range. Otherwise there is no reward."""
+    of the task's range. Otherwise the result does not have a reward."""
     meta: Mapping[str, Any] = {}
 
     @property

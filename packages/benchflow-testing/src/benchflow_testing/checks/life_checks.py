@@ -218,7 +218,9 @@ async def network_none_has_no_route(subject: SandboxSubject) -> None:
     async with subject.box(spec=subject.specified(network="none")) as box:
         table = await box.exec("cat /proc/net/route")
         if not table.ok:
-            raise CheckSkippedError("inside the sandbox there is no /proc/net/route to look at")
+            raise CheckSkippedError(
+                "the sandbox does not have /proc/net/route, which the check reads"
+            )
         expect_equal(routes(table.stdout) - {"lo"}, set[str](), "the devices with a route")
 
 
@@ -235,7 +237,7 @@ async def an_exposed_port_reaches_the_server_inside(subject: SandboxSubject) -> 
 
 async def _port_answers(box: Sandbox, port: int) -> None:
     if not (await box.exec("command -v python3")).ok:
-        raise CheckSkippedError("inside the sandbox there is no python3 to serve with")
+        raise CheckSkippedError("the sandbox does not have python3, which the check runs")
     process = await box.spawn(["python3", "-I", "-c", _SERVER, str(port)])
     expect_equal(await _line(process.stdout), b"ready\n", "the server's first line")
     endpoint = await box.expose_port(port)

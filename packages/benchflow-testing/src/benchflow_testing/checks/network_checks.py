@@ -206,7 +206,9 @@ async def a_public_network_leads_out(subject: SandboxSubject) -> None:
     async with subject.box(spec=subject.specified(network="public")) as box:
         table = await box.exec("cat /proc/net/route")
         if not table.ok:
-            raise CheckSkippedError("inside the sandbox there is no /proc/net/route to look at")
+            raise CheckSkippedError(
+                "the sandbox does not have /proc/net/route, which the check reads"
+            )
         if routes(table.stdout) <= {"lo"}:
             expect(_routes_of_host() <= {"lo"}, "no route leads out")
             raise CheckSkippedError("the host has no route that leads out")
@@ -222,7 +224,7 @@ async def _fetch(box: Sandbox, url: str, env: _Variables = None) -> str:
 
 async def _python(box: Sandbox, program: str, *words: str, env: _Variables = None) -> str:
     if not (await box.exec("command -v python3")).ok:
-        raise CheckSkippedError("inside the sandbox there is no python3 to connect with")
+        raise CheckSkippedError("the sandbox does not have python3, which the check runs")
     found = await box.exec(["python3", "-I", "-c", program, *words], env=env)
     expect(found.ok, f"the program inside failed: {found.stderr}")
     return found.stdout

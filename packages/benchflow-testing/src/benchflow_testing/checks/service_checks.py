@@ -74,7 +74,7 @@ async def a_service_is_reached_by_its_name(subject: SandboxSubject) -> None:
     )
     async with _beside(subject, serve) as (box, services):
         if not (await box.exec("command -v python3")).ok:
-            raise CheckSkippedError("inside the sandbox there is no python3 to connect with")
+            raise CheckSkippedError("the sandbox does not have python3, which the check runs")
 
         async def answers() -> bool:
             return (await box.exec(["python3", "-I", "-c", _REACH, "web"])).ok

@@ -214,7 +214,7 @@ async def _outside() -> AsyncGenerator[int, None]:
 
 async def _needs_python(box: Sandbox) -> None:
     if not (await box.exec("command -v python3")).ok:
-        raise CheckSkippedError("inside the sandbox there is no python3 to ask with")
+        raise CheckSkippedError("the sandbox does not have python3, which the check runs")
 
 
 async def _reaches(box: Sandbox, port: int) -> bool:
@@ -227,7 +227,7 @@ async def _reaches(box: Sandbox, port: int) -> bool:
 async def _is_routed(box: Sandbox) -> bool:
     table = await box.exec("cat /proc/net/route")
     if not table.ok:
-        raise CheckSkippedError("inside the sandbox there is no /proc/net/route to look at")
+        raise CheckSkippedError("the sandbox does not have /proc/net/route, which the check reads")
     used = {line.split()[0] for line in table.stdout.splitlines()[1:] if line.split()}
     return bool(used - {"lo"})
 
