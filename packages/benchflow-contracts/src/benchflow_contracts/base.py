@@ -21,7 +21,6 @@ from .sandbox import (
     SnapshotLevel,
 )
 from .sandbox_record import ReapPolicy, SandboxRecord
-from .tar_transfer import download_by_tar, upload_by_tar
 
 
 class BaseSandbox(ABC):
@@ -65,12 +64,16 @@ class BaseSandbox(ABC):
 
     async def upload(self, local: Path, remote: str, *, user: str = "root") -> None:
         """Copy in by `tar` inside; see `Sandbox.upload`. The archive must fit into memory."""
+        from .tar_transfer import upload_by_tar  # noqa: PLC0415 - it imports asyncio
+
         await upload_by_tar(self, local, remote, user if self.has_users else None)
 
     async def download(
         self, remote: str, local: Path, *, max_bytes: int = 1 << 30, leave_out: bool = False
     ) -> None:
         """Copy out by `tar` inside; see `Sandbox.download`. It does not work inside `freeze()`."""
+        from .tar_transfer import download_by_tar  # noqa: PLC0415 - it imports asyncio
+
         user = "root" if self.has_users else None
         await download_by_tar(
             self, remote, local, max_bytes=max_bytes, leave_out=leave_out, user=user
