@@ -54,7 +54,7 @@ def test_a_proof_of_another_version_does_not_count(own):
     write_proven(own, REPORT)
     own.write_text(own.read_text().replace('version = "1.0.0"', 'version = "1.1.0"', 1))
     assert "state" not in proven(own)
-    with pytest.raises(UsageError, match=r"the declaration is not of 'scripted' 1\.0\.0"):
+    with pytest.raises(UsageError, match=r"the file does not declare 'scripted' 1\.0\.0"):
         write_proven(own, REPORT)
 
 

@@ -30,7 +30,7 @@ class AcpAgent:
     def __init__(
         self, decl: AgentDecl, *, path: Path | None = None, limits: WireLimits | None = None
     ) -> None:
-        """Take a declaration; `path` is its file, if the declaration was read from one."""
+        """Use this declaration. `path` is the file from which it was read, if any."""
         self.decl = decl
         self._path = path
         self._limits = limits or WireLimits()
@@ -76,8 +76,8 @@ class AcpAgent:
         """Return the needs of the agent if it is installed; install nothing."""
         from .install import find_installation  # noqa: PLC0415 - see connect
 
-        found = find_installation(self.decl)
-        return None if found is None else AgentNeeds(bundles=found.bundles)
+        installation = find_installation(self.decl)
+        return None if installation is None else AgentNeeds(bundles=installation.bundles)
 
     async def connect(
         self,
@@ -99,7 +99,7 @@ class AcpAgent:
         from .launch import Launcher  # noqa: PLC0415
         from .session_factory import SessionFactory  # noqa: PLC0415
 
-        installed = await install(self.decl)
+        installation = await install(self.decl)
         broker = None
         if wants_tool(self.decl, role):
             broker, role = await AskTool(self.decl, sandbox, role).start()
@@ -108,7 +108,7 @@ class AcpAgent:
         launcher = Launcher(self.decl, sandbox, role, home=home)
         factory = SessionFactory(self.decl, sandbox, role, self._limits, log_dir)
         try:
-            process = await launcher.launch(installed)
+            process = await launcher.launch(installation)
         except BaseException:
             if broker is not None:
                 await broker.aclose()

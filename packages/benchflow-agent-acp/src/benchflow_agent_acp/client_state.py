@@ -81,15 +81,15 @@ class ClientState(BaseModel):
 
 
 def read_state(state: SessionState, agent: str) -> tuple[ClientState, ConnectionState]:
-    """Return the state of a client that continues from `capture`. The two share no object.
+    """Return the client's state and its connection state. They share no object with `state`.
 
     Raises:
         AgentError: The state is of another agent or of another version of this package.
     """
     if state.agent != agent:
         raise AgentError(
-            f"the carried session is of agent {state.agent!r}, not of {agent!r}",
-            hint="continue a live child with the agent of its parent",
+            f"the captured session is of agent {state.agent!r}, not of {agent!r}",
+            hint="use the agent of the parent in a live child",
         )
     try:
         # Copy through JSON text, so two children never share a list or a dict.
@@ -97,6 +97,6 @@ def read_state(state: SessionState, agent: str) -> tuple[ClientState, Connection
         return client, client.connection(state.session_id)
     except (ValidationError, binascii.Error, TypeError) as error:
         raise AgentError(
-            f"the carried state of agent {agent!r} cannot be read: {error!s:.300}",
+            f"the captured state of agent {agent!r} cannot be read: {error!s:.300}",
             hint="fork again with the installed version of benchflow-agent-acp",
         ) from error

@@ -32,16 +32,16 @@ async def tell_word(session: Session) -> str:
     return word
 
 
-async def expect_words(session: Session, who: str, words: set[str]) -> None:
-    """Raise `AgentError` unless the session knows exactly `words`."""
+async def expect_words(session: Session, label: str, words: set[str]) -> None:
+    """Raise `AgentError` unless the session knows exactly `words`. `label` names it in errors."""
     before = len(session.steps)
     await session.prompt(RECALL_PROMPT)
     text = "\n".join(step.message for step in session.steps[before:])
     known = set(_WORD.findall(text))
     if known - words:
-        raise AgentError(f"a leak: {who} knows a code word of another branch")
+        raise AgentError(f"a leak: {label} knows a code word of another branch")
     if words - known:
-        raise AgentError(f"{who} does not know its code words: it said {text!r:.200}")
+        raise AgentError(f"{label} does not know its code words: it said {text!r:.200}")
 
 
 async def check_isolation(
@@ -49,13 +49,13 @@ async def check_isolation(
 ) -> set[str]:
     """Tell each branch its own word; raise `AgentError` if a branch knows another's word.
 
-    The branches run one after the other, so a later branch would read what an earlier branch
-    wrote into a shared file. Returns the words of the parent.
+    The branches run one after the other, so a later branch would read a word that an earlier branch
+    wrote into a shared file. `past` is the word from before the fork. Returns the parent's words.
     """
     words = {past, await tell_word(parent)}
-    for who, branch in branches:
-        async with branch() as place:
-            await expect_words(place.session, who, {past})
-            await expect_words(place.session, who, {past, await tell_word(place.session)})
+    for label, branch in branches:
+        async with branch() as child:
+            await expect_words(child.session, label, {past})
+            await expect_words(child.session, label, {past, await tell_word(child.session)})
     await expect_words(parent, "the parent", words)
     return words

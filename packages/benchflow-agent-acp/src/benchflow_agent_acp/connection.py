@@ -130,7 +130,7 @@ class Connection:
                 await self._cancel_handlers()
         except BaseExceptionGroup as failures:
             first = _first_failure(failures)
-            raise first from first.__cause__  # the cause tells who is to blame
+            raise first from first.__cause__  # `blame` reads the cause
         finally:
             self._tasks = self._stderr_task = None
         if "error" in response:

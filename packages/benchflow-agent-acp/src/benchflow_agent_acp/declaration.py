@@ -32,7 +32,7 @@ class PackageSource(Section):
 
 
 class BinarySource(Section):
-    """A program that the host or the image has already."""
+    """A program that is already on the host or in the image."""
 
     path: Text | None = None
     """A host directory to mount into the sandbox; `None` if the image has the program."""

@@ -59,12 +59,12 @@ def write_proven(path: Path, report: ProbeReport) -> None:
     Nothing else in the file changes, and the file is replaced atomically.
 
     Raises:
-        UsageError: The file declares another agent or version, or cannot be result.
+        UsageError: The file declares another agent or version, or cannot be rewritten.
     """
     decl = read_declaration(path)
     if (decl.id, decl.version) != (report.agent, report.version):
         raise UsageError(
-            f"the declaration is not of {report.agent!r} {report.version}", where=str(path)
+            f"the file does not declare {report.agent!r} {report.version}", where=str(path)
         )
     proven: dict[ProvenFidelity, Proof] = {**_not_tried(decl.proven, report), **report.proven()}
     unproven: dict[ProvenFidelity, Failure] = {

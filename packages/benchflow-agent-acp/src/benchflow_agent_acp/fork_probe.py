@@ -65,7 +65,7 @@ class ForkProbe:
         """A file that each new sandbox needs, and its path inside the sandbox."""
 
     async def state(self) -> None:
-        """Resume a saved session in new processes, in sandboxes with the same files.
+        """Resume a saved session in new processes, in sandboxes with copies of the files.
 
         If the declaration says that plain copies of the files are enough, copies at other paths
         of one sandbox must not know of each other either.
@@ -95,16 +95,16 @@ class ForkProbe:
         async with AsyncExitStack() as stack:
             parent = await stack.enter_async_context(self._new())
             past = await tell_word(parent.session)
-            carry, image = await self._fork(stack, parent)
+            state, image = await self._fork(stack, parent)
             branches: list[tuple[str, OpenBranch]] = [
-                (f"the {number} live child", partial(self._forked, image, carry))
+                (f"the {number} live child", partial(self._forked, image, state))
                 for number in ("first", "second")
             ]
             await check_isolation(parent.session, branches, past)
 
     async def live_ask(self) -> None:
         """Give each copy of a process that waits for an answer its own answer."""
-        asking = QuestionProbe(self._agent.decl)
+        probe = QuestionProbe(self._agent.decl)
         async with AsyncExitStack() as stack:
             parent = await stack.enter_async_context(self._new(asks=True))
             past = await tell_word(parent.session)
@@ -113,24 +113,24 @@ class ForkProbe:
             async def fork() -> None:
                 forks.append(await self._fork(stack, parent))
 
-            ask = await asking.run(parent, 0, meanwhile=fork)
+            ask = await probe.run(parent, 0, meanwhile=fork)
 
             @asynccontextmanager
-            async def answered(number: int) -> AsyncGenerator[SandboxedSession]:
-                carry, image = forks[0]
-                async with self._forked(image, carry) as child:
-                    await asking.answer(child, ask, number)
+            async def answer_child(number: int) -> AsyncGenerator[SandboxedSession]:
+                state, image = forks[0]
+                async with self._forked(image, state) as child:
+                    await probe.answer(child, ask, number)
                     yield child
 
             branches: list[tuple[str, OpenBranch]] = [
-                (f"the child with answer {number}", partial(answered, number))
-                for number in range(asking.answer_count(ask))
+                (f"the child with answer {number}", partial(answer_child, number))
+                for number in range(probe.answer_count(ask))
             ]
             await check_isolation(parent.session, branches, past)
 
     async def replay_ask(self) -> None:
         """Repeat the prompt that led to a question; the same question must follow."""
-        asking = QuestionProbe(self._agent.decl)
+        probe = QuestionProbe(self._agent.decl)
         async with AsyncExitStack() as stack:
             parent = await stack.enter_async_context(self._new(asks=True))
             snapshot: SessionSnapshot | None = None
@@ -139,30 +139,30 @@ class ForkProbe:
                 snapshot = await parent.session.snapshot()
             async with parent.sandbox.freeze():
                 image = await self._image(stack, parent.sandbox)
-            ask = await asking.run(parent, 0)
-            for number in range(asking.answer_count(ask)):
+            ask = await probe.run(parent, 0)
+            for number in range(probe.answer_count(ask)):
                 async with self._resumed(image, snapshot, asks=True) as child:
-                    again = await asking.run(child, number)
-                    if not asking.is_same(ask, again):
+                    again = await probe.run(child, number)
+                    if not probe.is_same(ask, again):
                         raise AgentError("the same prompt led to another question")
 
     async def _fork(
         self, stack: AsyncExitStack, parent: SandboxedSession
     ) -> tuple[SessionState, SandboxImage]:
-        carries: list[SessionState] = []
+        states: list[SessionState] = []
 
-        async def carry() -> None:
-            carries.append(await parent.session.capture())
+        async def capture() -> None:
+            states.append(await parent.session.capture())
 
         for pause in (*_PAUSES_SEC, None):
             try:
-                image = await parent.sandbox.snapshot("live", while_frozen=carry)
+                image = await parent.sandbox.snapshot("live", while_frozen=capture)
                 stack.push_async_callback(self._provider.discard, image)
-                return carries[-1], image
+                return states[-1], image
             except SnapshotError as error:
                 if not error.retryable or pause is None:
                     raise
-                # The agent is busy with something that ends by itself.
+                # The agent is busy, for example with a tool call that ends by itself.
                 await asyncio.sleep(pause)
         raise AssertionError("the last attempt returns or raises")
 
@@ -217,10 +217,10 @@ class ForkProbe:
 
     @asynccontextmanager
     async def _forked(
-        self, image: SandboxImage, carry: SessionState
+        self, image: SandboxImage, state: SessionState
     ) -> AsyncGenerator[SandboxedSession]:
         async with self._sandbox(image) as sandbox:
-            session = await self._agent.attach(sandbox, self._role, carry)
+            session = await self._agent.attach(sandbox, self._role, state)
             try:
                 yield SandboxedSession(sandbox, session)
             finally:
@@ -238,13 +238,14 @@ class ForkProbe:
         """Copy the session's files to their paths below another HOME; return that HOME."""
         home = (await sandbox.exec(["sh", "-c", "cd && pwd"])).stdout.strip()
         copy = f"{home}-{number}"
-        created = await sandbox.exec(
+        directory = await sandbox.exec(
             f"install -d -o {shlex.quote(self._spec.user)} {copy}", user="root"
         )
         values = Values(base_url=None, api_key="none", model=None, home=copy, workdir=snapshot.cwd)
         targets = [render(path, values) for path in self._agent.decl.session.paths]
         pairs = [path for pair in zip(snapshot.files, targets, strict=True) for path in pair]
-        copied = await sandbox.exec(["sh", "-c", _COPY, "sh", *pairs])
-        if not (created.ok and copied.ok):
-            raise AgentError(f"cannot copy the session files: {created.stderr}{copied.stderr:.300}")
+        files = await sandbox.exec(["sh", "-c", _COPY, "sh", *pairs])
+        if not (directory.ok and files.ok):
+            reason = f"{directory.stderr}{files.stderr}"
+            raise AgentError(f"cannot copy the session files: {reason:.300}")
         return copy

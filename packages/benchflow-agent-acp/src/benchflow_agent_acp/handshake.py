@@ -72,19 +72,19 @@ class Handshake:
         return self._config
 
     async def _initialize(self) -> InitializeResponse:
-        offered = self._decl.client
+        services = self._decl.client
         asks = self._decl.ask.channel == "elicitation"
         form = ElicitationCapabilities(form=ElicitationFormCapabilities())
         request = InitializeRequest(
             protocol_version=PROTOCOL_VERSION,
             client_capabilities=ClientCapabilities(
-                fs=FileSystemCapabilities(read_text_file=offered.fs, write_text_file=offered.fs),
-                terminal=offered.terminal,
+                fs=FileSystemCapabilities(read_text_file=services.fs, write_text_file=services.fs),
+                terminal=services.terminal,
                 elicitation=form if asks else None,
             ),
             client_info=Implementation(name="benchflow", version=version("benchflow-agent-acp")),
         )
-        reply = await self._ask("initialize", request, InitializeResponse)
+        reply = await self._request("initialize", request, InitializeResponse)
         if reply.protocol_version != PROTOCOL_VERSION:
             raise AgentError(
                 f"agent {self._decl.id!r} speaks ACP version {reply.protocol_version}, "
@@ -95,7 +95,7 @@ class Handshake:
 
     async def _new(self, cwd: str) -> NewSessionResponse:
         request = NewSessionRequest(cwd=cwd, mcp_servers=self._mcp_servers())
-        reply = await self._ask("session_new", request, NewSessionResponse)
+        reply = await self._request("session_new", request, NewSessionResponse)
         self._connection.state.session_id = reply.session_id
         return reply
 
@@ -118,12 +118,12 @@ class Handshake:
             else ("session_resume", ResumeSessionRequest)
         )  # fmt: skip
         body = request(session_id=resume.session_id, cwd=cwd, mcp_servers=self._mcp_servers())
-        loaded = await self._ask(method, body, LoadSessionResponse)
-        return loaded if session.resume == "load" else await self._fork(cwd, resume.session_id)
+        response = await self._request(method, body, LoadSessionResponse)
+        return response if session.resume == "load" else await self._fork(cwd, resume.session_id)
 
     async def _fork(self, cwd: str, session_id: str) -> ForkSessionResponse:
         body = ForkSessionRequest(session_id=session_id, cwd=cwd, mcp_servers=self._mcp_servers())
-        reply = await self._ask("session_fork", body, ForkSessionResponse)
+        reply = await self._request("session_fork", body, ForkSessionResponse)
         self._connection.state.session_id = reply.session_id
         return reply
 
@@ -166,7 +166,7 @@ class Handshake:
                 params["type"] = "boolean"
             await self._call("session_set_config_option", params)
 
-    async def _ask(self, method: str, request: BaseModel, reply: type[_Reply]) -> _Reply:
+    async def _request(self, method: str, request: BaseModel, reply: type[_Reply]) -> _Reply:
         params = request.model_dump(mode="json", by_alias=True, exclude_none=True)
         result = await self._call(method, params)
         try:

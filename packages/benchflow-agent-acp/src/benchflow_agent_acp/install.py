@@ -110,7 +110,7 @@ def _make_scratch(target: Path) -> Path:
 
 def _publish(scratch: Path, target: Path, installation: Installation) -> None:
     scratch.rename(target)
-    # Beside the tree: the record names host paths, and the key of the tree must not.
+    # Write the record beside the tree: the tree's key must not depend on host paths.
     _record(target).write_text(installation.model_dump_json())
 
 
@@ -196,7 +196,7 @@ async def _installation(
 
 
 def _binary(path: Path) -> Bundle:
-    """Return the bundle of a program. A missing program fails where the bundle is shown."""
+    """Return the bundle of a program. If it is missing, the sandbox refuses the bundle."""
     if not path.exists():
         return Bundle(source=str(path), target=str(path), key="missing")
     return Bundle.of(path, path)

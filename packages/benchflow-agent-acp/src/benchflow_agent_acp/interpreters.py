@@ -40,7 +40,7 @@ async def find_python(requirement: str | None) -> Interpreter:
     is run before it is accepted.
 
     Raises:
-        AgentError: The machine has none.
+        AgentError: No such interpreter was found on the host.
     """
     minimum = _minimum(requirement)
     for candidate in _unique(_python_candidates()):
@@ -57,7 +57,7 @@ async def find_node(requirement: str | None) -> Interpreter:
     """Return a Node.js that meets `>=X`.
 
     Raises:
-        AgentError: The machine has none.
+        AgentError: No such interpreter was found on the host.
     """
     minimum = _minimum(requirement)
     versions: list[str] = []

@@ -31,7 +31,7 @@ class Launcher:
     def __init__(
         self, decl: AgentDecl, sandbox: Sandbox, role: Role, *, home: str | None = None
     ) -> None:
-        """Take the parts of a launch; `home` is the user's home directory, if it is known."""
+        """`home` is the home directory of the sandbox's user, if it is known."""
         self.home = home
         """The home directory of the sandbox's user, once it is known."""
         self._decl = decl
@@ -39,7 +39,7 @@ class Launcher:
         self._role = role
         self.values: Values | None = None
 
-    async def launch(self, installed: Installation) -> Process:
+    async def launch(self, installation: Installation) -> Process:
         """Write the config files, skills and the program, then start the process.
 
         Raises:
@@ -55,7 +55,7 @@ class Launcher:
             command += self._decl.ask.args
         try:
             return await self._sandbox.spawn(
-                [render(part, values) for part in command], env=self._env(values, installed)
+                [render(part, values) for part in command], env=self._env(values, installation)
             )
         except SandboxError as error:
             raise AgentError(f"agent {self._decl.id!r} did not start: {error}") from error
@@ -81,15 +81,15 @@ class Launcher:
             self.home = (await self._shell("cd && pwd")).strip()
         return self.home
 
-    def _env(self, values: Values, installed: Installation) -> dict[str, str]:
+    def _env(self, values: Values, installation: Installation) -> dict[str, str]:
         templates = {**self._decl.telemetry.env, **self._decl.launch.env}
         if wants_asks(self._role):
             templates |= self._decl.ask.env
         path = self._sandbox.spec.env.get("PATH", _SYSTEM_PATH)
         return {
             "HOME": values.home,
-            **installed.env,
-            "PATH": ":".join((*installed.path, path)),
+            **installation.env,
+            "PATH": ":".join((*installation.path, path)),
             **{name: render(template, values) for name, template in templates.items()},
             **servers_in_env(self._decl.mcp, self._role.mcp_servers),
             **self._role.env,

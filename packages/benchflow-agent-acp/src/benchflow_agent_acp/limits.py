@@ -13,9 +13,9 @@ TITLE_CHARS = 1024
 
 @dataclass(frozen=True, slots=True)
 class WireLimits:
-    """Limits of one connection. An agent that exceeds a limit ends its session with an error.
+    """Limits of one connection. If an agent exceeds a limit, its session ends with an error.
 
-    The two `log` limits do not end the session: the rest is dropped and counted.
+    The two `log` limits do not end the session: further records are dropped and counted.
     """
 
     line_bytes: int = 4 * MIB
@@ -33,14 +33,14 @@ class WireLimits:
 
 
 def cap_text(text: str, limit: int = TEXT_CHARS) -> str:
-    """Return `text`, cut to `limit` characters; a note says how many were cut."""
+    """Return `text`, cut to `limit` characters, with a note of the number that was cut."""
     if len(text) <= limit:
         return text
     return f"{text[:limit]}\n[{len(text) - limit} more characters were cut]"
 
 
 def cap_value(value: object, limit: int = VALUE_CHARS) -> object:
-    """Return a JSON value, or the start of its JSON text if that is longer than `limit`."""
+    """Return a JSON value, or the start of its JSON text if the text is longer than `limit`."""
     if value is None or isinstance(value, bool | int | float):
         return value
     if isinstance(value, str):

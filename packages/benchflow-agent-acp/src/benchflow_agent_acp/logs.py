@@ -16,7 +16,8 @@ _LOG_DEPTH = 128
 _TAIL_BYTES = 4096
 
 Direction = Literal["in", "out", "noise", "end"]
-"""From the agent, to the agent, a line that is not a message, and an abrupt end."""
+"""`in`: from the agent. `out`: to the agent. `noise`: a line of the agent that is not a message.
+`end`: the running turn has no further messages."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,9 +32,9 @@ class WireRecord:
 class WireLog:
     """Appends records to a file, up to a limit; counts the records beyond the limit.
 
-    Without a path, nothing is written. Each record is with the operating system when `write`
-    returns, so a killed runner loses none. Secrets are removed from each record. A secret that
-    an agent sends in several messages is not removed.
+    Without a path, nothing is written. The file is not buffered, so a killed runner does not lose
+    records. Secrets are removed from each record, but not if an agent sends a secret in parts, in
+    several messages.
     """
 
     def __init__(self, path: Path | None, *, max_bytes: int) -> None:
@@ -57,7 +58,7 @@ class WireLog:
         return now
 
     def close(self) -> None:
-        """Write how many records were dropped and close the file. Idempotent."""
+        """Write the number of dropped records and close the file. Idempotent."""
         if self._file is None:
             return
         if self.dropped:
@@ -118,7 +119,7 @@ class StderrLog:
         return "\n".join(line[:300] for line in lines[-count:])
 
     def close(self) -> None:
-        """Write how many bytes were dropped and close the file. Idempotent."""
+        """Write the number of dropped bytes and close the file. Idempotent."""
         if self._file is None:
             return
         self._write(self._lines.finish())

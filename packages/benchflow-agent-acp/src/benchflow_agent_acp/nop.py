@@ -59,7 +59,7 @@ class NopAgent:
         *,
         log_dir: Path | None = None,
     ) -> NopSession:
-        """Refuse: there is no process to continue with.
+        """Raise: the agent has no process.
 
         Raises:
             AgentError: Always.

@@ -80,7 +80,7 @@ class OracleAgent:
     name = "oracle"
 
     def __init__(self, scripted: Callable[[], AcpAgent]) -> None:
-        """Take a factory of the scripted agent, which few solutions need."""
+        """`scripted` makes the scripted agent, which few solutions need."""
         self._make_scripted = scripted
 
     @cached_property
@@ -90,12 +90,12 @@ class OracleAgent:
     def capabilities(self) -> AgentCapabilities:
         """Return the scripted agent's capabilities: a solution may ask.
 
-        Only a `script.toml` starts a process, and the solution is not known here.
+        `spawns` is false: only a `script.toml` starts a process, and not every solution has it.
         """
         return self._scripted.capabilities().model_copy(update={"spawns": False})
 
     async def needs(self, role: Role) -> AgentNeeds:
-        """Request the task's solution, which only the oracle may see."""
+        """Request the task's solution, which only the oracle may read."""
         del role  # the scripted agent is copied into the sandbox, and needs no mounts
         return AgentNeeds(solution=True)
 

@@ -67,10 +67,10 @@ class PlainSession(ABC):
 
     def finish(self, step: Step) -> None:
         """Record a step that has ended."""
-        ended = step.model_copy(update={"finished_at": max(step.started_at, time.time())})
-        self._steps.append(ended)
+        step = step.model_copy(update={"finished_at": max(step.started_at, time.time())})
+        self._steps.append(step)
         if self._handler is not None:
-            self._handler(ended)
+            self._handler(step)
 
     async def cancel(self) -> None:
         """Do nothing: the caller cancels the task of the turn."""
@@ -94,15 +94,15 @@ class PlainSession(ABC):
         )
 
     async def capture(self) -> SessionState:
-        """Refuse: there is no process for a fork to copy.
+        """Raise: the session has no process for a fork to copy.
 
         Raises:
             SnapshotError: Always.
         """
-        raise SnapshotError(f"agent {self._agent!r} has no process to carry")
+        raise SnapshotError(f"agent {self._agent!r} has no process to capture")
 
     async def answer(self, answer: Answer) -> StopReason:
-        """Refuse: a plain session never asks.
+        """Raise: a plain session never asks.
 
         Raises:
             RuntimeError: Always.

@@ -39,7 +39,7 @@ class QuestionProbe:
 
     async def run(
         self,
-        place: SandboxedSession,
+        branch: SandboxedSession,
         number: int,
         *,
         meanwhile: Callable[[], Awaitable[None]] | None = None,
@@ -49,7 +49,7 @@ class QuestionProbe:
         `meanwhile` is called while the agent waits for the answer.
 
         Raises:
-            AgentError: The agent asked nothing, or another answer arrived.
+            AgentError: The agent did not ask, or another answer arrived.
         """
         asks: list[Ask] = []
 
@@ -61,15 +61,15 @@ class QuestionProbe:
                 await meanwhile()
             return Answer.choose(ask, self._options(ask)[number])
 
-        place.session.on_ask_user(answer)
-        before = len(place.session.steps)
-        await place.session.prompt(WRITE_PROMPT if self._asks_permission else ASK_PROMPT)
+        branch.session.on_ask_user(answer)
+        before = len(branch.session.steps)
+        await branch.session.prompt(WRITE_PROMPT if self._asks_permission else ASK_PROMPT)
         if not asks:
             raise AgentError("the turn ended without a question")
-        await self._check(place, asks[0], number, before)
+        await self._check(branch, asks[0], number, before)
         return asks[0]
 
-    async def answer(self, place: SandboxedSession, ask: Ask, number: int) -> None:
+    async def answer(self, branch: SandboxedSession, ask: Ask, number: int) -> None:
         """Answer the Ask of a forked session and run the rest of the turn.
 
         Raises:
@@ -79,10 +79,10 @@ class QuestionProbe:
         async def first(later: Ask) -> Answer:
             return Answer.choose(later, later.questions[0].options[0].id)
 
-        place.session.on_ask_user(first)
-        before = len(place.session.steps)
-        await place.session.answer(Answer.choose(ask, self._options(ask)[number]))
-        await self._check(place, ask, number, before)
+        branch.session.on_ask_user(first)
+        before = len(branch.session.steps)
+        await branch.session.answer(Answer.choose(ask, self._options(ask)[number]))
+        await self._check(branch, ask, number, before)
 
     def _options(self, ask: Ask) -> list[str]:
         options = ask.questions[0].options
@@ -91,14 +91,14 @@ class QuestionProbe:
         kinds = {option.kind: option.id for option in reversed(options)}
         return [kinds[kind] for kind in ("allow_once", "reject_once") if kind in kinds]
 
-    async def _check(self, place: SandboxedSession, ask: Ask, number: int, before: int) -> None:
+    async def _check(self, branch: SandboxedSession, ask: Ask, number: int, before: int) -> None:
         if self._asks_permission:
-            written = (await place.sandbox.exec(["test", "-e", PROBE_FILE], timeout=60)).ok
-            if written != (number == 0):
+            file_exists = (await branch.sandbox.exec(["test", "-e", PROBE_FILE], timeout=60)).ok
+            if file_exists != (number == 0):
                 raise AgentError(f"the answer was {number}, but the file shows another answer")
             return
-        text = "\n".join(step.message for step in place.session.steps[before:])
+        text = "\n".join(step.message for step in branch.session.steps[before:])
         labels = [option.label for option in ask.questions[0].options[:_MAX_ANSWERS]]
-        reported = [label for label in labels if label in text]
-        if reported != [labels[number]]:
+        named = [label for label in labels if label in text]
+        if named != [labels[number]]:
             raise AgentError(f"the answer was {labels[number]!r}, but the agent said {text!r:.200}")

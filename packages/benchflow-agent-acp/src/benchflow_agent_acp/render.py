@@ -11,7 +11,7 @@ _SAFE = re.compile(r"[A-Za-z0-9][A-Za-z0-9._:/@+\-]*|/[A-Za-z0-9._/@+\-]*")
 
 @dataclass(frozen=True, slots=True)
 class Values:
-    """The values of the template names. `None` means that the rollout has no such value.
+    """The values of the template names. `None` means that the rollout does not have the value.
 
     Quotes, spaces and control characters are refused, so a value stays one value in TOML, JSON, a
     shell line or an environment variable.

@@ -44,7 +44,7 @@ class ClientServices:
         self._terminal = offered.terminal
 
     async def serve(self, request: IncomingRequest) -> None:
-        """Answer one request; refuse methods that were not offered."""
+        """Answer one request; refuse methods that the declaration does not turn on."""
         if self._terminal and request.method.startswith("terminal/"):
             await self.terminals.serve(request)
             return

@@ -60,7 +60,7 @@ class AcpSession:
         self._base = base
         """The snapshot at the start; `None` if a new process cannot load the session."""
         self._replies: dict[RequestId, dict[str, Any]] = {}
-        """Replies to carried Asks, which are not asked again."""
+        """Replies to Asks from before a fork. The handler is not called for them."""
         self._ask_handler: AskUserHandler | None = None
         self._step_handler: StepHandler | None = None
         self._clock: TurnClock | None = None
@@ -102,7 +102,7 @@ class AcpSession:
         The turn's clock restarts.
 
         Raises:
-            RuntimeError: No carried Ask is pending.
+            RuntimeError: The session did not wait for an answer when it was forked.
             UsageError: `answer` does not fit the Ask, which is still pending.
         """
         request = next(iter(self._connection.state.requests.values()), None)
@@ -110,7 +110,7 @@ class AcpSession:
         in_turn = self._connection.state.prompt_id is not None and self._clock is None
         if request is None or ask is None or not in_turn:
             raise RuntimeError(
-                f"agent {self._agent!r} does not wait for the answer to a carried ask"
+                f"agent {self._agent!r} does not wait for the answer to an ask from before a fork"
             )
         self._replies = {request.id: to_reply(ask, answer)}
         return await self._turn(None)
@@ -161,7 +161,7 @@ class AcpSession:
                 await self._connection.reply(request, to_reply(ask, _CANCELLED))
 
     async def snapshot(self) -> SessionSnapshot:
-        """Describe the session at a turn boundary."""
+        """Return what a new process needs to load the session. Call it at a turn boundary."""
         if self._connection.state.prompt_id is not None:
             raise SnapshotError(f"agent {self._agent!r} is in the middle of a turn")
         if self._base is None:
@@ -203,7 +203,7 @@ class AcpSession:
             state.prompt_id = None
             if self._builder.steps[-1].stop_reason != "cancelled":
                 raise
-            _log.debug("a cancelled turn was answered with an error: %s", error)
+            _log.debug("the agent answered a cancelled turn with an error: %s", error)
             return "cancelled"
         except AgentError as error:
             self._connection.end(str(error))

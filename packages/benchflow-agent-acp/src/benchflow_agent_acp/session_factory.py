@@ -68,14 +68,14 @@ class SessionFactory:
 
     async def attach(self, state: SessionState) -> AcpSession:
         """Continue with a live process that a fork copied into the sandbox."""
-        client, connected = read_state(state, self._decl.id)
+        client, connection_state = read_state(state, self._decl.id)
         try:
             process = await attach_joined(
-                self._sandbox, state.process_id, partial_line=bytes(connected.buffer)
+                self._sandbox, state.process_id, partial_line=bytes(connection_state.buffer)
             )
         except SandboxError as error:
             raise AgentError(f"agent {self._decl.id!r} is not in this sandbox: {error}") from error
-        connection = self._connection(process, connected)
+        connection = self._connection(process, connection_state)
         builder = self._builder()
         builder.restore(client.builder, state.steps)
         services = self._services(connection)

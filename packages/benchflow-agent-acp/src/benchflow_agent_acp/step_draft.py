@@ -110,10 +110,10 @@ class StepDraft:
             if known is not None and known != message_id and so_far:
                 text = "\n\n" + text
             self.message_ids[part] = message_id
-        room = TEXT_CHARS - len(so_far)
-        if len(text) > room:
-            self.meta["cut_chars"] = self.meta.get("cut_chars", 0) + len(text) - max(0, room)
-        setattr(self, part, so_far + text[: max(0, room)])
+        space = TEXT_CHARS - len(so_far)
+        if len(text) > space:
+            self.meta["cut_chars"] = self.meta.get("cut_chars", 0) + len(text) - max(0, space)
+        setattr(self, part, so_far + text[: max(0, space)])
 
     def add_tool(self, tool: ToolDraft, *, new: bool) -> None:
         """Add a tool call that began in this step, or whose result arrived in it."""
@@ -126,9 +126,9 @@ class StepDraft:
             self.result_ids[tool.id] = None
             self.has_result = True
 
-    def count(self, what: str) -> None:
-        """Count an item that was left out."""
-        self.meta[what] = self.meta.get(what, 0) + 1
+    def count(self, key: str) -> None:
+        """Count an item that was left out, under `key` of the step's `meta`."""
+        self.meta[key] = self.meta.get(key, 0) + 1
 
     def finish(
         self,

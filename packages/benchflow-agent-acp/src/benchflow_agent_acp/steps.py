@@ -82,7 +82,7 @@ class StepBuilder:
         )
 
     def restore(self, state: BuilderState, steps: Iterable[Step]) -> None:
-        """Continue from a state and the steps before it. No other builder may use the state."""
+        """Continue from a state and the steps before it. The builder owns `state` from then on."""
         self.steps = list(steps)
         self._first = state.first
         self._session = state.session
@@ -259,7 +259,7 @@ class StepBuilder:
         self._release_calls(draft)
 
     def _release_calls(self, draft: StepDraft) -> None:
-        """Drop the data of finished calls, so a long turn does not keep all of it."""
+        """Drop the data of finished calls, to limit the memory of a long turn."""
         for key in draft.result_ids:
             tool = self._tools.get(key)
             if tool is not None:

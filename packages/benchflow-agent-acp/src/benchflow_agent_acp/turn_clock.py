@@ -38,12 +38,12 @@ class TurnClock:
         await self._timeout.__aexit__(exc_type, exc, traceback)
 
     def touch(self) -> None:
-        """Restart the idle deadline: the agent sent something."""
+        """Restart the idle deadline: the agent sent bytes."""
         self._idle_at = _now() + self._idle
         self._arm()
 
     def pause(self) -> None:
-        """Stop counting: the agent waits for us. Calls nest."""
+        """Stop counting: the agent waits for an answer. Calls nest."""
         self._pauses += 1
         if self._pauses == 1:
             self._left = self._turn_at - _now()

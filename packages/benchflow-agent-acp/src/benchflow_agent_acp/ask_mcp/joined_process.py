@@ -24,7 +24,7 @@ _TAIL_BYTES = 256 * 1024
 class JoinedReader:
     """Joins two outputs into one stream of whole lines.
 
-    A line of the broker comes between two lines of the agent, after everything that the agent
+    A line of the broker comes between two lines of the agent, after all bytes that the agent
     wrote before. So the client knows the tool call before its question arrives.
     """
 
@@ -169,7 +169,7 @@ class JoinedProcess:
         await self._broker.kill()
 
     async def aclose(self) -> None:
-        """Kill both and release their pipes. Idempotent."""
+        """Kill both process groups and release their pipes. Idempotent."""
         await self._agent.aclose()
         await self._broker.aclose()
 

@@ -9,5 +9,5 @@ if __name__ == "__main__":
     sys.path[0] = str(here.parent)
     part, *arguments = sys.argv[1:]
     if part not in ("broker", "server"):
-        sys.exit(f"unknown part: {part}")
+        sys.exit(f"unknown program {part!r}: use 'broker' or 'server'")
     import_module(f"{here.name}.{part}").main(*arguments)

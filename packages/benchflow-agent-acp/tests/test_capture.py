@@ -1,4 +1,4 @@
-"""Live forks of a client: its state goes over as JSON, and each child is its own."""
+"""Live forks of a client: its state is copied as JSON, and each child has its own copy."""
 
 import asyncio
 import copy
@@ -161,15 +161,15 @@ ROLE = Role(name="solver", timeout_sec=30)
 
 
 def forked(memory_process, body):
-    """Run `body` with a connected parent and a maker of children from a carry."""
+    """Run `body` with a connected parent and a maker of children from a state."""
 
     async def main():
         parent = Box(memory_process())
         boxes = [parent]
 
-        async def child(carry, at=None):
-            # Through text, as when the carry was kept on a disk.
-            again = SessionState.model_validate_json(carry.model_dump_json())
+        async def child(state, at=None):
+            # Through text, as when the state was written to a disk.
+            again = SessionState.model_validate_json(state.model_dump_json())
             boxes.append((at or parent).fork(memory_process()))
             return await MIND.attach(boxes[-1], ROLE, again)
 
@@ -188,34 +188,34 @@ async def heard(session):
     return session.steps[-1].message
 
 
-def test_children_of_one_carry_share_the_past_and_nothing_else(memory_process):
+def test_children_of_one_capture_share_the_past_and_nothing_else(memory_process):
     async def body(session, child):
         await session.prompt("past")
-        carry = await session.capture()
-        assert carry.ask is None
-        one, two = await child(carry), await child(carry)
+        state = await session.capture()
+        assert state.ask is None
+        one, two = await child(state), await child(state)
         await session.prompt("parent only")
         await one.prompt("one only")
         await two.prompt("two only")
         grandchild = await child(await one.capture(), at=None)
-        return [await heard(each) for each in (session, one, two)], carry, grandchild
+        return [await heard(each) for each in (session, one, two)], state, grandchild
 
-    (parent, one, two), carry, grandchild = forked(memory_process, body)
+    (parent, one, two), state, grandchild = forked(memory_process, body)
     assert parent == "heard ['past', 'parent only', 'recall']"
     assert one == "heard ['past', 'one only', 'recall']"
     assert two == "heard ['past', 'two only', 'recall']"
-    assert [step.prompt for step in carry.steps] == ["past"]
-    assert json.loads(carry.model_dump_json())["data"]["next_id"] == 4
+    assert [step.prompt for step in state.steps] == ["past"]
+    assert json.loads(state.model_dump_json())["data"]["next_id"] == 4
     assert [step.prompt for step in grandchild.steps] == ["past", "one only"]
 
 
 def test_each_child_gives_the_pending_question_its_own_answer(memory_process):
     async def body(session, child):
-        carries = []
+        states = []
 
         async def ask_user(ask):
-            carries.append(await session.capture())
-            children = [await child(carries[0]) for _ in range(3)]
+            states.append(await session.capture())
+            children = [await child(states[0]) for _ in range(3)]
             for each, day in zip(children, ("mon", "tue", "wed"), strict=True):
                 assert await each.answer(Answer.choose(ask, day)) == "end_turn"
                 ends.append((each, await heard(each)))
@@ -224,16 +224,16 @@ def test_each_child_gives_the_pending_question_its_own_answer(memory_process):
         ends = []
         session.on_ask_user(ask_user)
         assert await session.prompt("ask") == "end_turn"
-        return carries[0], [(each.steps, said) for each, said in ends], session.steps
+        return states[0], [(each.steps, said) for each, said in ends], session.steps
 
-    carry, ends, parent = forked(memory_process, body)
-    assert carry.ask is not None
-    assert carry.ask == carry.steps[-1].ask
-    assert carry.data["prompt_id"] == 3
+    state, ends, parent = forked(memory_process, body)
+    assert state.ask is not None
+    assert state.ask == state.steps[-1].ask
+    assert state.data["prompt_id"] == 3
     for (steps, message), day in zip(ends, ("mon", "tue", "wed"), strict=True):
         assert message == f"heard ['ask', '{day}', 'recall']"
         _, asking, answered, last, _ = steps
-        assert asking.ask == carry.ask
+        assert asking.ask == state.ask
         assert answered.answer == Answer(selected={"day": (day,)})
         # The line that was cut in two by the fork is whole, and the call that was open ended.
         assert answered.message == "still thinking"
@@ -243,7 +243,7 @@ def test_each_child_gives_the_pending_question_its_own_answer(memory_process):
     assert len({step.id for step in parent}) == len(parent)
 
 
-def test_a_carried_question_accepts_one_valid_answer(memory_process):
+def test_a_captured_question_accepts_one_valid_answer(memory_process):
     async def body(session, child):
         with pytest.raises(RuntimeError, match="does not wait for the answer"):
             await session.answer(Answer())
@@ -274,15 +274,15 @@ def test_a_carried_question_accepts_one_valid_answer(memory_process):
 
 def test_the_portable_tools_call_may_arrive_after_its_question(memory_process):
     async def body(session, child):
-        carries = []
+        states = []
 
         async def ask_user(ask):
-            carries.append(await session.capture())
+            states.append(await session.capture())
             return Answer.choose(ask, "mon")
 
         session.on_ask_user(ask_user)
         await session.prompt("ask by the portable tool")
-        return carries[0].ask
+        return states[0].ask
 
     ask = forked(memory_process, body)
     assert (ask.channel, ask.tool_call_id) == ("mcp", None)
@@ -296,7 +296,7 @@ def test_the_portable_tools_call_may_arrive_after_its_question(memory_process):
         ("ask twice", "exactly one answer"),
     ],
 )
-def test_carry_is_refused_if_a_child_could_not_continue(memory_process, prompt, why):
+def test_capture_is_refused_if_a_child_could_not_continue(memory_process, prompt, why):
     async def body(session, child):
         asked, refused, tried = [], [], asyncio.Event()
 
@@ -322,47 +322,47 @@ def test_carry_is_refused_if_a_child_could_not_continue(memory_process, prompt, 
     assert forked(memory_process, body) == [True]
 
 
-def test_what_arrived_between_turns_is_carried(memory_process):
+def test_messages_between_turns_are_captured(memory_process):
     async def body(session, child):
         await session.prompt("past")
         # A request of the agent's own, and the first half of a line.
         process = session._connection._process
         await process.say(id="x", method="vendor/ping", params={"a": [1]})
         await process.raw(b'{"jsonrpc":"2.0","method":"ven')
-        carry = await session.capture()
+        state = await session.capture()
         assert process.stdout.waiting() == 0
-        twin = await child(carry)
+        twin = await child(state)
         await twin._connection._process.raw(b'dor/note"}\n')
-        return carry, await heard(twin), await twin.capture()
+        return state, await heard(twin), await twin.capture()
 
-    carry, message, after = forked(memory_process, body)
-    assert [request["method"] for request in carry.data["requests"]] == ["vendor/ping"]
-    assert carry.data["buffer"]
+    state, message, after = forked(memory_process, body)
+    assert [request["method"] for request in state.data["requests"]] == ["vendor/ping"]
+    assert state.data["buffer"]
     assert message == "heard ['past', 'recall']"
     assert after.data["requests"] == []
     assert after.data["buffer"] == ""
 
 
-def test_a_carry_of_another_agent_or_version_is_refused(memory_process):
+def test_a_captured_state_of_another_agent_or_version_is_refused(memory_process):
     async def body(session, child):
-        carry = await session.capture()
-        other = carry.model_copy(update={"agent": "other"})
+        state = await session.capture()
+        other = state.model_copy(update={"agent": "other"})
         with pytest.raises(AgentError, match="is of agent 'other'"):
             await child(other)
-        for data in ({"version": 2}, {**carry.data, "buffer": "%"}, {**carry.data, "more": 1}):
+        for data in ({"version": 2}, {**state.data, "buffer": "%"}, {**state.data, "more": 1}):
             with pytest.raises(AgentError, match="cannot be read"):
-                await child(carry.model_copy(update={"data": data}))
+                await child(state.model_copy(update={"data": data}))
 
     forked(memory_process, body)
 
 
-def test_a_carried_ask_keeps_the_id_of_its_request(memory_process):
+def test_a_captured_ask_keeps_the_id_of_its_request(memory_process):
     async def body(session, child):
         seen = []
 
         async def ask_user(ask):
-            carry = await session.capture()
-            twin = await child(carry)
+            state = await session.capture()
+            twin = await child(state)
             (request,) = twin._connection.state.requests.values()
             seen.append((to_ask(request), ask, type(request.id)))
             return Answer(outcome="declined")
@@ -371,6 +371,6 @@ def test_a_carried_ask_keeps_the_id_of_its_request(memory_process):
         await session.prompt("ask")
         return seen
 
-    ((carried, asked, kind),) = forked(memory_process, body)
-    assert carried == asked
+    ((at_fork, asked, kind),) = forked(memory_process, body)
+    assert at_fork == asked
     assert kind is str
