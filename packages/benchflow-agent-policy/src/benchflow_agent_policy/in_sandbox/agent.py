@@ -1,4 +1,4 @@
-"""The agent's side of ACP: sessions, and their prompts, one at a time."""
+"""The agent's side of ACP: sessions and their prompts. One prompt runs at a time."""
 
 import re
 from collections.abc import Callable, Mapping
@@ -116,12 +116,12 @@ class PolicyAgent:
 
     def prompt(self, params: Json) -> Json:
         """Run one prompt turn."""
-        opened = self._sessions[params["sessionId"]]
-        turn = Turn(self._wire, self._settings, opened.session, self._model, opened.tools)
+        entry = self._sessions[params["sessionId"]]
+        turn = Turn(self._wire, self._settings, entry.session, self._model, entry.tools)
         try:
             return turn.run(_prompt_text(params["prompt"]))
         finally:
-            opened.session.save()
+            entry.session.save()
 
     def _open(self, session: Session, params: Json) -> None:
         previous = self._sessions.pop(session.id, None)

@@ -16,7 +16,7 @@ _CONNECT_SEC = 15.0
 
 
 class _Stream(io.RawIOBase):
-    """The bytes of a socket. Waits with `Wire.wait`, which notices a cancel."""
+    """The bytes of a socket. `Wire.wait` waits for them, so a cancel is noticed."""
 
     def __init__(self, wire: Wire, sock: socket.socket, deadline: float) -> None:
         super().__init__()
@@ -136,7 +136,7 @@ class HttpCall:
         }
         lines = [f"POST {target} HTTP/1.1", *(f"{key}: {value}" for key, value in fields.items())]
         if any("\r" in line or "\n" in line for line in lines):
-            raise HttpError("a header holds a line break")
+            raise HttpError("a header contains a line break")
         return ("\r\n".join(lines) + "\r\n\r\n").encode()
 
 

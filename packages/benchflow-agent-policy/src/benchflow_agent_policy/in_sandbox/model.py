@@ -62,8 +62,8 @@ class Model:
         """Return the model's next message.
 
         Raises:
-            ContextFullError: What was reason no longer fits.
-            TurnFailedError: The endpoint refused, or failed on every attempt.
+            ContextFullError: The messages no longer fit into the model's context.
+            TurnFailedError: The endpoint refused the call, or every attempt failed.
             TurnCancelledError: The client ended the turn.
         """
         for attempt in range(1, self._settings.attempts + 1):

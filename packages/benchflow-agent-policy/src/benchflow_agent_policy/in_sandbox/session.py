@@ -33,8 +33,8 @@ class Session:
         """Return a new session with the next free number."""
         directory = _directory()
         directory.mkdir(parents=True, exist_ok=True)
-        taken = [int(path.stem[7:]) for path in directory.glob("policy-*.json")]
-        return cls(f"policy-{max(taken, default=0) + 1}", cwd, options)
+        numbers = [int(path.stem[7:]) for path in directory.glob("policy-*.json")]
+        return cls(f"policy-{max(numbers, default=0) + 1}", cwd, options)
 
     @classmethod
     def load(cls, session_id: str) -> "Session":
@@ -74,9 +74,9 @@ class Session:
 
     def close_tool_calls(self, note: str) -> None:
         """Give each open tool call the result `note`; endpoints refuse calls without a result."""
-        answered = {message.get("tool_call_id") for message in self.messages}
+        call_ids = {message.get("tool_call_id") for message in self.messages}
         for call in self._last_calls():
-            if call["id"] not in answered:
+            if call["id"] not in call_ids:
                 self.messages.append(tool_message(call["id"], note))
 
     def _last_calls(self) -> list[Json]:
@@ -110,8 +110,8 @@ def tool_message(call_id: str, text: str) -> Json:
 def _select(key: str, name: str, category: str, value: str) -> Json:
     """Return a select option. Any value is accepted, but only the current value is listed."""
     options = [{"value": value, "name": value}]
-    shown = {"id": key, "name": name, "category": category}
-    return {**shown, "type": "select", "currentValue": value, "options": options}
+    fields = {"id": key, "name": name, "category": category}
+    return {**fields, "type": "select", "currentValue": value, "options": options}
 
 
 def _directory() -> Path:

@@ -30,7 +30,7 @@ class Settings:
     max_calls: int = 100
     """Model calls per prompt."""
     context_tokens: int | None = None
-    """The turn ends if a call used this many tokens; `None`: the endpoint decides."""
+    """The turn ends after a call that used this many tokens. `None`: the endpoint decides."""
     model_timeout: float = 600.0
     """The timeout of one model call."""
     attempts: int = 6

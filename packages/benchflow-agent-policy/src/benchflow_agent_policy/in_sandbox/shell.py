@@ -13,7 +13,7 @@ from .wire import Json, Wire
 
 _BUFFER_BYTES = 4 * 1024 * 1024
 _POLL_SEC = 0.1
-"""The interval of checks whether the shell has ended while a background job has its output."""
+"""The interval between checks for the shell's exit. A background job may keep its pipe open."""
 
 
 class Shell:

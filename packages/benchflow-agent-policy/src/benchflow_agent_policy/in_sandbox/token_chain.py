@@ -12,7 +12,7 @@ class TokenChain:
     """Checks the endpoint's token ids; stores a digest, not the ids.
 
     A break means that the chat template rendered an earlier message with other tokens than the
-    model sampled. A trainer must know of breaks.
+    model sampled. The number of breaks is reported, because a trainer must know them.
     """
 
     length: int = 0
