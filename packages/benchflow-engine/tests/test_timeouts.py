@@ -10,8 +10,7 @@ from benchflow_contracts import Task
 from benchflow_engine.options import RunOptions
 from benchflow_engine.rollout import run_in
 from benchflow_kernel import RolloutConfig
-from benchflow_kernel.resolve.effective_task import effective_task
-from benchflow_kernel.resolve.host_env import HostVariables
+from benchflow_kernel.resolve.effective_task import HostVariables, effective_task
 from benchflow_kernel.resolve.settings import Origins
 from benchflow_testing.fakes import FakeSandboxProvider
 

@@ -8,7 +8,7 @@ from contextlib import AsyncExitStack
 
 import pytest
 from benchflow_contracts import StoreError
-from benchflow_kernel.branch import MachineSlots, slots
+from benchflow_kernel.branch import MachineSlots, fork_limits
 
 HOLDER = """
 import asyncio, sys
@@ -16,7 +16,7 @@ from pathlib import Path
 from benchflow_kernel.branch import MachineSlots
 
 async def main():
-    async with MachineSlots(Path(sys.argv[1]), 1).one():
+    async with MachineSlots(Path(sys.argv[1]), 1).slot():
         print("held", flush=True)
         sys.stdin.readline()
 
@@ -29,7 +29,7 @@ def test_no_more_than_the_slots_are_held_at_once(tmp_path):
 
     async def child(slots):
         nonlocal running, most
-        async with slots.one():
+        async with slots.slot():
             running += 1
             most = max(most, running)
             await asyncio.sleep(0)
@@ -58,10 +58,10 @@ def test_a_slot_of_another_process_is_waited_for_and_comes_back_when_it_is_kille
         async with AsyncExitStack() as stack:
             with pytest.raises(TimeoutError):
                 async with asyncio.timeout(0.3):
-                    await stack.enter_async_context(MachineSlots(tmp_path, 1).one())
+                    await stack.enter_async_context(MachineSlots(tmp_path, 1).slot())
             holder.kill()
             async with asyncio.timeout(50):
-                await stack.enter_async_context(MachineSlots(tmp_path, 1).one())
+                await stack.enter_async_context(MachineSlots(tmp_path, 1).slot())
 
     with holder:
         assert holder.stdout.readline() == "held\n"
@@ -71,15 +71,15 @@ def test_a_slot_of_another_process_is_waited_for_and_comes_back_when_it_is_kille
 
 def test_a_cancelled_waiter_takes_nothing(tmp_path):
     async def second(slots):
-        async with asyncio.timeout(0.01), slots.one():
+        async with asyncio.timeout(0.01), slots.slot():
             raise AssertionError("there was a second slot")
 
     async def main():
         slots = MachineSlots(tmp_path, 1)
-        async with slots.one():
+        async with slots.slot():
             with pytest.raises(TimeoutError):
                 await second(slots)
-        async with asyncio.timeout(50), slots.one():
+        async with asyncio.timeout(50), slots.slot():
             pass
 
     asyncio.run(main())
@@ -89,7 +89,7 @@ def test_a_directory_that_cannot_be_used_is_an_error_with_a_remedy(tmp_path):
     (tmp_path / "file").write_text("")
 
     async def main():
-        async with MachineSlots(tmp_path / "file" / "slots", 1).one():
+        async with MachineSlots(tmp_path / "file" / "slots", 1).slot():
             raise AssertionError("never")
 
     with pytest.raises(StoreError) as caught:
@@ -101,7 +101,7 @@ def test_the_users_slots_are_as_many_as_the_cpus(tmp_path, monkeypatch):
     monkeypatch.setenv("XDG_RUNTIME_DIR", str(tmp_path))
 
     async def main():
-        async with MachineSlots.of_this_machine().one():
+        async with MachineSlots.of_this_machine().slot():
             pass
 
     asyncio.run(main())
@@ -114,7 +114,7 @@ def test_a_host_that_has_no_locks_left_is_not_taken_for_a_busy_one(tmp_path, mon
 
     async def check():
         with pytest.raises(StoreError, match="No locks"):
-            await asyncio.wait_for(MachineSlots(tmp_path, 1).one().__aenter__(), 5)
+            await asyncio.wait_for(MachineSlots(tmp_path, 1).slot().__aenter__(), 5)
 
-    monkeypatch.setattr(slots.fcntl, "lockf", short)
+    monkeypatch.setattr(fork_limits.fcntl, "lockf", short)
     asyncio.run(check())

@@ -5,7 +5,7 @@ import os
 
 import pytest
 from benchflow_contracts import HostError
-from benchflow_kernel.tasks.digest import digest_of
+from benchflow_kernel.tasks.load import digest_of
 
 
 def test_a_directory_that_the_host_cannot_open_is_not_taken_for_empty(tmp_path, monkeypatch):

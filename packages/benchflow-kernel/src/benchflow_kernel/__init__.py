@@ -16,7 +16,7 @@ from .config import (
 )
 from .events import EventCallback, EventLog, EventsRead, read_events
 from .registry import GROUPS, Registry, load_path
-from .resolve import Planes
+from .resolve import LoweredTurn, Planes, lower_scenes
 from .rollout import (
     CHECKPOINT_FILE,
     CheckpointManifest,
@@ -25,7 +25,6 @@ from .rollout import (
     run_rollout,
     saved_checkpoints,
 )
-from .scenes import LoweredTurn, lower_scenes
 from .tasks import find_tasks, load_task
 from .tree import (
     ASK_TOOL,

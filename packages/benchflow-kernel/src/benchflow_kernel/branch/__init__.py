@@ -1,14 +1,10 @@
 """Fork a world: policies, budgets, fidelity, checkpoints and replay."""
 
-from .budget_tracker import BranchBudgetTracker
-from .capture import check_child, take_checkpoint
-from .checkpoint import Checkpoint
-from .checkpoint_refs import CheckpointRefs
-from .fidelity import Captured, FidelitySelector
+from .capture import Captured, FidelitySelector, check_child, take_checkpoint
+from .checkpoint import Checkpoint, CheckpointRefs
+from .fork_limits import BranchBudgetTracker, MachineSlots
 from .policy import children_of, forks_at_ask, forks_at_turn, labels_of, needs_base_checkpoint
 from .replay import Exchange, Replay, ReplayLog
-from .seed import seed_of
-from .slots import MachineSlots
 
 __all__ = [
     "BranchBudgetTracker",
@@ -26,6 +22,5 @@ __all__ = [
     "forks_at_turn",
     "labels_of",
     "needs_base_checkpoint",
-    "seed_of",
     "take_checkpoint",
 ]

@@ -1,11 +1,12 @@
-"""A checkpoint: one world at one instant, in three layers."""
+"""A checkpoint: one world at one instant, in three layers; and its references."""
 
 import hashlib
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from benchflow_contracts import Ask, EnvState, Model, SandboxImage
+from benchflow_contracts import Ask, BenchFlowError, EnvState, Model, SandboxImage, SandboxProvider
 
+from benchflow_kernel.faults import run_shielded, within
 from benchflow_kernel.world import CarriedSessions, LiveWorld
 
 
@@ -52,3 +53,54 @@ def _digest(*models: Model) -> str:
     for model in models:
         total.update(model.model_dump_json().encode())
     return f"sha256:{total.hexdigest()}"
+
+
+class CheckpointRefs:
+    """Keeps each checkpoint while a branch may start from it, and counts its bytes.
+
+    A checkpoint that cannot be discarded goes to `leaks`. It never fails the rollout.
+    """
+
+    def __init__(
+        self, provider: SandboxProvider, seconds: float, leaks: list[BenchFlowError]
+    ) -> None:
+        self._provider = provider
+        self._seconds = seconds
+        self._leaks = leaks
+        self._held: dict[str, tuple[Checkpoint, int]] = {}
+
+    @property
+    def disk_bytes(self) -> int:
+        """The bytes of all checkpoints."""
+        return sum(checkpoint.image.bytes for checkpoint, _ in self._held.values())
+
+    def acquire(self, checkpoint: Checkpoint) -> None:
+        """Keep the checkpoint until one more `release`."""
+        ref = checkpoint.image.ref
+        _, holders = self._held.get(ref, (checkpoint, 0))
+        self._held[ref] = (checkpoint, holders + 1)
+
+    async def release(self, checkpoint: Checkpoint | None) -> None:
+        """Drop one reference. The last one discards the checkpoint, also on cancellation."""
+        if checkpoint is None:
+            return
+        ref = checkpoint.image.ref
+        _, holders = self._held.get(ref, (checkpoint, 1))
+        if holders > 1:
+            self._held[ref] = (checkpoint, holders - 1)
+            return
+        self._held.pop(ref, None)
+        await run_shielded(self._discard(checkpoint))
+
+    async def aclose(self) -> None:
+        """Discard all checkpoints that are left, such as those of a cancelled rollout."""
+        held, self._held = self._held, {}
+        for checkpoint, _ in held.values():
+            await run_shielded(self._discard(checkpoint))
+
+    async def _discard(self, checkpoint: Checkpoint) -> None:
+        try:
+            async with within(self._seconds, "sandbox", "discarding a checkpoint"):
+                await self._provider.discard(checkpoint.image)
+        except BenchFlowError as error:
+            self._leaks.append(error)

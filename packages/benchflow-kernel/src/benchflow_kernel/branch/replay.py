@@ -5,8 +5,7 @@ from dataclasses import dataclass, replace
 
 from benchflow_contracts import Answer, Ask, SnapshotError
 
-from .checkpoint import Checkpoint
-from .checkpoint_refs import CheckpointRefs
+from .checkpoint import Checkpoint, CheckpointRefs
 
 _HINT = "replay needs an agent that repeats itself, or a gateway that records its model calls"
 

@@ -1,7 +1,6 @@
 """Resolve: decide every value of a rollout before anything is started."""
 
-from .plan import SOLUTION_DIR, Plan
-from .planes import Planes
+from .plan import SOLUTION_DIR, Plan, Planes
 from .resolve import (
     Contributions,
     EnvironmentNeeds,
@@ -13,13 +12,14 @@ from .resolve import (
     resolve,
 )
 from .settings import Origin, OriginKind, Setting, to_json
-from .turns import SKILLS_DIR
+from .turns import SKILLS_DIR, LoweredTurn, lower_scenes
 
 __all__ = [
     "SKILLS_DIR",
     "SOLUTION_DIR",
     "Contributions",
     "EnvironmentNeeds",
+    "LoweredTurn",
     "Origin",
     "OriginKind",
     "Plan",
@@ -28,6 +28,7 @@ __all__ = [
     "Setting",
     "agent_of",
     "environment_needs",
+    "lower_scenes",
     "make_plan",
     "planned_roles",
     "resolve",

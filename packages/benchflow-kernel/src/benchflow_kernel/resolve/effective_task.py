@@ -1,12 +1,17 @@
-"""The effective task: its own values, with the replacements of the config."""
+"""The effective task and its deadlines: the given values, with the replacements of the config."""
 
+import re
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass
 from typing import TypeVar
 
 from benchflow_contracts import (
     ImageRecipe,
     Task,
     TaskAgent,
+    TaskConfig,
     TaskEnvironment,
+    TaskError,
     TaskParts,
     TaskSolution,
     TaskStep,
@@ -14,12 +19,57 @@ from benchflow_contracts import (
     TaskVerifier,
 )
 
-from benchflow_kernel.config import RolloutConfig
+from benchflow_kernel.config import Deadlines, RolloutConfig
 
-from .host_env import HostVariables
 from .settings import Origin, Origins
 
 _Table = TypeVar("_Table", TaskEnvironment, TaskVerifier, TaskSolution)
+
+_GRADING_OVERHEAD_SEC = 300
+"""Seconds to start and end the grading sandboxes, beside the tests that run in them."""
+
+_REFERENCE = re.compile(r"\$\{([^}:]+)(?::-(.*))?\}")
+
+
+@dataclass(frozen=True, slots=True)
+class HostVariables:
+    """The variables of the operator that a task may have."""
+
+    allowed: Collection[str]
+    values: Mapping[str, str]
+    """Values of allowed variables. A variable that is not set is missing."""
+
+    def value(self, reference: str, where: str) -> tuple[str, Origin | None]:
+        """Return the value of `${NAME}` or `${NAME:-default}`, and its origin.
+
+        The origin is `None` for the reference's own default.
+
+        Raises:
+            TaskError: A variable without a default is not allowed, or not set.
+        """
+        match = _REFERENCE.fullmatch(reference)
+        if match is None:
+            raise TaskError(
+                f"{reference!r} does not name a variable",
+                where=where,
+                hint="write ${NAME} or ${NAME:-default}",
+            )
+        name, default = match.groups()
+        if name in self.allowed and name in self.values:
+            return self.values[name], Origin("variable", f"${name}")
+        if default is not None:
+            return str(default), None
+        if name in self.allowed:
+            raise TaskError(
+                f"needs the variable {name!r}, which is not set",
+                where=where,
+                hint=f"export {name}=…",
+            )
+        raise TaskError(
+            f"needs the operator's variable {name!r}",
+            where=where,
+            hint=f"--forward-env {name}, if this task may have it",
+        )
 
 
 def effective_task(
@@ -159,3 +209,41 @@ class _TaskResolver:
             if origin is not None:
                 self._origins.note(key, origin)
         return table.model_copy(update={"env": env, "host_env": {}})
+
+
+def effective_deadlines(task: Task, config: RolloutConfig, origins: Origins) -> Deadlines:
+    """Return the config's deadlines with room for what the effective task allows.
+
+    The image's time is added to the start of the sandbox. A deadline for the turns or for
+    grading that the config sets stays as it is.
+    """
+    deadlines, environment = config.deadlines, task.config.environment
+    parts = [task.step(index).config for index in range(len(task.steps))] or [task.config]
+    longer = {
+        "execute": max(_agent_sec(part, deadlines) for part in parts),
+        "verify": max(_grading_sec(part) for part in parts),
+    }
+    update: dict[str, float] = {}
+    for name, table in (("execute", "agent"), ("verify", "verifier")):
+        if name not in deadlines.model_fields_set and longer[name] > getattr(deadlines, name):
+            update[name] = longer[name]
+            key = f"steps.0.{table}.timeout_sec" if task.steps else f"{table}.timeout_sec"
+            origins.note(f"deadlines.{name}", origins.find(key))
+    if environment.image_timeout_sec is not None:
+        update["start"] = deadlines.start + environment.image_timeout_sec
+        origins.note("deadlines.start", origins.find("environment.image_timeout_sec"))
+    return deadlines.model_copy(update=update)
+
+
+def _agent_sec(config: TaskConfig, deadlines: Deadlines) -> float:
+    limit = config.agent.timeout_sec
+    return deadlines.execute if limit is None else limit * config.agent.max_turns
+
+
+def _grading_sec(config: TaskConfig) -> float:
+    verifier = config.verifier
+    image = verifier.environment.image_timeout_sec if verifier.environment else None
+    collected = sum(command.timeout_sec for command in verifier.collect)
+    # Tests without a verdict run once more, in an untouched sandbox.
+    runs = 3 if verifier.may_grade_in_place else 2
+    return runs * verifier.timeout_sec + collected + (image or 0) + _GRADING_OVERHEAD_SEC

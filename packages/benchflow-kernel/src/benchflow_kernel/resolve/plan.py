@@ -1,27 +1,54 @@
 """The plan of a rollout: every effective value, decided before anything is started."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 from benchflow_contracts import (
     MODEL_DOOR,
+    Agent,
     Door,
     Endpoint,
+    EnvironmentFactory,
+    ModelGateway,
     Reward,
     SandboxCapabilities,
+    SandboxProvider,
     SandboxSpec,
     Task,
     TaskVerifier,
+    UserModel,
 )
 
 from benchflow_kernel.config import RolloutConfig
-from benchflow_kernel.scenes import LoweredTurn
 
 from .network_policy import NetworkPolicy, StepPhases, policy_of_spec
-from .planes import Planes
 from .sandbox_spec import fresh_grading_spec
 from .settings import Origin, Origins, Setting
+from .turns import LoweredTurn
+
+
+@dataclass(frozen=True, slots=True)
+class Planes:
+    """The providers of a rollout, already looked up. They outlive the rollout."""
+
+    provider: SandboxProvider
+    agents: Mapping[str, Agent]
+    """By the name that `Role.agent` uses."""
+    rewards: Sequence[Reward]
+    """The one named `reward` is the return of a leaf."""
+    environment: EnvironmentFactory | None
+    """`None` for a task without an environment."""
+    user: Callable[[], UserModel]
+    """Called once per world: each forked child has its own user."""
+    gateway: ModelGateway | None = None
+    """Records every model call. `None`: agents reach the endpoint through the relay."""
+    step_rewards: Sequence[Sequence[Reward]] = ()
+    """The rewards of each step of a task with steps; empty uses `rewards` for all steps."""
+    seal: Callable[[Mapping[str, Any]], Mapping[str, Any]] = dict
+    """Add an authentication code under the key `seal` to the manifest of a saved checkpoint."""
+
 
 SOLUTION_DIR = "/solution"
 """The directory of the solution inside the sandbox, for agents that may see it."""

@@ -17,17 +17,13 @@ from benchflow_contracts import (
 from benchflow_kernel.config import RolloutConfig
 from benchflow_kernel.errors import UnknownProviderError
 from benchflow_kernel.faults import boundary
-from benchflow_kernel.scenes import LoweredTurn
 
-from .deadlines import effective_deadlines
-from .effective_task import effective_task
-from .host_env import HostVariables
+from .effective_task import HostVariables, effective_deadlines, effective_task
 from .network_policy import check_widening, step_phases, with_switches
-from .plan import Plan
-from .planes import Planes
+from .plan import Plan, Planes
 from .sandbox_spec import Needs, agent_spec, with_environment
 from .settings import Origin, Origins
-from .turns import check_prior, roles_of, skills_of, turns_of, with_solution_env
+from .turns import LoweredTurn, check_prior, roles_of, skills_of, turns_of, with_solution_env
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,7 +13,7 @@ from benchflow_contracts import (
 
 from benchflow_kernel.branch import Checkpoint, Exchange, children_of, labels_of
 from benchflow_kernel.config import AskUserBranch, BranchPolicy
-from benchflow_kernel.scenes import LoweredTurn
+from benchflow_kernel.resolve import LoweredTurn
 
 
 @dataclass(frozen=True, slots=True)

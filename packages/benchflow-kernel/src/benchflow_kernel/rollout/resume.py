@@ -12,8 +12,7 @@ from benchflow_contracts import (
 )
 
 from benchflow_kernel.branch import Checkpoint, Exchange
-from benchflow_kernel.resolve import Plan
-from benchflow_kernel.scenes import LoweredTurn
+from benchflow_kernel.resolve import LoweredTurn, Plan
 from benchflow_kernel.world import LiveWorld
 
 from .branch_start import Position

@@ -30,9 +30,8 @@ from benchflow_kernel.tree import credit_of
 
 from .branch_start import BranchStart, Position
 from .checkpoint_manifest import IMAGE, CheckpointManifest, read_manifest
-from .journal import Journal
 from .preflight import check_capabilities, check_turns, needs_capabilities
-from .record import meta_of, write_tree
+from .record import Journal, meta_of, write_tree
 from .resume import resumed_position, resumed_turns
 from .tree_scheduler import FailureLog, TreeScheduler
 from .verify import is_ungraded

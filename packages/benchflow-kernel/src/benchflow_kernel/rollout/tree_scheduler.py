@@ -24,7 +24,7 @@ from benchflow_kernel.branch import (
     MachineSlots,
 )
 from benchflow_kernel.config import BranchBudget
-from benchflow_kernel.faults import boundary, shielded, shielded_beside
+from benchflow_kernel.faults import boundary, run_shielded, start_shielded
 from benchflow_kernel.resolve import Plan
 from benchflow_kernel.tree import value_of
 from benchflow_kernel.world import World
@@ -32,8 +32,7 @@ from benchflow_kernel.world import World
 from .branch_run import BranchRun, ForkServices
 from .branch_start import BranchStart, Fork, Position
 from .checkpoint_writer import CheckpointWriter
-from .journal import Journal
-from .record import log_dir_of
+from .record import Journal, log_dir_of
 from .verify import score_lowest, verify
 
 
@@ -127,7 +126,7 @@ class TreeScheduler:
         async with AsyncExitStack() as stack:
             await stack.enter_async_context(self._slots)
             if not start.main:
-                await stack.enter_async_context(self._machine.one())
+                await stack.enter_async_context(self._machine.slot())
             return stack.pop_all()
 
     def adopt(self, position: Position) -> None:
@@ -221,9 +220,9 @@ class TreeScheduler:
         finally:
             close = self._close_world(start, world, run, slot)
             if result.fork is None:
-                await shielded(close)
+                await run_shielded(close)
             else:
-                shielded_beside(close, last)
+                start_shielded(close, last)
         return result
 
     async def _run(

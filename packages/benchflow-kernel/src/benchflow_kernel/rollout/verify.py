@@ -31,7 +31,7 @@ from benchflow_kernel.tree import verdict_name
 from benchflow_kernel.world import World
 from benchflow_kernel.world.identity import identity_of
 
-from .journal import Journal
+from .record import Journal
 from .step_return import step_return
 
 

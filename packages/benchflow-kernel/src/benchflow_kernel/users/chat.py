@@ -1,16 +1,22 @@
-"""One blocking chat completion over an OpenAI-compatible endpoint."""
+"""One chat completion over an OpenAI-compatible endpoint, in a thread."""
 
+import asyncio
 import json
+import threading
 import urllib.error
 import urllib.request
+from collections.abc import Callable
+from contextlib import suppress
 from http.client import HTTPException, HTTPMessage
-from typing import IO
+from typing import IO, TypeVar
 
 from benchflow_contracts import Endpoint, EnvironmentError_
 
 from .simulated import Message
 
 _MAX_REPLY_BYTES = 1024 * 1024
+
+T = TypeVar("T")
 
 
 class _NoRedirect(urllib.request.HTTPRedirectHandler):
@@ -28,12 +34,16 @@ class _NoRedirect(urllib.request.HTTPRedirectHandler):
         del req, fp, code, msg, headers, newurl
 
 
-def complete(endpoint: Endpoint, model: str, messages: list[Message], timeout: float) -> str:
-    """Return the content of the first choice. Blocks for at most about `timeout` s.
+async def complete(endpoint: Endpoint, model: str, messages: list[Message], timeout: float) -> str:
+    """Return the content of the first choice. This takes at most about `timeout` seconds.
 
     Raises:
         EnvironmentError_: The endpoint is unreachable or slow, or its response is invalid.
     """
+    return await _call_in_daemon(lambda: _complete(endpoint, model, messages, timeout))
+
+
+def _complete(endpoint: Endpoint, model: str, messages: list[Message], timeout: float) -> str:
     request = urllib.request.Request(  # noqa: S310 - the operator's own endpoint
         f"{endpoint.url.rstrip('/')}/chat/completions",
         data=json.dumps({"model": model, "messages": messages}).encode(),
@@ -64,3 +74,34 @@ def _failed(problem: str, *, retryable: bool = False) -> EnvironmentError_:
         hint="check the address, the credential and the model of the simulated user",
         retryable=retryable,
     )
+
+
+async def _call_in_daemon(work: Callable[[], T]) -> T:
+    """Run `work` in a daemon thread and return its result.
+
+    On cancellation the thread continues and its result is dropped: a blocking
+    request cannot be interrupted, and must not delay the end of the process.
+    """
+    loop = asyncio.get_running_loop()
+    future: asyncio.Future[T] = loop.create_future()
+
+    def deliver(result: T | None, error: BaseException | None) -> None:
+        if future.done():
+            return
+        if error is not None:
+            future.set_exception(error)
+        else:
+            future.set_result(result)  # type: ignore[arg-type]
+
+    def run() -> None:
+        result: T | None = None
+        failure: BaseException | None = None
+        try:
+            result = work()
+        except Exception as error:  # noqa: BLE001 - handed to the awaiting side
+            failure = error
+        with suppress(RuntimeError):  # the loop was closed meanwhile
+            loop.call_soon_threadsafe(deliver, result, failure)
+
+    threading.Thread(target=run, name="benchflow-user", daemon=True).start()
+    return await future

@@ -7,7 +7,6 @@ from typing import cast
 
 from benchflow_contracts import Answer, Ask, Endpoint, EnvironmentError_, Question, Step
 
-from .daemon import call_in_daemon
 from .scripted import allow, next_nudge
 
 Message = dict[str, str]
@@ -199,9 +198,7 @@ class SimulatedUser:
         # Only this user needs the HTTP client, so the import is late.
         from .chat import complete  # noqa: PLC0415
 
-        return await call_in_daemon(
-            lambda: complete(self._endpoint, self._model, messages, self._timeout)
-        )
+        return await complete(self._endpoint, self._model, messages, self._timeout)
 
 
 def _object(content: str) -> Mapping[str, object]:

@@ -1,7 +1,7 @@
 """One sandbox with its environment and its agents, from the start to the teardown."""
 
 from .sessions import CarriedSessions, LiveSessions, LiveWorld
-from .task_commands import run_setup, wait_healthy
+from .task_processes import run_setup, wait_healthy
 from .world import World
 
 __all__ = [

@@ -43,9 +43,8 @@ from benchflow_kernel.resolve import SKILLS_DIR, SOLUTION_DIR, Plan
 
 from .identity import identity_of
 from .phases import Phases
-from .service_logs import write_service_logs
 from .sessions import CarriedSessions, LiveWorld, Sessions
-from .task_commands import run_setup, wait_healthy
+from .task_processes import run_setup, wait_healthy, write_service_logs
 
 _ALIVE_SEC = 10
 """Seconds that the sandbox of a failed agent has to run one command."""

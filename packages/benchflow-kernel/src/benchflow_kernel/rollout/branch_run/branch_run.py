@@ -1,6 +1,7 @@
 """A branch run: one path through one world, up to its end or its fork."""
 
 import asyncio
+import hashlib
 from collections.abc import Callable
 
 from benchflow_contracts import (
@@ -14,17 +15,16 @@ from benchflow_contracts import (
     expect_host,
 )
 
-from benchflow_kernel.branch import Checkpoint, Replay, ReplayLog, check_child, seed_of
-from benchflow_kernel.faults import boundary, node_error, proven
+from benchflow_kernel.branch import Checkpoint, Replay, ReplayLog, check_child
+from benchflow_kernel.faults import boundary, node_error, run_beside_check
 from benchflow_kernel.resolve import Plan
 from benchflow_kernel.rollout.branch_start import BranchStart, Fork, Position
-from benchflow_kernel.rollout.journal import Journal
+from benchflow_kernel.rollout.record import Journal
 from benchflow_kernel.world import World
 
-from .ask_responder import AskResponder
+from .callbacks import AskResponder, StepRecorder
 from .fork_controller import ForkController, ForkServices
 from .progress import BranchContext, BranchState, Interruption, Progress
-from .step_recorder import StepRecorder
 from .task_steps import TaskSteps
 from .turn_runner import TurnRunner
 
@@ -158,8 +158,8 @@ class BranchRun:
         if checkpoint.live is not None:
             await world.evict(checkpoint.live.unused_agents)
         connect = self._connect if self._connects_early(checkpoint) else None
-        await proven(check_child(world, checkpoint), connect)
-        await world.reseed(seed_of(self._branch.plan.rollout_id, start.id))
+        await run_beside_check(check_child(world, checkpoint), connect)
+        await world.reseed(_seed_of(self._branch.plan.rollout_id, start.id))
 
     def _connects_early(self, checkpoint: Checkpoint) -> bool:
         """Return whether the first session opens while the restored world is still checked.
@@ -266,3 +266,12 @@ class BranchRun:
         self._turns.check_model()
         if self._turns.early_end is not None:
             self._branch.journal.failed(self.progress.tip, self._turns.early_end)
+
+
+def _seed_of(rollout_id: str, node: str) -> int:
+    """Return the seed of the world at `node`. The same rollout id gives the same seed.
+
+    A seed is below 2**63 and not negative. Siblings have different seeds.
+    """
+    digest = hashlib.sha256(f"{rollout_id}\0{node}".encode()).digest()
+    return int.from_bytes(digest[:8], "big") >> 1

@@ -6,10 +6,9 @@ from enum import Enum, auto
 
 from benchflow_contracts import BenchFlowError
 
-from benchflow_kernel.resolve import Plan
+from benchflow_kernel.resolve import LoweredTurn, Plan
 from benchflow_kernel.rollout.branch_start import BranchStart, Fork
-from benchflow_kernel.rollout.journal import Journal
-from benchflow_kernel.scenes import LoweredTurn
+from benchflow_kernel.rollout.record import Journal
 from benchflow_kernel.world import World
 
 

@@ -24,9 +24,8 @@ from benchflow_kernel.faults import boundary, node_error
 from benchflow_kernel.rollout.branch_start import Fork
 from benchflow_kernel.world import LiveSessions
 
-from .ask_responder import AskResponder
+from .callbacks import AskResponder, StepRecorder
 from .progress import BranchContext, BranchState, Interruption, Progress
-from .step_recorder import StepRecorder
 
 
 class TurnRunner:

@@ -1,22 +1,30 @@
-"""Commands of the task in its sandbox: setup commands and the healthcheck."""
+"""The task's processes in its sandbox: setup commands, the healthcheck and the services."""
 
 import asyncio
 from collections.abc import Sequence
+from contextlib import suppress
+from pathlib import Path
+from typing import Final
 
 from benchflow_contracts import (
     ExecResult,
     Healthcheck,
     ReadinessError,
     Sandbox,
+    SandboxError,
     SandboxTimeoutError,
     SetupCommand,
+    SupportsServices,
 )
+from benchflow_contracts.redaction import redactor
 
 from benchflow_kernel.errors import SetupError
 from benchflow_kernel.faults import boundary
 
 _OUTPUT_TAIL = 400
 """Characters of a failed command's output that its error shows."""
+
+_MAX_BYTES: Final = 1 << 20
 
 
 async def wait_healthy(sandbox: Sandbox, check: Healthcheck, *, where: str) -> None:
@@ -94,3 +102,21 @@ async def _run_command(sandbox: Sandbox, command: SetupCommand, where: str) -> E
 
 def _tail(result: ExecResult) -> str:
     return (result.stderr or result.stdout).strip()[-_OUTPUT_TAIL:]
+
+
+async def write_service_logs(sandbox: Sandbox, directory: Path) -> None:
+    """Write the end of each service's output to `NAME.txt` in `directory`.
+
+    The file of a service that no longer answers stays as it is.
+    """
+    if not isinstance(sandbox, SupportsServices):
+        return
+    for service in sandbox.spec.services:
+        with suppress(SandboxError):
+            output = await sandbox.service_logs(service.name, max_bytes=_MAX_BYTES)
+            await asyncio.to_thread(_write, directory / f"{service.name}.txt", output)
+
+
+def _write(path: Path, output: bytes) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_bytes(redactor().data(output))

@@ -1,0 +1,213 @@
+"""The append-only event log of a rollout: its writer and its reader."""
+
+import logging
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from types import TracebackType
+from typing import IO, Self, TypeVar, cast
+
+from benchflow_contracts import Event, StoreError, event_adapter
+from benchflow_contracts.redaction import redactor
+from pydantic import BaseModel, ValidationError
+
+EventT = TypeVar("EventT", bound=Event)
+
+_MAX_DEPTH = 100
+"""Parsers refuse JSON nested deeper than about 190. An agent may send more."""
+
+EventCallback = Callable[[Event], None]
+
+_logger = logging.getLogger(__name__)
+
+
+class EventLog:
+    """Numbers, stamps and appends events. It is the only writer of its file.
+
+    Each event is one JSON line, which the operating system has before `append` returns. A
+    crash of the machine may lose the last lines; a crash of the process cannot. With
+    `path=None` nothing is written, and only the subscribers get the events. The redactor
+    that is active when the log is created removes secrets from each event.
+
+    Raises:
+        StoreError: The file exists already or cannot be created.
+    """
+
+    def __init__(self, path: Path | None, *, clock: Callable[[], float] = time.time) -> None:
+        self._clock = clock
+        self._path = path
+        self._seq = 0
+        self._redactor = redactor()
+        self._callbacks: list[EventCallback] = []
+        self._file: IO[bytes] | None = None
+        if path is not None:
+            try:
+                path.parent.mkdir(parents=True, exist_ok=True)
+                self._file = path.open("xb", buffering=0)
+            except OSError as error:
+                raise StoreError(f"event log {str(path)!r} cannot be created: {error}") from error
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        self.close()
+
+    @property
+    def seq(self) -> int:
+        """The number of the next event."""
+        return self._seq
+
+    def subscribe(self, callback: EventCallback) -> None:
+        """Call `callback` with each event from now on, after the event is written.
+
+        The callback must not block. If it raises, it is removed and reported to `logging`;
+        the log continues.
+        """
+        self._callbacks.append(callback)
+
+    def append(self, kind: type[EventT], /, **fields: object) -> EventT:
+        """Write one event and return it as a reader will see it.
+
+        Raises:
+            StoreError: The event could not be written, or the log is closed.
+        """
+        if self._path is not None and self._file is None:
+            raise StoreError(f"event log {str(self._path)!r} is closed")
+        event, line = _encode(
+            kind.model_validate({"seq": self._seq, "ts": self._clock(), **fields})
+        )
+        if self._redactor and (clean := self._redactor.json(line)) != line:
+            event, line = _encode(_without_secrets(kind, clean))
+        if self._file is not None:
+            self._write(line + b"\n")
+        self._seq += 1
+        for callback in tuple(self._callbacks):
+            self._notify(callback, event)
+        return cast("EventT", event)
+
+    def close(self) -> None:
+        """Release the file. Idempotent."""
+        file, self._file = self._file, None
+        if file is not None:
+            file.close()
+
+    def _write(self, line: bytes) -> None:
+        assert self._file is not None
+        view = memoryview(line)
+        try:
+            while view:
+                view = view[self._file.write(view) :]
+        except OSError as error:
+            # A line after half a line would be unreadable, so the log ends here.
+            self.close()
+            raise StoreError(f"event log {str(self._path)!r} cannot be written: {error}") from error
+
+    def _notify(self, callback: EventCallback, event: Event) -> None:
+        try:
+            callback(event)
+        except Exception:  # a defect of a viewer must not fail the rollout
+            self._callbacks.remove(callback)
+            _logger.warning("a subscriber of the event log failed and was dropped", exc_info=True)
+
+
+@dataclass(frozen=True, slots=True)
+class EventsRead:
+    """The content of a log."""
+
+    events: tuple[Event, ...]
+    torn_bytes: int
+    """Bytes of an incomplete last line, which was ignored."""
+
+
+def read_events(path: Path) -> EventsRead:
+    """Read a log, also while it is written or after a crash cut it.
+
+    Raises:
+        StoreError: The file is missing, or a complete line is not the next event.
+    """
+    try:
+        *lines, tail = path.read_bytes().split(b"\n")
+    except OSError as error:
+        raise StoreError(f"event log {str(path)!r} cannot be read: {error}") from error
+    events = tuple(_parse(path, number, line) for number, line in enumerate(lines))
+    return EventsRead(events=events, torn_bytes=len(tail))
+
+
+def _parse(path: Path, index: int, line: bytes) -> Event:
+    where = f"{path}:{index + 1}"
+    try:
+        event = event_adapter.validate_json(line)
+    except ValidationError as error:
+        problem = error.errors(include_url=False, include_input=False)[0]
+        raise StoreError(f"not an event: {problem['msg']}", where=where) from error
+    if event.seq != index:
+        raise StoreError(f"event number {event.seq} where {index} is due", where=where)
+    return event
+
+
+def _encode(event: EventT) -> tuple[EventT, bytes]:
+    """Return the event as a reader will get it, and its line without the newline.
+
+    This is nearly always `event` itself. Values from an agent may have lone surrogates,
+    foreign objects or endless nesting, which JSON does not support. The returned event then
+    has readable text in place of these values.
+
+    Raises:
+        StoreError: The event cannot be encoded.
+    """
+    try:
+        line = _dump(event)
+        if line.count(b"[") + line.count(b"{") > _MAX_DEPTH:
+            type(event).model_validate_json(line)
+    except ValueError:
+        return _encode_plain(event)
+    return event, line
+
+
+def _encode_plain(event: EventT) -> tuple[EventT, bytes]:
+    try:
+        clean = cast("EventT", type(event).model_validate(_plain(event, 0)))
+        return clean, _dump(clean)
+    except (ValueError, ValidationError, RecursionError) as error:
+        raise StoreError(f"event {event.kind!r} cannot be written: {error}") from error
+
+
+def _dump(event: BaseModel) -> bytes:
+    # Half the cost of `model_dump_json().encode()`, and this runs once per event.
+    return event.__pydantic_serializer__.to_json(event)
+
+
+def _plain(value: object, depth: int) -> object:
+    """Return `value` as plain JSON data."""
+    if isinstance(value, str):
+        return value.encode("utf-8", "replace").decode("utf-8")
+    if value is None or isinstance(value, bool | int | float):
+        return value
+    if depth > _MAX_DEPTH:
+        return "[nested too deep]"
+    if isinstance(value, BaseModel):
+        return {name: _plain(getattr(value, name), depth + 1) for name in type(value).model_fields}
+    if isinstance(value, Mapping):
+        items = cast("Mapping[object, object]", value).items()
+        return {str(_plain(str(key), depth)): _plain(item, depth + 1) for key, item in items}
+    if isinstance(value, Sequence) and not isinstance(value, bytes | bytearray | memoryview):
+        return [_plain(item, depth + 1) for item in cast("Sequence[object]", value)]
+    return _plain(f"{value!r}", depth)
+
+
+def _without_secrets(kind: type[EventT], line: bytes) -> EventT:
+    try:
+        return cast("EventT", kind.model_validate_json(line))
+    except ValidationError as error:
+        raise StoreError(
+            f"an event of kind {kind.__name__!r} is invalid after its secrets were removed",
+            hint="a value of --agent-env or --forward-env is also a word of the record;"
+            " give it another value",
+        ) from error
