@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 from benchflow_export import write_export
-from benchflow_store.model_calls import read_model_calls
+from benchflow_store import read_model_calls
 from benchflow_testing.fakes import fake_finished_rollout, fake_hostile_rollout
 from scripted_llm import ModelReply, ModelRequest, ScriptedLlm, ToolUse
 

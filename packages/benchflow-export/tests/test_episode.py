@@ -94,7 +94,7 @@ def tokens(trace: dict[str, Any], leaf: int) -> tuple[list[int], list[bool]]:
     )
 
 
-def test_a_leafs_trace_has_the_very_tokens_of_its_path():
+def test_the_trace_of_a_leaf_has_exactly_the_tokens_of_its_path():
     made = episode(forked(recorded()))
     left, right = made["traces"]
     assert tokens(left, len(left["nodes"]) - 1) == (
@@ -120,7 +120,7 @@ def test_the_graph_has_every_message_once_and_the_roots_value():
     assert [call["node"] for call in trace["calls"]] == [2, 4, 6]
 
 
-def test_a_prompt_that_was_tokenised_anew_starts_a_path_of_its_own():
+def test_a_retokenised_prompt_starts_a_new_path():
     calls = recorded()
     calls[1] = call("c2", calls[1].request["messages"], "left", [1, 99, 3, 4, 5, 6], [7])
     left = episode(forked(calls))["traces"][0]
@@ -129,14 +129,14 @@ def test_a_prompt_that_was_tokenised_anew_starts_a_path_of_its_own():
 
 
 @pytest.mark.parametrize("logprobs", [None, [-0.1]])
-def test_tokens_without_a_log_probability_each_are_not_trained_on(logprobs: list[float] | None):
+def test_tokens_are_not_trained_on_unless_each_has_a_log_probability(logprobs: list[float] | None):
     calls = recorded()
     calls[0] = call("c1", [SYSTEM, USER], "hello", [1, 2, 3], [4, 5], logprobs=logprobs)
     left = episode(forked(calls))["traces"][0]
     assert tokens(left, len(left["nodes"]) - 1)[1] == [False] * 6 + [True]
 
 
-def test_without_recorded_calls_there_are_messages_and_nothing_to_train_on():
+def test_steps_without_recorded_calls_have_messages_but_no_tokens_to_train_on():
     made = episode(forked([]))
     for trace in made["traces"]:
         assert not trace["agent"]["trainable"]
@@ -148,7 +148,7 @@ def test_without_recorded_calls_there_are_messages_and_nothing_to_train_on():
     ]
 
 
-def test_a_tree_without_a_score_is_no_episode():
+def test_a_tree_without_a_score_does_not_give_an_episode():
     source = forked(recorded())
     for leaf in source.tree.leaves:
         leaf.results.clear()

@@ -1,4 +1,4 @@
-"""Every trainer format is an exporter: it passes the kit, and holds a rollout or a whole job."""
+"""Every trainer format is an exporter: it passes the kit, and exports a rollout or a job."""
 
 import asyncio
 import json
@@ -49,7 +49,7 @@ def test_an_unknown_format_names_the_known_ones() -> None:
 
 
 @pytest.mark.parametrize("name", FORMATS)
-def test_a_format_is_a_file_or_a_directory_by_the_name_of_its_target(
+def test_an_export_is_a_file_if_its_target_has_the_suffix_else_a_directory(
     name: str, tmp_path: Path
 ) -> None:
     counts = write_export(name, job(), tmp_path / "data.jsonl")
@@ -61,7 +61,7 @@ def test_a_format_is_a_file_or_a_directory_by_the_name_of_its_target(
 
 
 @pytest.mark.parametrize("name", FORMATS)
-def test_a_second_export_replaces_the_file_by_the_same_bytes(name: str, tmp_path: Path) -> None:
+def test_a_second_export_replaces_the_file_with_the_same_bytes(name: str, tmp_path: Path) -> None:
     target = tmp_path / "data.jsonl"
     write_export(name, job(), target)
     first = target.read_bytes()
@@ -86,7 +86,7 @@ def test_a_job_has_one_row_per_scored_leaf_and_the_advantage_over_its_trees(tmp_
     assert all(row["info"]["advantage"] is None for row in lines(tmp_path / "one.jsonl"))
 
 
-def test_the_rows_of_a_job_are_those_that_its_rollouts_wrote(tmp_path: Path) -> None:
+def test_the_rows_of_a_job_are_the_rows_of_its_rollouts(tmp_path: Path) -> None:
     homes = [tmp_path / rollout.tree.rollout_id for rollout in job()]
     for home, rollout in zip(homes, job(), strict=True):
         write_trainer_rows(home, rollout)
@@ -108,7 +108,7 @@ def test_episodes_are_one_line_per_rollout_and_flat_traces_one_per_leaf(tmp_path
     assert traces == [trace for each in leaves for trace in each["traces"]]
 
 
-def test_a_directory_of_someone_else_is_not_replaced_by_a_file(tmp_path: Path) -> None:
+def test_a_directory_that_is_not_an_export_is_not_replaced(tmp_path: Path) -> None:
     mine = tmp_path / "mine.jsonl"
     mine.mkdir()
     (mine / "thesis").touch()

@@ -1,4 +1,4 @@
-"""A directory export is there as a whole or not at all."""
+"""An export is complete or does not exist."""
 
 import subprocess
 import sys
@@ -17,7 +17,7 @@ def writer(text: str):
     return write
 
 
-def test_nothing_is_there_before_it_is_whole_and_nothing_else_after(tmp_path):
+def test_an_export_appears_only_when_it_is_complete(tmp_path):
     target = tmp_path / "deep" / "job"
 
     def write(home: Path) -> None:
@@ -37,7 +37,7 @@ def test_an_export_is_replaced_by_a_new_one(tmp_path):
     assert [each.name for each in tmp_path.iterdir()] == ["job"]
 
 
-def test_a_failed_export_leaves_what_was_there(tmp_path):
+def test_a_failed_export_does_not_change_the_old_export(tmp_path):
     publish(tmp_path / "job", writer("old"))
 
     def fail(home: Path) -> None:
@@ -80,7 +80,7 @@ publish(Path(sys.argv[1]), write)
 """
 
 
-def test_a_killed_export_shows_nothing_of_itself(tmp_path):
+def test_a_killed_export_does_not_appear(tmp_path):
     publish(tmp_path / "old", writer("old"))
     for name in ("old", "new"):
         export = subprocess.Popen(

@@ -1,4 +1,4 @@
-"""The trainer row of a leaf tells when, where and with how many tokens it was made."""
+"""The trainer row of a leaf has its times, its environment and its number of tokens."""
 
 from typing import Any
 
@@ -57,7 +57,7 @@ def rows(events: list[Event]) -> list[dict[str, Any]]:
     return [leaf_record(rollout, leaf) for leaf in rollout.tree.leaves]
 
 
-def test_the_times_are_those_of_the_leaf_and_not_of_its_siblings() -> None:
+def test_the_times_are_of_the_leaf_and_not_of_its_siblings() -> None:
     timing = rows(forked(META))[0]["timing"]
     assert timing["start_time"] == 9
     assert timing["setup"] == {"start": 10, "end": 14, "duration": 4}
@@ -66,7 +66,7 @@ def test_the_times_are_those_of_the_leaf_and_not_of_its_siblings() -> None:
     assert timing["total"] == 35
 
 
-def test_a_leaf_without_a_verdict_has_no_time_of_scoring() -> None:
+def test_a_leaf_without_a_verdict_has_no_scoring_time() -> None:
     row = rows(forked(META))[1]
     assert row["reward"] is None
     assert row["timing"]["scoring"] == {"start": 0, "end": 0, "duration": 0}
@@ -87,7 +87,7 @@ def test_tokens_are_summed_over_the_path_or_left_out() -> None:
     assert "token_usage" not in rows(forked(META))[0]
 
 
-def test_a_row_tells_the_verdict_on_each_step_of_the_task() -> None:
+def test_a_row_has_the_verdict_on_each_step_of_the_task() -> None:
     log = forked(META)
     assert all("task_steps" not in row["info"] for row in rows(log))
     ends = [("n1", "look/reward", 0.0), ("n2", "paint/reward", 1.0)]

@@ -20,8 +20,7 @@ from benchflow_export import (
     steps_to_messages,
     trajectory_to_verifiers_record,
 )
-from benchflow_export.rows import stable_example_id
-from benchflow_export.timing import Span, verifiers_timing
+from benchflow_export.rows import Span, stable_example_id, verifiers_timing
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -77,7 +76,7 @@ def test_a_question_is_a_tool_call_and_its_answer_the_result() -> None:
     assert messages[1]["reasoning_content"] == "There are two."
 
 
-def test_every_tool_result_answers_a_call_that_came_before_it() -> None:
+def test_every_tool_result_follows_its_call() -> None:
     seen: set[str] = set()
     for message in steps_to_messages([ASKING, ACTING]):
         seen |= {call["id"] for call in message.get("tool_calls", ())}
@@ -85,7 +84,7 @@ def test_every_tool_result_answers_a_call_that_came_before_it() -> None:
             assert message["tool_call_id"] in seen
 
 
-def test_the_instruction_opens_a_conversation_without_a_prompt() -> None:
+def test_a_conversation_without_a_prompt_starts_with_the_instruction() -> None:
     assert steps_to_messages([], instruction="Do it.") == [{"role": "user", "content": "Do it."}]
 
 
@@ -142,7 +141,7 @@ def test_a_failed_export_leaves_the_old_file_alone(tmp_path: Path) -> None:
     assert list(tmp_path.iterdir()) == [target]
 
 
-def test_the_keys_stand_in_the_order_of_verifiers() -> None:
+def test_the_keys_are_in_the_order_of_verifiers() -> None:
     row = trajectory_to_verifiers_record(
         task_id="office/book",
         messages=steps_to_messages([ASKING, ACTING]),
@@ -156,7 +155,7 @@ def test_the_keys_stand_in_the_order_of_verifiers() -> None:
     assert list(row["completion"][0]) == ["role", "content", "tool_calls", "reasoning_content"]
 
 
-def test_a_record_without_times_has_the_whole_timing_all_zero() -> None:
+def test_a_record_without_times_has_a_timing_of_zeros() -> None:
     timing = record(VerifyResult(reward=1.0))["timing"]
     nothing = {"start": 0.0, "end": 0.0, "duration": 0.0}
     assert timing["setup"] == timing["generation"] == timing["scoring"] == nothing

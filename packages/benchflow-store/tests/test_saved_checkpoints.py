@@ -1,4 +1,4 @@
-"""Making room drops what rollouts kept, and nothing that somebody points at."""
+"""Deleting checkpoints deletes saved checkpoints only, and never the target of a link."""
 
 from pathlib import Path
 
@@ -15,7 +15,7 @@ def filled(directory: Path) -> Path:
 
 
 @pytest.mark.parametrize("link", ["a/checkpoints", "job/a/checkpoints", "a", "job"])
-def test_a_link_in_a_record_leads_to_nothing_that_is_dropped(tmp_path: Path, link: str) -> None:
+def test_the_target_of_a_link_is_not_deleted(tmp_path: Path, link: str) -> None:
     jobs, mine = tmp_path / "jobs", tmp_path / "mine"
     filled(mine)
     filled(mine / "checkpoints")
@@ -26,7 +26,7 @@ def test_a_link_in_a_record_leads_to_nothing_that_is_dropped(tmp_path: Path, lin
     assert len(list(mine.rglob("key"))) == 6
 
 
-def test_what_was_cut_short_goes_and_other_files_stay(tmp_path: Path) -> None:
+def test_incomplete_checkpoints_are_deleted_and_other_files_stay(tmp_path: Path) -> None:
     home = filled(tmp_path / "rollout" / "checkpoints")
     assert delete_checkpoints(tmp_path, budget_mb=1) == []
     assert [path.name for path in home.iterdir()] == [".ssh"]

@@ -1,4 +1,4 @@
-"""One reader opens a rollout's directory, in whatever state the rollout is."""
+"""One reader opens a rollout's directory, whether the rollout has ended or not."""
 
 from pathlib import Path
 
@@ -83,7 +83,7 @@ def test_a_finished_rollout_is_read_as_it_was_written(tmp_path: Path) -> None:
     assert stored.config.ran == RAN
     assert stored.config.options == {"seed": 7}
     assert stored.config.is_own
-    finished = stored.finished()
+    finished = stored.read_finished()
     assert finished.instruction == "Paint the fence."
     assert (finished.agent, finished.sandbox, finished.finished_at) == ("oracle", "local", 3)
     assert [leaf.reward for leaf in finished.tree.leaves] == [1.0]
@@ -105,7 +105,7 @@ def test_nodes_and_leaves_are_found_by_id(tmp_path: Path) -> None:
     stored = StoredRollout(begun(tmp_path / "paint__1"))
     assert stored.node("n0") is stored.tree.root
     assert stored.leaf() is stored.leaf("n1") is stored.tree.index["n1"]
-    with pytest.raises(UsageError, match="no node 'n7'") as unknown:
+    with pytest.raises(UsageError, match="the tree has no node 'n7'") as unknown:
         stored.node("n7")
     assert unknown.value.hint == "nodes: n0, n1"
     with pytest.raises(UsageError, match="'n0' is not a leaf"):
@@ -120,7 +120,7 @@ def test_the_model_calls_of_a_path_are_in_order(tmp_path: Path) -> None:
     assert stored.calls == {"c1": CALL}
     assert stored.calls_to(stored.leaf()) == (CALL,)
     assert stored.calls_to(stored.tree.root) == ()
-    assert stored.finished().calls == {"c1": CALL}
+    assert stored.read_finished().calls == {"c1": CALL}
 
 
 @pytest.mark.parametrize("name", ["config.json", "prompts.json"])
@@ -129,7 +129,7 @@ def test_a_damaged_file_is_named(tmp_path: Path, name: str, text: str) -> None:
     home = begun(tmp_path / "paint__1")
     (home / name).write_text(text)
     with pytest.raises(StoreError, match="record") as caught:
-        StoredRollout(home).finished()
+        StoredRollout(home).read_finished()
     assert str(home / name) in str(caught.value)
 
 
@@ -140,25 +140,25 @@ def test_a_changed_config_is_not_this_users_own(tmp_path: Path) -> None:
     assert not StoredRollout(home).config.is_own
 
 
-def test_a_directory_without_a_rollout_is_an_error_of_the_store(tmp_path: Path) -> None:
+def test_a_directory_without_a_rollout_is_a_store_error(tmp_path: Path) -> None:
     stored = StoredRollout(tmp_path)
     assert not stored.has_begun
-    for read in (lambda: stored.tree, lambda: stored.config, stored.finished):
+    for read in (lambda: stored.tree, lambda: stored.config, stored.read_finished):
         with pytest.raises(StoreError):
             read()
 
 
-def test_a_rollout_is_never_written_over_another(tmp_path: Path) -> None:
+def test_a_rollout_never_replaces_another(tmp_path: Path) -> None:
     home = begun(tmp_path / "paint__1")
-    with pytest.raises(StoreError, match="already holds a rollout"):
+    with pytest.raises(StoreError, match="already has a rollout"):
         write_inputs(home, task(), RAN, {})
 
 
-def test_a_job_has_the_rollouts_that_ran_and_those_that_were_refused(tmp_path: Path) -> None:
+def test_a_job_has_the_rollouts_that_ran_and_the_refused_rollouts(tmp_path: Path) -> None:
     ran, refused = begun(tmp_path / "paint__1"), tmp_path / "paint__2"
     write_result(ran, RolloutRecord.of(StoredRollout(ran).tree, task(), RAN))
     error = BenchFlowError("there is no sandbox")
-    write_result(refused, RolloutRecord.refused("paint__2", task(), RAN, error))
+    write_result(refused, RolloutRecord.from_error("paint__2", task(), RAN, error))
 
     records = list(read_records(tmp_path))
     assert [record.rollout_id for record in records] == ["paint__1", "paint__2"]

@@ -1,4 +1,4 @@
-"""What is shown of a rollout: values in the order in which a person reads them."""
+"""The views of a rollout: values in the order in which a person reads them."""
 
 import json
 from pathlib import Path
@@ -57,13 +57,13 @@ CALLING = Step(
 )
 
 
-def test_a_question_of_two_lines_is_shown_in_one_with_its_options() -> None:
+def test_a_question_of_two_lines_is_one_line_with_its_options() -> None:
     assert step_title(ASKING) == "asks: Which drink? Drink"
     [line] = step_lines(ASKING)
     assert (line.kind, line.text) == ("asks", "Which drink? Drink  [Tea]")
 
 
-def test_a_step_is_its_prompt_its_words_and_its_calls_with_their_results() -> None:
+def test_a_step_has_lines_for_its_prompt_messages_calls_and_results() -> None:
     assert [(line.kind, line.status, line.text) for line in step_lines(CALLING)] == [
         ("user", None, "Paint."),
         ("thinks", None, "How?"),
@@ -78,7 +78,7 @@ def test_a_step_is_its_prompt_its_words_and_its_calls_with_their_results() -> No
     assert step_title(ASKING.model_copy(update={"ask": None, "reasoning": " \n"})) == ""
 
 
-def test_a_tree_is_runs_of_nodes_with_the_branches_at_their_ends() -> None:
+def test_a_tree_is_made_of_segments_that_branch_at_their_last_node() -> None:
     tree = fake_finished_rollout().tree
     view = TreeView.of(tree)
     assert [node.id for node in view.root.nodes] == ["n0", "n1", "n2"]
@@ -95,7 +95,7 @@ def test_a_tree_is_runs_of_nodes_with_the_branches_at_their_ends() -> None:
     assert TreeView.model_validate_json(view.model_dump_json()) == view
 
 
-def test_a_tree_of_some_depth_counts_the_leaves_below_it() -> None:
+def test_a_tree_of_limited_depth_counts_the_leaves_below() -> None:
     view = TreeView.of(fake_finished_rollout().tree, depth=0)
     assert (view.root.branches, view.root.hidden_leaves) == ((), 3)
 
@@ -114,7 +114,7 @@ FORK = BranchRecord(fidelity="live", policy="group", reason="a question", childr
 ERROR = NodeError(boundary="agent", type="AgentError", message="gone")
 
 
-def test_events_add_lines_and_only_failed_results_are_in_them() -> None:
+def test_events_add_lines_but_only_for_failed_results() -> None:
     events = [
         RolloutStarted(seq=0, ts=0, rollout_id="r", task_id="t", root="n0"),
         PhaseEntered(seq=1, ts=1, node="n0", phase="setup"),
@@ -140,7 +140,7 @@ def test_events_add_lines_and_only_failed_results_are_in_them() -> None:
     assert (progress.phase, progress.steps, progress.last) == ("fork x2", 1, "rm")
 
 
-def test_rollouts_are_found_in_a_job_a_directory_of_jobs_and_by_themselves(tmp_path: Path) -> None:
+def test_rollouts_are_found_in_a_rollout_a_job_and_a_directory_of_jobs(tmp_path: Path) -> None:
     home = tmp_path / "job" / "paint__1"
     home.mkdir(parents=True)
     event = RolloutStarted(seq=0, ts=0, rollout_id="paint__1", task_id="old/paint", root="n0")
@@ -159,7 +159,7 @@ def test_an_unfinished_rollout_with_a_torn_log_is_still_listed(tmp_path: Path, l
     assert RolloutSummary.of(stored).task == "-"
 
 
-def test_a_damaged_record_is_an_error_of_the_store(tmp_path: Path) -> None:
+def test_a_damaged_record_is_a_store_error(tmp_path: Path) -> None:
     (tmp_path / "result.json").write_text("{")
     [stored] = find_rollouts(tmp_path)
     with pytest.raises(StoreError):

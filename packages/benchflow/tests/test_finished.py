@@ -66,7 +66,7 @@ def jobs(tmp_path: Path) -> Path:
 
 
 def test_a_rollout_is_read_without_its_task(jobs: Path) -> None:
-    rollout = StoredRollout(jobs / "old" / "paint__1").finished()
+    rollout = StoredRollout(jobs / "old" / "paint__1").read_finished()
     assert rollout.instruction == "Paint the fence."
     assert (rollout.agent, rollout.sandbox, rollout.finished_at) == ("oracle", "local", 3)
     assert rollout.task_path is not None
@@ -78,7 +78,7 @@ def test_a_rollout_is_read_without_its_task(jobs: Path) -> None:
 def test_a_damaged_config_is_named(jobs: Path, text: str) -> None:
     (jobs / "old" / "paint__1" / "config.json").write_text(text)
     with pytest.raises(StoreError, match="record") as caught:
-        StoredRollout(jobs / "old" / "paint__1").finished()
+        StoredRollout(jobs / "old" / "paint__1").read_finished()
     assert "paint__1" in str(caught.value)
 
 

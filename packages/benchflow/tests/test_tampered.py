@@ -72,7 +72,7 @@ def test_the_record_says_so_and_keeps_what_was_claimed(task):
     assert (record.integrity, record.grading) == ("tampered", "twin")
     assert record.error.type == "TamperedError"
     assert "/usr/bin/python3" in record.error.message
-    assert record.final  # a resumed job does not run it again
+    assert record.is_final  # a resumed job does not run it again
 
 
 @pytest.mark.parametrize("grade", ["clean", "suspicious"])

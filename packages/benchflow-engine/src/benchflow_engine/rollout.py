@@ -178,7 +178,7 @@ async def run_in(
 def _write_outcome(directory: Path, tree: RolloutTree, record: RolloutRecord) -> None:
     stored = StoredRollout(directory)
     write_rollout(directory, tree, stored.log.events)
-    write_trainer_rows(directory, stored.finished())
+    write_trainer_rows(directory, stored.read_finished())
     write_result(directory, record)
 
 

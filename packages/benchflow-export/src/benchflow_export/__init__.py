@@ -1,10 +1,9 @@
 """Finished rollouts in the formats of trainers, and of other installed exporters."""
 
 from .episode import Shape, episode
-from .exporters import ExportFormat, export_formats, load_exporter, write_export
+from .exporters import ExportFormat, export_formats, load_exporter, publish, write_export
 from .formats import EpisodeExporter, RowExporter
 from .messages import Message, steps_to_messages
-from .publish import publish
 from .rows import (
     ExportReport,
     export_trajectories_to_jsonl,

@@ -1,4 +1,4 @@
-"""A rollout tree as a Verifiers v1 episode: one trace a leaf, or one for the whole graph.
+"""A rollout tree as a Verifiers v1 episode: one trace per leaf, or one for the whole graph.
 
 Source of the format: verifiers 0.4.0, `Episode`, `Trace` and `ModelCall` (trace version 1).
 In `tests/e2e/test_traces.py`, that package reads our traces.
@@ -67,19 +67,19 @@ def _leaf_trace(rollout: FinishedRollout, graph: MessageGraph, leaf: RolloutNode
 def _graph_trace(
     rollout: FinishedRollout, graph: MessageGraph, leaves: Sequence[RolloutNode]
 ) -> dict[str, Any]:
-    kept = {node.id: node for leaf in leaves for node in leaf.path}
-    places = [node for node in rollout.tree.nodes if node.id in kept]
-    nodes = graph.along(places)
+    scored = {node.id for leaf in leaves for node in leaf.path}
+    tree_nodes = [node for node in rollout.tree.nodes if node.id in scored]
+    nodes = graph.along(tree_nodes)
     value = value_of(rollout.tree.root)
     assert value is not None
     info = {
         "leaves": {leaf.id: leaf.reward for leaf in leaves},
         "integrity": {leaf.id: leaf.results["reward"].integrity for leaf in leaves},
-        "values": {node.id: node.value.model_dump() for node in places if node.value},
-        "parents": {node.id: node.parent.id for node in places if node.parent},
+        "values": {node.id: node.value.model_dump() for node in tree_nodes if node.value},
+        "parents": {node.id: node.parent.id for node in tree_nodes if node.parent},
         "shared_prefix": "once",
     }
-    advantages = {node.id: node.credit.step for node in places if node.credit is not None}
+    advantages = {node.id: node.credit.step for node in tree_nodes if node.credit is not None}
     return _trace(rollout, graph, nodes, advantages, "graph", value.mean, info)
 
 
@@ -121,7 +121,7 @@ def _trace(
 
 
 def _node(node: GraphNode, index: Mapping[int, int], advantage: float | None) -> dict[str, Any]:
-    made: dict[str, Any] = {
+    fields: dict[str, Any] = {
         "parent": None if node.parent is None else index[id(node.parent)],
         "message": node.message,
         "sampled": node.sampled,
@@ -131,8 +131,8 @@ def _node(node: GraphNode, index: Mapping[int, int], advantage: float | None) ->
         "logprobs": list(node.logprobs),
     }
     if node.logprobs and advantage is not None:
-        made["advantages"] = [advantage] * len(node.logprobs)
-    return made
+        fields["advantages"] = [advantage] * len(node.logprobs)
+    return fields
 
 
 def _calls(graph: MessageGraph, index: Mapping[int, int]) -> Iterable[dict[str, Any]]:

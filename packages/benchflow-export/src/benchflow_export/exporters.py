@@ -1,15 +1,21 @@
-"""Exports by the name of their exporter."""
+"""Exports by the name of their exporter. An export is complete or does not exist."""
 
 import inspect
-from collections.abc import Iterable
+import tempfile
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Final, cast
+from typing import Final, TypeVar, cast
 
-from benchflow_contracts import Exported, Exporter, ExporterFactory, FinishedRollout
+from benchflow_contracts import (
+    Exported,
+    Exporter,
+    ExporterFactory,
+    FinishedRollout,
+    StoreError,
+    UsageError,
+)
 from benchflow_kernel import Registry
-
-from .publish import publish
 
 GROUP: Final = "benchflow.exporters"
 
@@ -54,8 +60,75 @@ def write_export(name: str, rollouts: Iterable[FinishedRollout], target: Path) -
 
     Raises:
         UnknownProviderError: No installed package provides the exporter.
-        UsageError: `target` exists, and an export did not make it.
+        UsageError: `target` exists, and is not an export.
         StoreError: A rollout's record is damaged, or a file cannot be written.
     """
     exporter, target = load_exporter(name), target.resolve()
     return publish(target, lambda scratch: exporter.export(target.name, rollouts, scratch))
+
+
+MARK: Final = ".benchflow-export"
+"""This file marks an export. Only a directory with this file is replaced."""
+
+ResultT = TypeVar("ResultT")
+
+
+def publish(target: Path, write: Callable[[Path], ResultT]) -> ResultT:
+    """Call `write` with an empty directory, then rename that directory to `target`.
+
+    If `write` makes one file and `target` has its suffix, that file is renamed to `target`.
+    An older export is replaced. A reader sees the old or the new export, or neither for an instant.
+
+    Raises:
+        UsageError: `target` is not an export, and not an empty directory.
+        StoreError: A file cannot be written. The old export stays.
+    """
+    target = target.resolve()
+    if not (target.suffix and target.is_file()):
+        _refuse_foreign(target)
+    try:
+        target.parent.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryDirectory(
+            prefix=f".{target.name[:50]}.", dir=target.parent, ignore_cleanup_errors=True
+        ) as scratch:
+            new, old = Path(scratch) / "new", Path(scratch) / "old"
+            new.mkdir()
+            result = write(new)
+            file = None if target.is_dir() else _only_file(new, target.suffix)
+            if file is not None:
+                file.replace(target)
+                return result
+            _refuse_foreign(target)
+            (new / MARK).touch()
+            _replace(target, new, old)
+    except (OSError, ValueError, TypeError, OverflowError) as error:
+        raise StoreError(f"cannot export to {str(target)!r}: {error}") from error
+    return result
+
+
+def _only_file(directory: Path, suffix: str) -> Path | None:
+    entries = list(directory.iterdir())
+    matches = [file for file in entries if suffix and file.suffix == suffix and file.is_file()]
+    return matches[0] if len(entries) == 1 and matches else None
+
+
+def _replace(target: Path, new: Path, old: Path) -> None:
+    # A directory cannot be renamed over a directory that is not empty.
+    if target.exists():
+        target.rename(old)
+    try:
+        new.rename(target)
+    except OSError:
+        if old.exists():
+            old.rename(target)
+        raise
+
+
+def _refuse_foreign(target: Path) -> None:
+    """Raise UsageError if `target` exists and is neither an export nor an empty directory."""
+    if not target.exists() or (target / MARK).is_file():
+        return
+    if not target.is_dir() or any(target.iterdir()):
+        raise UsageError(
+            f"{str(target)!r} exists and is not an export", hint="name a new directory"
+        )

@@ -1,4 +1,4 @@
-"""The trainer formats as exporters: each is an entry point of `benchflow.exporters`."""
+"""The trainer formats as exporters. Each is an entry point of `benchflow.exporters`."""
 
 import json
 from collections.abc import Iterable, Iterator
@@ -9,8 +9,7 @@ from typing import Any
 from benchflow_contracts import Exported, FinishedRollout
 
 from .episode import Shape, episode
-from .rows import export_trajectories_to_jsonl, is_tampered, write_json_lines
-from .tool_calls import ToolCallFormat
+from .rows import ToolCallFormat, export_trajectories_to_jsonl, is_tampered, write_json_lines
 from .trainer import leaf_record, with_inter_advantage
 
 
@@ -35,7 +34,7 @@ class RowExporter:
             for leaf in rollout.tree.leaves
         )
         report = export_trajectories_to_jsonl(records, part)
-        # The advantage over a group is known after its last row.
+        # The advantage over a group is known only after its last row.
         rows = with_inter_advantage(lambda: _read_lines(part))
         write_json_lines(rows, directory / self.file_name)
         part.unlink()
@@ -50,7 +49,7 @@ class EpisodeExporter:
 
     shape: Shape
     is_flat: bool = False
-    """Write one JSON line per trace, without the episode around them."""
+    """Write one JSON line per trace, without the episode."""
 
     def export(self, job: str, rollouts: Iterable[FinishedRollout], directory: Path) -> Exported:
         """Write the episodes or their traces; see `Exporter`."""

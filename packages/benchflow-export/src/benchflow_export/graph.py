@@ -21,15 +21,15 @@ def v1_message(message: Message) -> dict[str, Any]:
     A role that v1 does not have, such as `developer`, becomes `system`.
     """
     role = message["role"] if message["role"] in _ROLES else "system"
-    made: dict[str, Any] = {"role": role, "content": message.get("content") or ""}
+    result: dict[str, Any] = {"role": role, "content": message.get("content") or ""}
     if role == "tool":
-        made["tool_call_id"] = str(message.get("tool_call_id", ""))
+        result["tool_call_id"] = str(message.get("tool_call_id", ""))
     if role == "assistant":
         if message.get("reasoning_content"):
-            made["reasoning_content"] = message["reasoning_content"]
+            result["reasoning_content"] = message["reasoning_content"]
         if message.get("tool_calls"):
-            made["tool_calls"] = [_call(call) for call in message["tool_calls"]]
-    return made
+            result["tool_calls"] = [_call(call) for call in message["tool_calls"]]
+    return result
 
 
 def _call(call: dict[str, Any]) -> dict[str, Any]:
@@ -49,15 +49,15 @@ class GraphNode:
     """Whether a model generated the message at this node."""
     tokens: tuple[int, ...] = ()
     scaffold: int = 0
-    """How many of `tokens` come before the sampled ones."""
+    """The number of `tokens` before the sampled tokens."""
     logprobs: tuple[float, ...] = ()
-    """One per sampled token. Without them, no token may be trained on."""
+    """One per sampled token. If empty, the trainer must not train on the tokens."""
 
     @property
     def mask(self) -> list[bool]:
-        """For each of `tokens`, whether it may be trained on."""
-        trained = bool(self.logprobs)
-        return [trained and at >= self.scaffold for at in range(len(self.tokens))]
+        """For each of `tokens`, whether a trainer may train on it."""
+        can_train = bool(self.logprobs)
+        return [can_train and at >= self.scaffold for at in range(len(self.tokens))]
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,7 +66,7 @@ class _Path:
 
     at: GraphNode | None = None
     seen: tuple[dict[str, Any], ...] = ()
-    """The messages in v1 form, because an agent may repeat its own with other keys."""
+    """The messages in v1 form, because an agent may repeat its own messages with other keys."""
     tokens: tuple[int, ...] = ()
 
 
@@ -87,7 +87,7 @@ class MessageGraph:
 
     def along(self, path: Sequence[RolloutNode]) -> list[GraphNode]:
         """Return the messages of a path of tree nodes, in order."""
-        return [node for place in path for node in self.by_source.get(place.id, ())]
+        return [node for tree_node in path for node in self.by_source.get(tree_node.id, ())]
 
 
 def message_graph(
@@ -96,7 +96,7 @@ def message_graph(
     """Return the messages of the tree below `root`.
 
     If a step has recorded calls of an OpenAI chat endpoint, its messages are those of the
-    calls, with the token ids and log-probabilities that the upstream returned. Another step has
+    calls, with the token ids and log-probabilities that the upstream returned. Other steps have
     the messages of `steps_to_messages`, without tokens: use them for SFT, not for RL.
     """
     graph = MessageGraph()
@@ -121,9 +121,9 @@ def _extend(
     chat = [call for call in recorded if _is_chat(call)]
     graph.by_source[node.id] = []
     if not chat:
-        return _spoken(graph, node, path, instruction)
+        return _add_reported(graph, node, path, instruction)
     for call in chat:
-        path = _called(graph, node, call, path)
+        path = _add_call(graph, node, call, path)
     return path
 
 
@@ -136,28 +136,30 @@ def _reply(call: ModelCall) -> Message | None:
     return choices[0].get("message")
 
 
-def _spoken(graph: MessageGraph, node: RolloutNode, path: _Path, instruction: str | None) -> _Path:
-    """Add the messages that the agent reported. An Answer needs the Ask of the step before."""
+def _add_reported(
+    graph: MessageGraph, node: RolloutNode, path: _Path, instruction: str | None
+) -> _Path:
+    """Add the messages of the agent's step. An Answer needs the Ask of the step before."""
     assert node.step is not None
     before = None if node.parent is None else node.parent.step
     lead = [] if before is None else [before]
-    told = steps_to_messages([*lead, node.step], instruction=instruction)
+    messages = steps_to_messages([*lead, node.step], instruction=instruction)
     skipped = len(steps_to_messages(lead, instruction=instruction)) if lead else 0
     at = path.at
-    for message in map(v1_message, told[skipped:]):
+    for message in map(v1_message, messages[skipped:]):
         at = _add(graph, node, at, message)
         at.sampled = message["role"] == "assistant"
     return _Path(at=at)
 
 
-def _called(graph: MessageGraph, node: RolloutNode, call: ModelCall, path: _Path) -> _Path:
+def _add_call(graph: MessageGraph, node: RolloutNode, call: ModelCall, path: _Path) -> _Path:
     """Add the messages that are new in the call's request, and the reply of the model."""
     sent = tuple(map(v1_message, call.request.get("messages", ())))
-    prompt, said = call.prompt_token_ids or (), call.completion_token_ids or ()
-    goes_on = sent[: len(path.seen)] == path.seen and prompt[: len(path.tokens)] == path.tokens
-    # The request repeats the messages that were only reported. Do not add them twice.
-    told = path.at is not None and not path.seen
-    if told or not goes_on:
+    prompt, completion = call.prompt_token_ids or (), call.completion_token_ids or ()
+    continues = sent[: len(path.seen)] == path.seen and prompt[: len(path.tokens)] == path.tokens
+    # After steps without calls, the request repeats their messages. Do not add them twice.
+    only_reported = path.at is not None and not path.seen
+    if only_reported or not continues:
         graph.retokenised += bool(path.tokens)
         path = _Path()
     fresh, delta = sent[len(path.seen) :], prompt[len(path.tokens) :]
@@ -169,17 +171,17 @@ def _called(graph: MessageGraph, node: RolloutNode, call: ModelCall, path: _Path
     reply = _reply(call)
     assert reply is not None
     at = _add(graph, node, at, v1_message(reply))
-    at.sampled, at.tokens, at.scaffold = True, (*delta, *said), len(delta)
-    if said and call.logprobs is not None and len(call.logprobs) == len(said):
+    at.sampled, at.tokens, at.scaffold = True, (*delta, *completion), len(delta)
+    if completion and call.logprobs is not None and len(call.logprobs) == len(completion):
         at.logprobs = call.logprobs
     graph.calls.append((at, call))
-    return _Path(at=at, seen=(*sent, at.message), tokens=(*prompt, *said))
+    return _Path(at=at, seen=(*sent, at.message), tokens=(*prompt, *completion))
 
 
 def _add(
     graph: MessageGraph, node: RolloutNode, parent: GraphNode | None, message: dict[str, Any]
 ) -> GraphNode:
     assert node.step is not None
-    made = GraphNode(node.id, parent, message, node.step.finished_at)
-    graph.by_source[node.id].append(made)
-    return made
+    message_node = GraphNode(node.id, parent, message, node.step.finished_at)
+    graph.by_source[node.id].append(message_node)
+    return message_node

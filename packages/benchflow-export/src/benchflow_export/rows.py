@@ -1,8 +1,8 @@
 """Trainer records: the Verifiers `RolloutOutput` row and its JSON Lines file.
 
 Source of the format: verifiers <= 0.3.1, `RolloutOutput` and `results.jsonl`. The
-keys, their order and their types are those of that package, so that a line is what
-it would have written itself; `tests/e2e/test_trainer_rows.py` holds us to it.
+keys, their order and their types are those of that package, so a line is equal to a line of
+that package. `tests/e2e/test_trainer_rows.py` checks this.
 """
 
 import hashlib
@@ -10,14 +10,14 @@ import json
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, cast
+from typing import Any, Literal, NamedTuple, cast
 
 from benchflow_contracts import TAMPERED, RolloutNode, StoreError, VerifyResult
 
 from .messages import Message
-from .timing import verifiers_timing
-from .tool_calls import ToolCallFormat, render_tool_calls
 
+ToolCallFormat = Literal["verifiers", "openai"]
+"""Verifiers rows have JSON strings. SFT readers such as prime-rl's need OpenAI's dicts."""
 _RESERVED = frozenset(
     {
         "example_id",
@@ -49,7 +49,7 @@ class ExportReport:
     written: int
     unscored: int
     tampered: int = 0
-    """Of `unscored`: rows with a verdict that the agent may have steered."""
+    """The part of `unscored` whose verdict the agent may have steered."""
 
 
 def trajectory_to_verifiers_record(  # noqa: PLR0913 - the published signature
@@ -208,3 +208,70 @@ def _error_columns(error: Mapping[str, str] | None) -> dict[str, str]:
         "error_chain": error["error_chain_repr"],
         "long_error_chain": error["error_chain_str"],
     }
+
+
+def render_tool_calls(message: Message, tool_calls: ToolCallFormat) -> Message:
+    """Return a copy of an OpenAI message with its tool calls in the format `tool_calls`.
+
+    A Verifiers assistant turn has the keys `role`, `content`, `tool_calls` and
+    `reasoning_content`, in this order; a call is the JSON text of a flat object.
+    """
+    if tool_calls == "openai" or "tool_calls" not in message:
+        return dict(message)
+    calls = [
+        json.dumps(
+            {
+                "id": call["id"],
+                "name": call["function"]["name"],
+                "arguments": call["function"]["arguments"],
+            }
+        )
+        for call in message["tool_calls"]
+    ]
+    rendered = {"role": message["role"], "content": message["content"], "tool_calls": calls}
+    return {**rendered, **{k: v for k, v in message.items() if k not in rendered}}
+
+
+class Span(NamedTuple):
+    """Seconds since the epoch. A span that ends at 0 was not measured, and its duration is 0."""
+
+    start: float = 0.0
+    end: float = 0.0
+
+    @property
+    def duration(self) -> float:
+        """Seconds."""
+        return self.end - self.start if self.end > 0 else 0.0
+
+
+UNMEASURED = Span()
+
+
+def verifiers_timing(
+    *,
+    start_time: float = 0.0,
+    setup: Span = UNMEASURED,
+    generation: Span = UNMEASURED,
+    scoring: Span = UNMEASURED,
+) -> dict[str, Any]:
+    """Return every key of the shape, so that the rows of a file have one schema.
+
+    As in Verifiers, `generation` includes `setup`. An ACP agent does not separate the time of
+    its model from the time of its tools: `model` and `env` have no spans, and their time counts
+    as `overhead`.
+    """
+    total = scoring.end - generation.start if scoring.end > 0 else 0.0
+    return {
+        "start_time": start_time,
+        "setup": _span(setup),
+        "generation": _span(generation),
+        "scoring": _span(scoring),
+        "model": {"spans": [], "duration": 0.0},
+        "env": {"spans": [], "duration": 0.0},
+        "total": total,
+        "overhead": total - setup.duration - scoring.duration,
+    }
+
+
+def _span(span: Span) -> dict[str, float]:
+    return {"start": span.start, "end": span.end, "duration": span.duration}

@@ -20,9 +20,14 @@ from benchflow_contracts import (
 from benchflow_kernel import inter_advantages, step_verdicts
 
 from .messages import steps_to_messages
-from .rows import export_trajectories_to_jsonl, trajectory_to_verifiers_record
-from .timing import UNMEASURED, Span, verifiers_timing
-from .tool_calls import ToolCallFormat
+from .rows import (
+    UNMEASURED,
+    Span,
+    ToolCallFormat,
+    export_trajectories_to_jsonl,
+    trajectory_to_verifiers_record,
+    verifiers_timing,
+)
 
 
 def leaf_timing(events: Sequence[Event], leaf: RolloutNode) -> dict[str, Any]:
@@ -51,8 +56,8 @@ def _scoring(events: Sequence[Event], phases: Sequence[PhaseEntered], leaf: Roll
     scored = next((e for e in verdicts if e.node == leaf.id), None)
     if scored is None:
         return UNMEASURED
-    begun = [e.ts for e in phases if e.phase == "verify" and e.ts <= scored.ts]
-    return Span(begun[-1], scored.ts) if begun else UNMEASURED
+    starts = [e.ts for e in phases if e.phase == "verify" and e.ts <= scored.ts]
+    return Span(starts[-1], scored.ts) if starts else UNMEASURED
 
 
 def leaf_record(
@@ -92,7 +97,7 @@ def leaf_record(
 
 
 _ROWS: Final = Path("trainer") / "verifiers.jsonl"
-"""Below a rollout's directory: its rows, before its job gives them their group's advantage."""
+"""The rows below a rollout's directory, still without the advantage over their group."""
 
 
 def write_trainer_rows(directory: Path, rollout: FinishedRollout) -> None:
@@ -119,8 +124,8 @@ def read_trainer_rows(directory: Path) -> Iterator[dict[str, Any]]:
 def with_inter_advantage(read: Callable[[], Iterator[dict[str, Any]]]) -> Iterator[dict[str, Any]]:
     """Yield the trainer rows of a job, each with its `info.advantage.inter`.
 
-    The rows of one task are one group; see `inter_advantages`. A row without a group keeps what
-    it has. `read` is called twice, so that the rows of a job need not be in memory at once.
+    The rows of one task are one group; see `inter_advantages`. A row without a group does not
+    change. `read` is called twice, so that the rows of a job need not be in memory at once.
     """
     returns: dict[str, dict[str, dict[str, float]]] = {}
     for row in read():
@@ -143,11 +148,11 @@ def with_inter_advantage(read: Callable[[], Iterator[dict[str, Any]]]) -> Iterat
 def _task_steps(leaf: RolloutNode) -> dict[str, Any]:
     """Return the verdict on each step of the task, with the node where the step ended."""
     verdicts = step_verdicts(leaf).items()
-    told = [
+    steps = [
         {"name": name, "node": node.id, "reward": r.counted().reward}
         for name, (node, r) in verdicts
     ]
-    return {"task_steps": told} if told else {}
+    return {"task_steps": steps} if steps else {}
 
 
 def _environment(tree: RolloutTree) -> str | None:
@@ -157,10 +162,10 @@ def _environment(tree: RolloutTree) -> str | None:
 
 
 def _token_usage(steps: Sequence[Step]) -> dict[str, float] | None:
-    reported = [step.usage for step in steps if step.usage is not None]
-    if not reported:
+    usages = [step.usage for step in steps if step.usage is not None]
+    if not usages:
         return None
     return {
-        "input_tokens": float(sum(usage.input_tokens for usage in reported)),
-        "output_tokens": float(sum(usage.output_tokens for usage in reported)),
+        "input_tokens": float(sum(usage.input_tokens for usage in usages)),
+        "output_tokens": float(sum(usage.output_tokens for usage in usages)),
     }

@@ -134,7 +134,7 @@ def latest_records(directory: Path) -> dict[str, RolloutRecord]:
 
 
 def _order(record: RolloutRecord) -> tuple[bool, float]:
-    return record.final, record.finished_at
+    return record.is_final, record.finished_at
 
 
 def read_job(

@@ -75,14 +75,14 @@ async def run_job(options: JobOptions, *, listener: JobListener | None = None) -
 
 def _finished(directory: Path, planned: Planned) -> bool:
     latest = latest_records(directory)
-    return all(slot.id in latest and latest[slot.id].final for slot in planned.slots)
+    return all(slot.id in latest and latest[slot.id].is_final for slot in planned.slots)
 
 
 async def _run_held(
     options: JobOptions, planned: Planned, directory: Path, listener: JobListener | None
 ) -> JobReport:
     slots = list(planned.slots)
-    done = {key for key, record in latest_records(directory).items() if record.final}
+    done = {key for key, record in latest_records(directory).items() if record.is_final}
     todo = [slot for slot in slots if slot.id not in done]
     if listener is not None:
         listener.planned(directory.name, slots, len(slots) - len(todo))
@@ -103,7 +103,7 @@ def _passes(record: RolloutRecord) -> bool:
     What an agent or its model did is theirs, whether or not it passes.
     """
     error = record.error
-    if record.final or error is None or not error.retryable:
+    if record.is_final or error is None or not error.retryable:
         return False
     return error.boundary in {"sandbox", "reward"} or error.caused_by == "host"
 
@@ -165,7 +165,7 @@ class _Job:
             )
         except BenchFlowError as error:
             ran = self.options.run.ran_with
-            record = RolloutRecord.refused(home.name, slot.task, ran, error, slot=slot.id)
+            record = RolloutRecord.from_error(home.name, slot.task, ran, error, slot=slot.id)
             write_result(home, record)
             return record
         return result.record

@@ -1,10 +1,7 @@
 """The files of a rollout: one writer and one reader."""
 
-from .files import write_inputs, write_result, write_rollout, write_text
-from .identity import new_job_name, new_rollout_id
-from .model_calls import MODEL_DIR, read_model_calls
-from .record import RanWith, RolloutRecord
-from .rewards import rewards_jsonl
+from .files import rewards_jsonl, write_inputs, write_result, write_rollout, write_text
+from .record import RanWith, RolloutRecord, new_job_name, new_rollout_id
 from .rollout_summary import RolloutSummary, find_rollouts
 from .saved_checkpoints import (
     SavedCheckpoint,
@@ -17,9 +14,11 @@ from .saved_checkpoints import (
 )
 from .sealed_config import has_own_seal, seal_config
 from .stored_rollout import (
+    MODEL_DIR,
     StoredConfig,
     StoredRollout,
     read_finished_rollouts,
+    read_model_calls,
     read_record,
     read_records,
 )

@@ -1,6 +1,7 @@
 """The one writer of a rollout's files. The kernel writes only the event log and the tree."""
 
 import json
+import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
@@ -8,16 +9,18 @@ from typing import Any
 
 from benchflow_contracts import (
     Event,
+    Granularity,
     PhaseEntered,
+    RewardEvent,
     RolloutTree,
     Step,
     StoreError,
     Task,
+    VerifyResult,
     WorldClosed,
 )
 
 from .record import RanWith, RolloutRecord
-from .rewards import rewards_jsonl
 from .sealed_config import seal_config
 
 
@@ -42,9 +45,9 @@ def acp_events(steps: Iterable[Step]) -> Iterator[dict[str, Any]]:
 
 
 def _tool_calls(step: Step) -> Iterator[dict[str, Any]]:
-    observed = {observation.tool_call_id: observation for observation in step.observations}
+    observations = {observation.tool_call_id: observation for observation in step.observations}
     for call in step.tool_calls:
-        observation = observed.get(call.id)
+        observation = observations.get(call.id)
         yield {
             "type": "tool_call",
             "tool_call_id": call.id,
@@ -61,7 +64,7 @@ def phase_times(events: Sequence[Event], tree: RolloutTree) -> dict[str, Any]:
     """Return the seconds of each phase by world, of the forks, and of the whole rollout.
 
     A phase ends when the next phase of the same world begins. The last phase ends with the
-    teardown of the world. `forks` has the `took_sec` of each node.
+    teardown of the world. `forks` has the `took_sec` of each node that a fork created.
     """
     forks = {node.id: node.took_sec for node in tree.nodes if node.took_sec}
     if not events:
@@ -90,11 +93,11 @@ def _add(worlds: dict[str, dict[str, float]], phase: PhaseEntered, until: float)
 def write_inputs(directory: Path, task: Task, ran: RanWith, options: Mapping[str, object]) -> None:
     """Write the inputs of a rollout before it runs, into a directory without a rollout.
 
-    With these files a later run can resume from the checkpoints, however the rollout ends.
-    `options` is what the caller needs to run the rollout again, without secrets.
+    With these files a later run can resume from the checkpoints, even if this process is killed.
+    `options` are the options to run the rollout again, without secrets.
 
     Raises:
-        StoreError: A file cannot be written, or `directory` already holds a rollout.
+        StoreError: A file cannot be written, or `directory` already has a rollout.
     """
     config: Mapping[str, Any] = {
         "task_path": str(task.path),
@@ -106,7 +109,7 @@ def write_inputs(directory: Path, task: Task, ran: RanWith, options: Mapping[str
     }
     path = directory / "config.json"
     if path.exists() or (directory / "events.jsonl").exists():
-        raise StoreError(f"{str(directory)!r} already holds a rollout", hint="name a new directory")
+        raise StoreError(f"{str(directory)!r} already has a rollout", hint="name a new directory")
     try:
         _write_json(path, seal_config(config), mode=0o600)
         _write_json(directory / "prompts.json", [task.instruction, *task.config.user.nudges])
@@ -179,3 +182,67 @@ def _write_lines(path: Path, rows: Iterable[Mapping[str, Any]]) -> None:
     with path.open("w", encoding="utf-8") as file:
         for row in rows:
             file.write(json.dumps(row, ensure_ascii=False) + "\n")
+
+
+def rewards_jsonl(
+    node_id: str,
+    results: Mapping[str, VerifyResult],
+    *,
+    steps: Sequence[Step] = (),
+    ts: float | None = None,
+) -> list[dict[str, Any]]:
+    """Return the records of one node: each verdict, then its events.
+
+    Every record has the keys `ts` (seconds since the epoch), `type` (`terminal`
+    or `process`), `source`, `value` (`None` when unscored), `tag`, `step_index`
+    (an index into `steps`, or `None`), `space`, `granularity` and `meta` (with at
+    least `node`).
+    """
+    now = time.time() if ts is None else ts
+    index = {step.id: position for position, step in enumerate(steps)}
+    lines: list[dict[str, Any]] = []
+    for name, result in results.items():
+        lines.append(_verdict(now, node_id, name, result))
+        lines.extend(_event(now, node_id, name, event, index) for event in result.events)
+    return lines
+
+
+def _type(granularity: Granularity) -> str:
+    return "terminal" if granularity == "terminal" else "process"
+
+
+def _verdict(ts: float, node_id: str, name: str, result: VerifyResult) -> dict[str, Any]:
+    return {
+        "ts": ts,
+        "type": _type(result.granularity),
+        "source": name,
+        "value": result.reward,
+        "tag": "verdict",
+        "step_index": None,
+        "space": result.space,
+        "granularity": result.granularity,
+        "meta": {
+            **result.meta,
+            "node": node_id,
+            "grading": result.grading,
+            "items": dict(result.items),
+            "error": result.error,
+        },
+    }
+
+
+def _event(
+    ts: float, node_id: str, name: str, event: RewardEvent, index: Mapping[str, int]
+) -> dict[str, Any]:
+    step = None if event.step_id is None else index.get(event.step_id)
+    return {
+        "ts": ts,
+        "type": _type(event.granularity),
+        "source": event.source,
+        "value": event.value,
+        "tag": event.tag,
+        "step_index": step,
+        "space": event.space,
+        "granularity": event.granularity,
+        "meta": {**event.meta, "node": node_id, "reward": name, "step_id": event.step_id},
+    }

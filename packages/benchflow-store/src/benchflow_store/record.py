@@ -1,8 +1,10 @@
 """RolloutRecord: the summary of a rollout, one line of `results.jsonl`."""
 
+import secrets
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass
+from datetime import UTC, datetime
 from statistics import fmean
 from typing import Any, Literal, Self
 
@@ -46,40 +48,40 @@ class RolloutRecord(Model):
     model: str | None
     sandbox: str
     status: Status
-    """`ungraded`: the agent ran to its end, and no grading came to a verdict."""
+    """`ungraded`: the agent ran to its end, and no grading gave a verdict."""
     reward: float | None = None
-    """V of the root: for a linear rollout, its reward."""
+    """V of the root. For a linear rollout, V is its reward."""
     value: Value | None = None
     rewards: Mapping[str, float] | None = None
     """The items of the verdict on the only leaf; `null` for a tree, or without a score."""
     grading: Grading | None = None
     integrity: Integrity | None = None
-    """The worst integrity of a leaf that was graded in a twin."""
+    """The worst integrity among the verdicts on the leaves."""
     tampered: int = 0
-    """Leaves with a verdict that does not count, because the agent may have steered the tests."""
+    """The number of leaves whose verdict does not count: the agent may have steered the tests."""
     claimed: float | None = None
-    """The mean of all verdicts, counted or not. `None` if every verdict counts."""
+    """The mean of all verdicts, also those that do not count. `None` if every verdict counts."""
     steps: int = 0
     asks: int = 0
     leaves: int = 0
     scored: int = 0
     branches: int = 0
     error: NodeError | None = None
-    """The first failure, attributed to one boundary."""
+    """The first failure, with the boundary where it happened."""
     cause: Cause | None = None
-    """What prevented a verdict. If it was the agent, the rollout is scored; otherwise it is not."""
+    """The cause of a missing verdict. If it is the agent, the rollout still has a score."""
     images: Mapping[str, str] = {}
     """The images of the first sandbox, as `main`, and of each service. An image of a registry is
     `NAME@sha256:HEX`, another one `sha256:HEX`. Empty if the sandbox came from a checkpoint."""
     verifier_images: Mapping[str, str] = {}
-    """The images of grading sandboxes that are not forks of the agent's, by name of the verdict."""
+    """The images of grading sandboxes that are not forks of the agent's sandbox, by verdict."""
     slot: str | None = None
-    """The planned rollout of the job: `TASK#REPEAT`."""
+    """The slot of the job's plan: `TASK#REPEAT`."""
     finished_at: float
     """Seconds since the epoch."""
 
     @model_validator(mode="after")
-    def _read_an_older_record(self) -> Self:
+    def _upgrade_older_record(self) -> Self:
         error = self.error
         has_cause = error is not None and error.type != NO_REWARDS
         if self.status == "completed" and self.reward is None and not self.tampered and has_cause:
@@ -87,8 +89,8 @@ class RolloutRecord(Model):
         return self
 
     @property
-    def final(self) -> bool:
-        """Whether a resumed job keeps the rollout: it ran to its end and was graded."""
+    def is_final(self) -> bool:
+        """Whether a resumed job does not run the rollout again: it ended and was graded."""
         return self.status == "completed" and (self.reward is not None or self.tampered > 0)
 
     @classmethod
@@ -127,7 +129,7 @@ class RolloutRecord(Model):
         )
 
     @classmethod
-    def refused(
+    def from_error(
         cls,
         rollout_id: str,
         task: Task,
@@ -176,13 +178,13 @@ def _verifier_images(tree: RolloutTree) -> dict[str, str]:
 def _first_error(tree: RolloutTree) -> NodeError | None:
     failed = tree.error or next((node.error for node in tree.nodes if node.error), None)
     verdicts = (leaf.results.get("reward") for leaf in tree.leaves)
-    counted = (verdict.counted() for verdict in verdicts if verdict is not None)
-    verdict = next((verdict for verdict in counted if verdict.error), None)
+    verdicts_that_count = (verdict.counted() for verdict in verdicts if verdict is not None)
+    verdict = next((verdict for verdict in verdicts_that_count if verdict.error), None)
     if verdict is None or verdict.error is None:
         return failed
     cause = verdict.cause or Cause(by="unknown", what=verdict.error)
     is_outside = cause.by in {"host", "operator"}
-    # A late agent is graded, too. If its grading failed, that is the reason for no score.
+    # A late agent is graded, too. If its grading failed, the grading is why the score is missing.
     if failed is not None and not (verdict.retryable or is_outside):
         return failed
     return NodeError(
@@ -206,3 +208,13 @@ def _cause(tree: RolloutTree) -> Cause | None:
     if error is None or error.type == NO_REWARDS:
         return None
     return Cause(by=error.caused_by, what=error.message)
+
+
+def new_rollout_id(task_id: str) -> str:
+    """Return `<task>__<8 hex digits>`, without the organisation of the task."""
+    return f"{task_id.rsplit('/', 1)[-1]}__{secrets.token_hex(4)}"
+
+
+def new_job_name() -> str:
+    """Return `YYYY-MM-DD__HH-MM-SS`, in UTC."""
+    return datetime.now(UTC).strftime("%Y-%m-%d__%H-%M-%S")

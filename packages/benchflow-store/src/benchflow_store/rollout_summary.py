@@ -10,7 +10,7 @@ from benchflow_contracts import Model
 from .stored_rollout import StoredRollout
 
 _DEPTHS = ("", "*/", "*/*/")
-"""A rollout, the rollouts of a job, and the jobs of a directory."""
+"""The depths of a rollout, of the rollouts of a job, and of those of a directory of jobs."""
 _LONGEST_LINE = 1 << 20
 
 
@@ -60,12 +60,12 @@ class RolloutSummary(Model):
         )
 
 
-def find_rollouts(place: Path) -> Iterator[StoredRollout]:
-    """Yield the rollouts of `place`, which is a rollout, a job or a directory of jobs."""
+def find_rollouts(directory: Path) -> Iterator[StoredRollout]:
+    """Yield the rollouts of `directory`, which is a rollout, a job or a directory of jobs."""
     for depth in _DEPTHS:
-        files = [*place.glob(f"{depth}result.json"), *place.glob(f"{depth}events.jsonl")]
-        for home in sorted({file.parent for file in files}):
-            yield StoredRollout(home)
+        files = [*directory.glob(f"{depth}result.json"), *directory.glob(f"{depth}events.jsonl")]
+        for rollout in sorted({file.parent for file in files}):
+            yield StoredRollout(rollout)
 
 
 def _task_of(log: Path) -> str:

@@ -23,7 +23,7 @@ class SavedCheckpoint:
 
     path: Path
     rollout: Path
-    """The directory of the rollout that saved it."""
+    """The directory of the rollout that saved the checkpoint."""
     manifest: CheckpointManifest
 
     @property
@@ -33,21 +33,21 @@ class SavedCheckpoint:
 
     @property
     def bytes(self) -> int:
-        """Its size on disk. The file system counts holes and shared blocks."""
+        """Its size on disk: the blocks that the file system reports, so holes are not counted."""
         return sum(entry.lstat().st_blocks * 512 for entry in self.path.rglob("*"))
 
 
 def checkpoints_below(jobs_dir: Path) -> Iterator[SavedCheckpoint]:
     """Yield the saved checkpoints of every rollout below `jobs_dir`, by rollout, oldest first."""
-    for home in _homes(jobs_dir):
-        yield from checkpoints_of(home.parent)
+    for directory in _checkpoint_directories(jobs_dir):
+        yield from checkpoints_of(directory.parent)
 
 
-def _homes(jobs_dir: Path) -> list[Path]:
-    """Return the checkpoint directories of rollouts. A link out of `jobs_dir` is left out."""
-    homes = {*jobs_dir.glob("*/checkpoints"), *jobs_dir.glob("*/*/checkpoints")}
+def _checkpoint_directories(jobs_dir: Path) -> list[Path]:
+    """Return the checkpoint directories of rollouts. Skip a link that leads elsewhere."""
+    found = {*jobs_dir.glob("*/checkpoints"), *jobs_dir.glob("*/*/checkpoints")}
     real = jobs_dir.resolve()
-    return sorted(home for home in homes if home.resolve() == real / home.relative_to(jobs_dir))
+    return sorted(path for path in found if path.resolve() == real / path.relative_to(jobs_dir))
 
 
 def checkpoints_of(rollout: Path) -> Iterator[SavedCheckpoint]:
@@ -60,13 +60,13 @@ def find_checkpoint(rollout: Path, name: str) -> SavedCheckpoint:
     """Return the checkpoint called `name`, or the newest checkpoint of the node `name`.
 
     Raises:
-        UsageError: The rollout saved no such checkpoint.
+        UsageError: The rollout did not save such a checkpoint.
     """
-    saved = list(checkpoints_of(rollout))
-    matches = [each for each in saved if name in {each.path.name, each.manifest.node}]
+    checkpoints = list(checkpoints_of(rollout))
+    matches = [saved for saved in checkpoints if name in {saved.path.name, saved.manifest.node}]
     if matches:
-        return next((each for each in matches if each.path.name == name), matches[-1])
-    nodes = ", ".join(each.manifest.node for each in saved) or "none"
+        return next((saved for saved in matches if saved.path.name == name), matches[-1])
+    nodes = ", ".join(saved.manifest.node for saved in checkpoints) or "none"
     raise UsageError(
         f"rollout {rollout.name!r} did not save a checkpoint at node {name!r}",
         hint=f"saved: {nodes}; run with --keep forks or --keep all to save checkpoints",
@@ -80,14 +80,14 @@ def read_trusted_manifest(path: Path, *, trust: bool) -> CheckpointManifest:
     run wrote is accepted.
 
     Raises:
-        StoreError: There is no checkpoint, or it is damaged.
-        UsageError: The checkpoint is not this user's, or was changed since.
+        StoreError: The checkpoint is missing or damaged.
+        UsageError: Another user wrote the checkpoint, or it was changed since.
     """
     manifest = read_manifest(path)
     if not (trust or has_own_seal(json.loads((path / CHECKPOINT_FILE).read_bytes()))):
         raise UsageError(
-            f"checkpoint {str(path)!r} was not kept by this user here, or was changed since",
-            hint=f"read its {CHECKPOINT_FILE}: it says what comes next; then give --trust",
+            f"checkpoint {str(path)!r} was not saved by this user here, or was changed since",
+            hint=f"read its {CHECKPOINT_FILE}, which decides what runs next, then give --trust",
         )
     return manifest
 
@@ -97,14 +97,14 @@ def export_checkpoint(saved: SavedCheckpoint, to: Path) -> None:
 
     Raises:
         UsageError: `to` exists.
-        StoreError: The copy failed. No part of it is left.
+        StoreError: The copy failed. It leaves no files.
     """
     if to.exists():
-        raise UsageError(f"{str(to)!r} exists", hint="name a new directory")
+        raise UsageError(f"{str(to)!r} already exists", hint="name a new directory")
     scratch = to.with_name(f".{to.name}.part")
     try:
         to.parent.mkdir(parents=True, exist_ok=True)
-        # A layer of a sandbox may hold sockets, devices and holes; shutil copies none of them.
+        # A layer of a sandbox may have sockets, devices and holes, which shutil does not copy.
         command = ["cp", "--archive", "--sparse=auto", "--", str(saved.path), str(scratch)]
         subprocess.run(command, check=True, capture_output=True, text=True)
         read_manifest(scratch)
@@ -128,22 +128,22 @@ def delete_checkpoints(
     """Delete saved checkpoints, the oldest first, and return them.
 
     First the checkpoints older than `older_than_days` are deleted. Then the oldest are deleted
-    until all rollouts together use at most `budget_mb`. Parts that a crash left are deleted, too.
+    until all rollouts together use at most `budget_mb`. Incomplete checkpoints are deleted, too.
     """
-    saved = sorted(checkpoints_below(jobs_dir), key=lambda each: each.manifest.taken_at)
-    sizes = {each.path: each.bytes for each in saved}
+    saved = sorted(checkpoints_below(jobs_dir), key=lambda checkpoint: checkpoint.manifest.taken_at)
+    sizes = {checkpoint.path: checkpoint.bytes for checkpoint in saved}
     total, chosen = sum(sizes.values()), list[SavedCheckpoint]()
-    for each in saved:
-        age = (time.time() - each.manifest.taken_at) / _DAY_SEC
+    for checkpoint in saved:
+        age = (time.time() - checkpoint.manifest.taken_at) / _DAY_SEC
         is_old = older_than_days is not None and age > older_than_days
         is_over = budget_mb is not None and total > budget_mb * _MB
         if is_old or is_over:
-            chosen.append(each)
-            total -= sizes[each.path]
+            chosen.append(checkpoint)
+            total -= sizes[checkpoint.path]
     if not dry_run:
-        for each in chosen:
-            shutil.rmtree(each.path, ignore_errors=True)
-        for home in _homes(jobs_dir):
-            for part in home.glob(".*.part"):
+        for checkpoint in chosen:
+            shutil.rmtree(checkpoint.path, ignore_errors=True)
+        for directory in _checkpoint_directories(jobs_dir):
+            for part in directory.glob(".*.part"):
                 shutil.rmtree(part, ignore_errors=True)
     return chosen

@@ -1,4 +1,4 @@
-"""The seal of a record: it proves that this user's run wrote the record.
+"""The seal of a record, which proves that a run of this user wrote the record.
 
 A rollout that resumes from a record runs code that the record names. The seal protects it.
 """
@@ -24,7 +24,7 @@ def seal_config(config: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def has_own_seal(config: Mapping[str, Any]) -> bool:
-    """Return whether a run of this user wrote `config`, without a later change."""
+    """Return whether a run of this user wrote `config`, and nobody has changed it since."""
     with suppress(OSError, RuntimeError):
         return _secret().fits(_text(config), str(config.get(_SEAL)))
     return False

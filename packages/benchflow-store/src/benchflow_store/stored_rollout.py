@@ -5,7 +5,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import Any, Self, cast
+from typing import Any, Final, Self, cast
 
 from benchflow_contracts import (
     FinishedRollout,
@@ -15,24 +15,26 @@ from benchflow_contracts import (
     StoreError,
     UsageError,
 )
+from benchflow_gateway import read_calls
 from benchflow_kernel import EventsRead, fold, read_events
 from pydantic import ValidationError
 
-from .model_calls import read_model_calls
 from .record import RanWith, RolloutRecord
 from .sealed_config import has_own_seal
 
+MODEL_DIR: Final = "model"
+"""Below a rollout's directory: one file of recorded calls per node."""
 _SHOWN_NODES = 12
-"""The most node ids that an error lists."""
+"""The maximum number of node ids in an error."""
 
 
 @dataclass(frozen=True, slots=True)
 class StoredConfig:
-    """`config.json`: what a rollout was run with."""
+    """`config.json`: the inputs of a rollout."""
 
     path: Path
     task_path: Path
-    """Where the task was. The task may be gone or changed since."""
+    """The task's path at the time of the run. The task may have changed or been deleted since."""
     task_id: str
     task_digest: str
     task_format: str
@@ -73,7 +75,7 @@ class StoredRollout:
 
     @property
     def has_begun(self) -> bool:
-        """Whether there is an event log. A rollout that was refused has only a record."""
+        """Whether the rollout has an event log. A refused rollout has only a record."""
         return (self.directory / "events.jsonl").is_file()
 
     @cached_property
@@ -92,7 +94,7 @@ class StoredRollout:
 
     @cached_property
     def config(self) -> StoredConfig:
-        """What the rollout was run with.
+        """The inputs of the rollout.
 
         Raises:
             StoreError: `config.json` is missing or damaged.
@@ -133,8 +135,8 @@ class StoredRollout:
 
     def calls_to(self, node: RolloutNode) -> tuple[ModelCall, ...]:
         """Return the recorded model calls on the path to `node`, in order."""
-        ids = [ident for step in node.steps for ident in step.model_calls]
-        return tuple(self.calls[ident] for ident in ids if ident in self.calls)
+        ids = [call for step in node.steps for call in step.model_calls]
+        return tuple(self.calls[call] for call in ids if call in self.calls)
 
     def node(self, name: str) -> RolloutNode:
         """Return a node of the tree.
@@ -146,7 +148,7 @@ class StoredRollout:
             return self.tree.index[name]
         except KeyError:
             known = ", ".join(list(self.tree.index)[:_SHOWN_NODES])
-            raise UsageError(f"no node {name!r}", hint=f"nodes: {known}") from None
+            raise UsageError(f"the tree has no node {name!r}", hint=f"nodes: {known}") from None
 
     def leaf(self, name: str | None = None) -> RolloutNode:
         """Return the leaf `name`, or the first leaf.
@@ -159,8 +161,8 @@ class StoredRollout:
             raise UsageError(f"{name!r} is not a leaf", hint=f"leaves: {', '.join(leaves)}")
         return self.tree.leaves[0] if name is None else leaves[name]
 
-    def finished(self) -> FinishedRollout:
-        """Return the rollout as exporters read it. The directory of its task may be gone.
+    def read_finished(self) -> FinishedRollout:
+        """Return the rollout as exporters read it. The task's directory is not needed.
 
         Raises:
             StoreError: A file of the rollout is missing or damaged.
@@ -226,10 +228,10 @@ def read_finished_rollouts(
     """
     for record in records:
         stored = StoredRollout(job / record.rollout_id)
-        yield stored.finished() if stored.has_begun else _refused(record, stored.directory)
+        yield stored.read_finished() if stored.has_begun else _only_root(record, stored.directory)
 
 
-def _refused(record: RolloutRecord, directory: Path) -> FinishedRollout:
+def _only_root(record: RolloutRecord, directory: Path) -> FinishedRollout:
     root = RolloutNode(id="n0")
     tree = RolloutTree(
         rollout_id=record.rollout_id,
@@ -255,4 +257,14 @@ def _read_json(path: Path) -> object:
     try:
         return cast("object", json.loads(path.read_text(encoding="utf-8")))
     except (OSError, ValueError) as error:
-        raise StoreError(f"cannot read a rollout's record: {error}", where=str(path)) from error
+        raise StoreError(f"cannot read the rollout's record: {error}", where=str(path)) from error
+
+
+def read_model_calls(directory: Path) -> dict[str, ModelCall]:
+    """Return the calls of the rollout in `directory` by id; empty without a gateway.
+
+    Raises:
+        StoreError: A recorded call is damaged or cannot be read.
+    """
+    files = sorted((directory / MODEL_DIR).rglob("*.jsonl"))
+    return {call.id: call for path in files for call in read_calls(path)}

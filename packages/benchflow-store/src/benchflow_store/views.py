@@ -1,4 +1,4 @@
-"""View models: what the CLI and the dashboard show of a rollout. They hold values, not colours.
+"""View models of a rollout, for the CLI and the dashboard. They have values, not colours.
 
 Every text in a view may come from an agent. The renderer must escape it.
 """
@@ -33,12 +33,12 @@ EventKind = Literal["phase", "branch", "step", "fork", "score", "value", "failur
 
 
 class StepLine(Model):
-    """One thing that the user or the agent said or did in a step."""
+    """One message, tool call or question in a step."""
 
     kind: LineKind
     text: str
     status: str | None = None
-    """Of a `result`: the status that the agent reported, such as `completed` or `failed`."""
+    """For a `result`: the status that the agent reported, such as `completed` or `failed`."""
 
 
 class NodeView(Model):
@@ -47,20 +47,20 @@ class NodeView(Model):
     id: str
     parent: str | None
     label: str | None
-    """The option or the child that the branch took."""
+    """The label of the branch, such as the chosen option."""
     title: str
-    """One line for the step that led here; empty without a step."""
+    """One line about the step that led to the node; empty without a step."""
     fork: BranchRecord | None
-    """How the node was forked, or why it was not."""
+    """The fork of the node, or the reason that it was not forked."""
     value: Value | None
     task_steps: Mapping[str, float | None]
-    """The reward of each step of the task that ended here; `None` when unscored."""
+    """The reward of each step of the task that ended at the node; `None` when unscored."""
     is_leaf: bool
     reward: float | None
-    """Of a leaf: its return; `None` when unscored."""
+    """For a leaf: its return; `None` when unscored."""
     error: NodeError | None
     took_sec: Mapping[str, float]
-    """What the fork to this node took, by part."""
+    """The seconds that the fork to this node took, by part."""
     credit: Credit | None
 
     @classmethod
@@ -88,7 +88,7 @@ class Segment(Model):
     nodes: tuple[NodeView, ...]
     branches: "tuple[Segment, ...]" = ()
     hidden_leaves: int = 0
-    """The leaves below the last node, when the view is not deep enough to have `branches`."""
+    """The number of leaves below the last node, if the view is too shallow for `branches`."""
 
 
 class TreeView(Model):
@@ -123,13 +123,13 @@ class TrajectoryView(Model):
 
     leaf: str
     leaves: int
-    """Leaves of the whole tree."""
+    """The number of leaves of the whole tree."""
     status: Status
     reward: float | None
     cause: Cause | None
-    """Why the tests gave no verdict."""
+    """The reason that the tests did not give a verdict."""
     errors: tuple[NodeError, ...]
-    """The error of the rollout, then those of the path; each once."""
+    """The error of the rollout, then the errors on the path, without repetitions."""
     images: Mapping[str, str]
     """The image of the sandbox, `main`, and of each service."""
     nodes: tuple[PathNode, ...]
@@ -161,7 +161,7 @@ class TrajectoryView(Model):
 
 
 class EventLine(Model):
-    """What one event adds to a rollout that is followed while it runs."""
+    """The line that one event adds to a rollout that is shown while it runs."""
 
     kind: EventKind
     node: str
@@ -170,12 +170,12 @@ class EventLine(Model):
     line: StepLine | None = None
     fork: BranchRecord | None = None
     reward: float | None = None
-    """Of a `score`; `None` when unscored."""
+    """For a `score`; `None` when unscored."""
     value: Value | None = None
 
 
 class RolloutProgress:
-    """How far a running rollout is. Call `receive` with each event."""
+    """The progress of a running rollout. Call `receive` with each event."""
 
     def __init__(self) -> None:
         self.phase = "setup"
@@ -204,7 +204,7 @@ def step_title(step: Step) -> str:
 
 
 def step_lines(step: Step) -> Iterator[StepLine]:
-    """Yield a line for each thing said or done in a step, in order."""
+    """Yield a line for each prompt, message, tool call and question of a step, in order."""
     if step.prompt is not None:
         yield StepLine(kind="user", text=step.prompt)
     if step.answer is not None:
@@ -215,10 +215,10 @@ def step_lines(step: Step) -> Iterator[StepLine]:
         yield StepLine(kind="thinks", text=step.reasoning)
     if step.message:
         yield StepLine(kind="says", text=step.message)
-    observed = {observation.tool_call_id: observation for observation in step.observations}
+    observations = {observation.tool_call_id: observation for observation in step.observations}
     for call in step.tool_calls:
         yield StepLine(kind="does", text=call.title)
-        result = observed.get(call.id)
+        result = observations.get(call.id)
         if result is not None:
             yield StepLine(kind="result", text=result.content, status=result.status)
     if step.ask is not None:
@@ -228,7 +228,7 @@ def step_lines(step: Step) -> Iterator[StepLine]:
 
 
 def event_lines(event: Event) -> Iterator[EventLine]:
-    """Yield what `event` adds; nothing for an event that a person does not follow.
+    """Yield the lines that `event` adds; none if the event is not for the user's eyes.
 
     Only failed tool results are included.
     """

@@ -162,7 +162,7 @@ def export(
     """
     stored = StoredRollout(find_rollout(rollout, jobs_dir))
     load_exporter(format)
-    write_and_report(format, [stored.finished()], output, json=json)
+    write_and_report(format, [stored.read_finished()], output, json=json)
 
 
 def diff(a: str, b: str, *, jobs_dir: JobsDir = DEFAULT_JOBS, json: Json = False) -> None:
