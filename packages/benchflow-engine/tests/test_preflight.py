@@ -317,13 +317,74 @@ def test_an_agent_with_a_model_needs_a_sandbox_with_doors(task: Path) -> None:
 
 
 def test_an_agent_that_is_a_process_needs_a_sandbox_with_processes(task: Path) -> None:
-    with pytest.raises(SandboxUnsupportedError, match="`spawn`, by which agent 'claude-agent-acp'"):
+    with pytest.raises(SandboxUnsupportedError, match="`spawn`, which agent 'claude-agent-acp'"):
         checked(task, Small(**GRADES, spawn=False), agent="claude-agent-acp")
     checked(task, Small(**GRADES, spawn=False), agent="nop")
 
 
 def test_the_oracle_needs_no_sandbox_with_processes_for_a_solution_script(task: Path) -> None:
     checked(task, Small(**GRADES, spawn=False), agent="oracle")
+
+
+def test_the_oracle_needs_a_sandbox_with_processes_for_a_script_toml(task: Path) -> None:
+    (task / "solution" / "script.toml").write_text("")
+    checked(task, Small(**GRADES), agent="oracle")
+    checked(task, Small(**GRADES, spawn=False), agent="nop")
+    with pytest.raises(SandboxUnsupportedError, match="agent 'oracle' with the solution's 'scr"):
+        checked(task, Small(**GRADES, spawn=False), agent="oracle")
+
+
+def test_the_oracle_needs_a_sandbox_with_processes_for_one_script_of_any_step(task: Path) -> None:
+    (task / "instruction.md").unlink()
+    with (task / "task.toml").open("a") as file:
+        file.write('\n[[steps]]\nname = "first"\n\n[[steps]]\nname = "second"\n')
+    for name in ("first", "second"):
+        (task / "steps" / name / "solution").mkdir(parents=True)
+        (task / "steps" / name / "instruction.md").write_text("Write the greeting.")
+    can = {**GRADES, "freeze": "guest", "spawn": False}
+    checked(task, Small(**can), agent="oracle")
+    (task / "steps" / "second" / "solution" / "script.toml").write_text("")
+    with pytest.raises(SandboxUnsupportedError, match="agent 'oracle' with the solution's 'scr"):
+        checked(task, Small(**can), agent="oracle")
+
+
+SERVICES = """
+[environment]
+name = "office"
+base_image = "office-base"
+owns_lifecycle = false
+[[environment.services]]
+name = "mail"
+command = "mail-service"
+port = 9001
+"""
+
+
+def test_an_environment_with_services_needs_a_sandbox_with_processes(task: Path) -> None:
+    (task / "environment").mkdir(exist_ok=True)
+    manifest = task / "environment" / "environment.toml"
+    manifest.write_text('[environment]\nname = "files"\nimage = "office"\n')
+    checked(task, Small(**GRADES, spawn=False), agent="nop")
+    manifest.write_text(SERVICES)
+    checked(task, Small(**GRADES), agent="nop")
+    with pytest.raises(SandboxUnsupportedError, match="`spawn`, which environment 'office'"):
+        checked(task, Small(**GRADES, spawn=False), agent="nop")
+
+
+@pytest.mark.parametrize("name", ["environment/environment.toml", "solution/script.toml"])
+def test_a_dry_run_refuses_processes_that_the_sandbox_lacks(
+    task: Path, monkeypatch: pytest.MonkeyPatch, name: str
+) -> None:
+    @asynccontextmanager
+    async def small(_: RunOptions) -> AsyncGenerator[Small]:
+        yield Small(**GRADES, spawn=False)
+
+    monkeypatch.setattr("benchflow_engine.preview.open_provider", small)
+    assert asyncio.run(dry_run(task, RunOptions(agent="oracle"))).error is None
+    (task / name).parent.mkdir(exist_ok=True)
+    (task / name).write_text(SERVICES)
+    with pytest.raises(SandboxUnsupportedError, match="does not support `spawn`"):
+        asyncio.run(dry_run(task, RunOptions(agent="oracle")))
 
 
 def test_a_task_that_changes_its_network_needs_a_sandbox_that_can(task: Path) -> None:

@@ -3,7 +3,7 @@
 from pathlib import Path
 
 import pytest
-from benchflow_contracts import ManifestError, SandboxSpec
+from benchflow_contracts import ManifestError, SandboxSpec, needs_spawn
 from benchflow_env_manifest import manifest_environment
 
 OWNED = """
@@ -33,6 +33,21 @@ def prepare(folder: Path, text: str, spec: SandboxSpec | None = None) -> Sandbox
     path.write_text(text)
     environment = manifest_environment(path)()
     return environment.prepare(spec or SandboxSpec(), task_id="archive-alice")
+
+
+@pytest.mark.parametrize(
+    ("text", "needed"),
+    [
+        (OWNED, False),
+        (STARTED, True),
+        (f'{OWNED}[[environment.state]]\nkind = "files"\npaths = ["/srv/mail"]\n', False),
+        (f'{OWNED}[[environment.state]]\nkind = "postgres"\nname = "crm"\n', True),
+    ],
+)
+def test_services_and_databases_of_a_server_need_processes(tmp_path: Path, text: str, needed: bool):
+    (tmp_path / "environment.toml").write_text(text)
+    environment = manifest_environment(tmp_path / "environment.toml")()
+    assert needs_spawn(environment) is needed
 
 
 def write_entrypoint(folder: Path, text: str) -> None:

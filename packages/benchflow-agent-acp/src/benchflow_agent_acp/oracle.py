@@ -24,7 +24,8 @@ from .agent import AcpAgent
 from .limits import cap_text
 from .plain_session import PlainSession
 
-SCRIPT = "/solution/script.toml"
+_SCRIPT_NAME = "script.toml"
+SCRIPT = f"/solution/{_SCRIPT_NAME}"
 SOLVE = "/solution/solve.sh"
 # Use `sh` if the image has no bash. The interpreter line of the script is ignored.
 _RUN = f'if command -v bash >/dev/null; then exec bash "{SOLVE}"; else exec sh "{SOLVE}"; fi'
@@ -90,9 +91,10 @@ class OracleAgent:
     def capabilities(self) -> AgentCapabilities:
         """Return the scripted agent's capabilities: a solution may ask.
 
-        `spawns` is false: only a `script.toml` starts a process, and not every solution has it.
+        Only a `script.toml` starts a process, and not every solution has it.
         """
-        return self._scripted.capabilities().model_copy(update={"spawns": False})
+        update = {"spawns": False, "spawning_solution": _SCRIPT_NAME}
+        return self._scripted.capabilities().model_copy(update=update)
 
     async def needs(self, role: Role) -> AgentNeeds:
         """Request the task's solution, which only the oracle may read."""

@@ -67,6 +67,7 @@ from .environment import (
     ReadinessProbe as ReadinessProbe,
     StateSnapshot as StateSnapshot,
     TableState as TableState,
+    needs_spawn as needs_spawn,
 )
 from .errors import (
     AccountError as AccountError,

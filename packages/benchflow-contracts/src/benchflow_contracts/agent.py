@@ -62,6 +62,9 @@ class AgentCapabilities(Model):
     """Whether a session accepts a second prompt."""
     spawns: bool = False
     """Whether its sessions start processes by `Sandbox.spawn`."""
+    spawning_solution: str | None = None
+    """A file of the task's `solution/`. With this file, the sessions start processes by
+    `Sandbox.spawn`, although `spawns` is False."""
     ask_user: bool = False
     session_snapshot: Literal["none", "files", "same_path_files"] = "none"
     proven: Mapping[str, str] = {}

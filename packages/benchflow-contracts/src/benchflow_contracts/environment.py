@@ -86,6 +86,9 @@ class Environment(Protocol):
     `prepare` is called once for each rollout, on a separate object, before a sandbox exists. For
     each world, the calls are `provision`, `readiness`, then any of `query`, `snapshot`, `restore`,
     `reset`, `check`, `reseed`, `quiesce` and `live_services`, and always `teardown` at the end.
+
+    An environment may set an attribute `needs_spawn` (default: False). If it is True, the
+    environment starts processes by `Sandbox.spawn`, and sandboxes without it are refused.
     """
 
     @property
@@ -177,6 +180,11 @@ class Environment(Protocol):
     async def teardown(self) -> None:
         """Stop the services that this object started, and only those. Idempotent."""
         ...
+
+
+def needs_spawn(environment: Environment) -> bool:
+    """Return whether `environment` starts processes by `Sandbox.spawn`."""
+    return bool(getattr(environment, "needs_spawn", False))
 
 
 class EnvironmentFactory(Protocol):

@@ -104,7 +104,7 @@ class SandboxCapabilities(Model):
     """The consistency of `filesystem` snapshots outside a kernel freeze; `None` without snapshots.
     Forks by files need `instant`. A `live` snapshot is always `instant`."""
     spawn: bool = True
-    """Whether `Sandbox.spawn` works. ACP agents need it."""
+    """Whether `Sandbox.spawn` works. ACP agents and the services of a manifest need it."""
     kill_all: bool = False
     """Whether sandboxes satisfy `SupportsKillAll`. Grading needs a freeze or this."""
     network_switch: bool = False

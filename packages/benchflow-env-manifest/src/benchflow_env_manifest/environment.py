@@ -54,6 +54,14 @@ class ManifestEnvironment:
         """The manifest's name."""
         return self._manifest.environment.name
 
+    @property
+    def needs_spawn(self) -> bool:
+        """Whether this world starts processes by `Sandbox.spawn`."""
+        environment = self._manifest.environment
+        # To read a Postgres database, a session in such a process locks its tables.
+        locks_tables = any(table.kind == "postgres" for table in environment.state)
+        return bool(environment.services) or locks_tables
+
     def prepare(self, spec: SandboxSpec, *, task_id: str) -> SandboxSpec:
         """Return the spec of the sandbox that this world needs.
 

@@ -74,6 +74,8 @@ class Plan:
     """The host directory of the agents' skills."""
     solution: bool
     """Whether an agent may see the task's solution."""
+    spawning_environment: str | None = None
+    """The name of the environment, if it starts processes by `Sandbox.spawn`."""
     capabilities: SandboxCapabilities | None = None
     """What the provider can do, if the caller of `resolve` knew."""
     origins: Origins = field(default_factory=Origins)

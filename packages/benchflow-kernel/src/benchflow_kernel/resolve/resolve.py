@@ -12,6 +12,7 @@ from benchflow_contracts import (
     SandboxSpec,
     Task,
     UsageError,
+    needs_spawn,
 )
 
 from benchflow_kernel.config import RolloutConfig
@@ -32,6 +33,8 @@ class EnvironmentNeeds:
 
     name: str
     prepare: Callable[[SandboxSpec], SandboxSpec]
+    spawns: bool = False
+    """Whether the environment starts processes by `Sandbox.spawn`."""
 
 
 Schedule = Callable[[Task, tuple[LoweredTurn, ...]], tuple[LoweredTurn, ...]]
@@ -84,10 +87,10 @@ def resolve(
     spec = agent_spec(task, config, given.needs, origins)
     phases = step_phases(task, spec)
     spec = with_switches(spec, phases)
-    if given.environment is not None:
+    environment = given.environment
+    if environment is not None:
         check_widening(spec, phases)
-        name, prepare = given.environment.name, given.environment.prepare
-        spec = with_environment(spec, name, prepare, origins)
+        spec = with_environment(spec, environment.name, environment.prepare, origins)
     return Plan(
         rollout_id=rollout_id,
         task=task,
@@ -99,6 +102,7 @@ def resolve(
         agent_env=frozenset(name for _, need in given.needs for name in need.env),
         skills=skills,
         solution=any(need.solution for _, need in given.needs),
+        spawning_environment=environment.name if environment and environment.spawns else None,
         capabilities=given.capabilities,
         origins=origins,
     )
@@ -154,7 +158,7 @@ def environment_needs(task: Task, planes: Planes) -> EnvironmentNeeds | None:
         with boundary("environment"):
             return environment.prepare(spec, task_id=task.id)
 
-    return EnvironmentNeeds(environment.name, prepare)
+    return EnvironmentNeeds(environment.name, prepare, needs_spawn(environment))
 
 
 def agent_of(planes: Planes, role: Role) -> Agent:

@@ -1,6 +1,6 @@
 """Compare what a plan needs with what its provider and agents can do, before anything starts."""
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 from benchflow_contracts import (
     Reward,
@@ -42,8 +42,8 @@ def check_capabilities(plan: Plan, capabilities: SandboxCapabilities) -> None:
 
     Raises:
         SandboxUnsupportedError: The provider lacks a network mode, the switch between networks
-            or users, images from recipes, services, doors, processes for an agent, or a freeze
-            for a reward.
+            or users, images from recipes, services, doors, processes for an agent or an
+            environment, or a freeze for a reward.
         FidelityError: The world cannot be captured, or a required fidelity is not available.
     """
     _check_sandbox(plan, capabilities)
@@ -74,10 +74,22 @@ def _check_sandbox(plan: Plan, capabilities: SandboxCapabilities) -> None:
     if spec.doors and capabilities.doors is None:
         names = ", ".join(repr(door.name) for door in spec.doors)
         raise _unsupported(provider, f"doors, and the agent needs {names}", "doors", capabilities)
-    for name in dict.fromkeys(turn.role.agent for turn in plan.turns):
-        if plan.planes.agents[name].capabilities().spawns and not capabilities.spawn:
-            what = f"`spawn`, by which agent {name!r} is started"
-            raise _unsupported(provider, what, "spawn", capabilities)
+    if not capabilities.spawn and (user := next(_users_of_spawn(plan), None)) is not None:
+        raise _unsupported(provider, f"`spawn`, which {user} needs", "spawn", capabilities)
+
+
+def _users_of_spawn(plan: Plan) -> Iterator[str]:
+    """Return the parts of a plan that start processes by `Sandbox.spawn`."""
+    for turn in plan.turns:
+        agent = turn.role.agent
+        can = plan.planes.agents[agent].capabilities()
+        if can.spawns:
+            yield f"agent {agent!r}"
+        file, solution = can.spawning_solution, plan.task_of(turn).parts.solution
+        if file is not None and solution is not None and (solution / file).is_file():
+            yield f"agent {agent!r} with the solution's {file!r}"
+    if plan.spawning_environment is not None:
+        yield f"environment {plan.spawning_environment!r}"
 
 
 def _check_unfrozen_grading(plan: Plan, capabilities: SandboxCapabilities) -> None:
