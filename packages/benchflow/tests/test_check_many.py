@@ -118,7 +118,7 @@ def test_a_file_that_is_not_a_state_is_left_alone(
     notes = tmp_path / "notes"
     notes.write_text("mine\n")
     assert run(["tasks", "check", str(tasks), "--state", str(notes)]) == 2
-    assert "is not a state of a check" in capfd.readouterr().err
+    assert "is not a state file" in capfd.readouterr().err
     assert notes.read_text() == "mine\n"
 
 

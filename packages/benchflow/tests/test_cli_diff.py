@@ -65,5 +65,5 @@ def test_two_rollouts_are_compared_at_their_ends(jobs: Path, capfd: pytest.Captu
 def test_a_node_without_a_state_names_those_with_one(jobs: Path, capfd: pytest.CaptureFixture[str]):
     assert run(["rollout", "diff", "one:n2", "n1", "--jobs-dir", str(jobs)]) != 0
     said = capfd.readouterr().err
-    assert "no state of node 'n2'" in said
+    assert "did not record a state of node 'n2'" in said
     assert "n1, n3" in said

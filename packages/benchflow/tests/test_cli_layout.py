@@ -10,12 +10,13 @@ from contextlib import redirect_stdout
 from pathlib import Path
 
 import pytest
-from benchflow.cli import cheats, doctor
+from benchflow.cli import doctor
 from benchflow.cli.doctor import Finding
 from benchflow.cli.entry import run
 from benchflow.cli.narrate import narrator
 from benchflow.cli.output import print_table
 from benchflow.cli.story import Story
+from benchflow.cli.task_check import show_cheats
 from benchflow_contracts import (
     Ask,
     AskOption,
@@ -192,7 +193,7 @@ def test_cheats_are_shown_with_whole_values(terminal: Terminal) -> None:
         verdict="flagged",
     )
     with redirect_stdout(terminal):
-        cheats.show([(TASK, outcome)])
+        show_cheats([(TASK, outcome)])
     shown = terminal.text()
     assert all(value in shown for value in (TASK, outcome.cheat, "0.125", "suspicious", "flagged"))
 

@@ -55,7 +55,7 @@ __all__ = [
     "run_job",
 ]
 
-_HOMES = {
+_MODULES = {
     **dict.fromkeys(("AskUserBranch", "BranchBudget", "RolloutConfig"), "benchflow_kernel"),
     **dict.fromkeys(("Scene", "Turn", "find_tasks", "load_task"), "benchflow_kernel"),
     **dict.fromkeys(("JobOptions", "JobReport", "run_job"), "benchflow_jobs"),
@@ -67,4 +67,4 @@ _HOMES = {
 def __getattr__(name: str) -> object:
     if name not in __all__:
         raise AttributeError(f"module 'benchflow' has no attribute {name!r}")
-    return getattr(import_module(_HOMES.get(name, "benchflow_contracts")), name)
+    return getattr(import_module(_MODULES.get(name, "benchflow_contracts")), name)

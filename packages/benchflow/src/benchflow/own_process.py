@@ -1,4 +1,4 @@
-"""Finds tests that run the agent's code in their own process, by reading the tests."""
+"""Find tests that run the agent's code in their own process, by reading the tests."""
 
 import re
 from collections.abc import Iterator
@@ -11,7 +11,7 @@ _SKIPPED = frozenset({"vendor", "node_modules", "__pycache__"})
 _REMEDY = (
     "declare executes_artifacts = true in [verifier] and call it with /tests-tools/run_untrusted.py"
 )
-_FOREIGN_REMEDY = "run it as a user of its own, in a process of its own, and judge what it printed"
+_FOREIGN_REMEDY = "run it as another user, in a separate process, and judge only its output"
 _WORKDIR = re.compile(r"^[ \t]*WORKDIR[ \t]+(/[\w./-]+)", re.IGNORECASE | re.MULTILINE)
 _INSTALLS = re.compile(r"\bpip3?\s+install\b.*(\s-e\b|\s--editable\b|\s\.(/|\s|$))")
 _IMPORTED_BY_NAME = r"(importlib|runpy|SourceFileLoader|spec_from_file_location|exec\s*\(|execfile)"
@@ -39,11 +39,11 @@ def own_process_tests(task: Task) -> list[InProcess]:
     not prevent this. The tests are only read, so a line can be harmless. Empty for a task that
     declares `executes_artifacts`.
     """
-    graded = [task.step(index) for index in range(len(task.steps))] or [task]
-    found: dict[tuple[Path, int], InProcess] = {}
-    for each in graded:
-        found |= _in_tests(each)
-    return list(found.values())
+    tasks = [task.step(index) for index in range(len(task.steps))] or [task]
+    lines: dict[tuple[Path, int], InProcess] = {}
+    for each in tasks:
+        lines |= _in_tests(each)
+    return list(lines.values())
 
 
 def _in_tests(task: Task) -> dict[tuple[Path, int], InProcess]:
@@ -52,21 +52,21 @@ def _in_tests(task: Task) -> dict[tuple[Path, int], InProcess]:
         return {}
     signs = _signs(task)
     remedy = _REMEDY if verifier.protocol == "benchflow" else _FOREIGN_REMEDY
-    found: dict[tuple[Path, int], InProcess] = {}
-    for place in task.parts.tests:
-        for path in sorted(place.rglob("*")):
-            if _is_read(path, place):
-                name = str(path.relative_to(place))
-                lines = _in_file(path, name, signs, remedy)
-                found |= {(path, line.line): line for line in lines}
-    return found
+    lines: dict[tuple[Path, int], InProcess] = {}
+    for directory in task.parts.tests:
+        for path in sorted(directory.rglob("*")):
+            if _is_readable(path, directory):
+                name = str(path.relative_to(directory))
+                in_file = _in_file(path, name, signs, remedy)
+                lines |= {(path, line.line): line for line in in_file}
+    return lines
 
 
 def _signs(task: Task) -> list[tuple[re.Pattern[str], str]]:
     workdir = task.config.environment.workdir or _workdir_of_image(task) or "/app"
-    named = [workdir, *(artifact.source for artifact in task.config.artifacts)]
-    theirs = [re.escape(name) for each in named if (name := each.rstrip("/"))] or ["/app"]
-    place = "(" + "|".join(theirs) + r")(?![\w-])"
+    paths = [workdir, *(artifact.source for artifact in task.config.artifacts)]
+    patterns = [re.escape(name) for path in paths if (name := path.rstrip("/"))] or ["/app"]
+    place = "(" + "|".join(patterns) + r")(?![\w-])"
     return [
         (re.compile(rf"sys\.path.*{place}"), "imports from the agent's directory"),
         (re.compile(rf"PYTHONPATH=\S*{place}"), "imports from the agent's directory"),
@@ -82,7 +82,7 @@ def _signs(task: Task) -> list[tuple[re.Pattern[str], str]]:
 
 
 def _workdir_of_image(task: Task) -> str | None:
-    """Return the last absolute WORKDIR of the task's Dockerfile, if there is one."""
+    """Return the last absolute WORKDIR of the task's Dockerfile, or `None`."""
     recipe = task.parts.recipe
     if recipe is None:
         return None
@@ -90,14 +90,14 @@ def _workdir_of_image(task: Task) -> str | None:
     if not text and file.is_file() and not file.is_symlink():
         with file.open(encoding="utf-8", errors="replace") as stream:
             text = stream.read(_MOST_BYTES)
-    named = _WORKDIR.findall(text)
-    return named[-1] if named else None
+    workdirs = _WORKDIR.findall(text)
+    return workdirs[-1] if workdirs else None
 
 
-def _is_read(path: Path, place: Path) -> bool:
-    parts = path.relative_to(place).parts
-    named = path.suffix in {".sh", ".py", ".bash"} and not _SKIPPED & set(parts)
-    return named and path.is_file() and path.stat().st_size <= _MOST_BYTES
+def _is_readable(path: Path, directory: Path) -> bool:
+    parts = path.relative_to(directory).parts
+    is_script = path.suffix in {".sh", ".py", ".bash"} and not _SKIPPED & set(parts)
+    return is_script and path.is_file() and path.stat().st_size <= _MOST_BYTES
 
 
 def _in_file(

@@ -12,7 +12,7 @@ from .output import print_json, print_table
 
 
 def list_agents(*, json: Json = False) -> None:
-    """List the agents that are installed, by registry name.
+    """List the installed agents by registry name.
 
     Examples:
         bench agent list
@@ -23,8 +23,8 @@ def list_agents(*, json: Json = False) -> None:
         print_json(rows)
     else:
         columns = ("agent", "version", "protocol", "asks", "session snapshot")
-        shown = [[row[c.replace(" ", "_")] for c in columns] for row in rows]
-        print_table(columns, shown, empty="no agents")
+        cells = [[row[c.replace(" ", "_")] for c in columns] for row in rows]
+        print_table(columns, cells, empty="no agents")
 
 
 def show(agent: str, *, json: Json = False) -> None:
@@ -36,14 +36,14 @@ def show(agent: str, *, json: Json = False) -> None:
     Args:
         agent: Registry name, or the path of a declaration.
     """
-    loaded = load_agent(RunOptions(agent=agent))
-    data: dict[str, object] = {"capabilities": loaded.capabilities().model_dump(mode="json")}
-    if isinstance(loaded, AcpAgent):
-        data["declaration"] = loaded.decl.model_dump(mode="json", exclude_defaults=True)
+    chosen = load_agent(RunOptions(agent=agent))
+    data: dict[str, object] = {"capabilities": chosen.capabilities().model_dump(mode="json")}
+    if isinstance(chosen, AcpAgent):
+        data["declaration"] = chosen.decl.model_dump(mode="json", exclude_defaults=True)
     if json:
         print_json(data)
     else:
-        print_table(("key", "value"), _flat(data), empty="nothing declared")
+        print_table(("key", "value"), _flat(data), empty="no declaration")
 
 
 async def probe(
@@ -62,31 +62,31 @@ async def probe(
     Args:
         agent: Registry name, or the path of a declaration.
         options: The sandbox and the model endpoint.
-        write: Record of the result in the agent's declaration file.
+        write: Update of the agent's declaration file with the results.
     """
-    loaded = load_agent(options.model_copy(update={"agent": AGENT_ALIASES.get(agent, agent)}))
-    if not isinstance(loaded, AcpAgent):
+    chosen = load_agent(options.model_copy(update={"agent": AGENT_ALIASES.get(agent, agent)}))
+    if not isinstance(chosen, AcpAgent):
         raise UsageError(f"agent {agent!r} does not speak ACP", hint="probe an ACP agent")
     async with open_provider(options) as provider:
-        report = await run_probe(loaded, provider, endpoint=options.endpoint(), model=options.model)
+        report = await run_probe(chosen, provider, endpoint=options.endpoint(), model=options.model)
     if write:
-        write_proven(loaded.declaration_path, report)
+        write_proven(chosen.declaration_path, report)
     data = report.model_dump(mode="json")
     if json:
         print_json(data)
     else:
-        print_table(("fact", "value"), _flat(data), empty="nothing")
+        print_table(("fact", "value"), _flat(data), empty="no results")
     return 0 if report.ok else 1
 
 
 def _row(name: str) -> dict[str, object]:
-    can = load_agent(RunOptions(agent=name)).capabilities()
+    capabilities = load_agent(RunOptions(agent=name)).capabilities()
     return {
         "agent": name,
-        "version": can.version or "-",
-        "protocol": can.protocol,
-        "asks": "yes" if can.ask_user else "no",
-        "session_snapshot": can.session_snapshot,
+        "version": capabilities.version or "-",
+        "protocol": capabilities.protocol,
+        "asks": "yes" if capabilities.ask_user else "no",
+        "session_snapshot": capabilities.session_snapshot,
     }
 
 

@@ -29,7 +29,7 @@ class ContinueOptions(Model):
     at: str | None = None
     """Node of the checkpoint; `bench checkpoint list` lists the saved ones."""
     source: Path | None = None
-    """Directory that `bench checkpoint export` wrote, instead of --at."""
+    """Directory of an exported checkpoint, instead of --at."""
     n: int = Field(default=1, ge=1)
     """Number of continuations."""
     concurrency: int = Field(default=2, ge=1)
@@ -49,7 +49,7 @@ class ContinueOptions(Model):
     branch: BranchKind | None = None
     """Fork policy of the continuations (default: as before)."""
     keep: Literal["none", "forks", "all"] | None = None
-    """Checkpoints of the continuations that stay (default: as before)."""
+    """Checkpoints of the continuations to save (default: as before)."""
     trust: bool = False
     """Permission to run a record and a checkpoint that another user wrote."""
 
@@ -67,7 +67,7 @@ class ContinueOptions(Model):
         """Return the checkpoint's directory.
 
         Raises:
-            UsageError: Not exactly one of --at and --source, or the node has no checkpoint.
+            UsageError: Both or neither of --at and --source are set, or the node has no checkpoint.
         """
         if (self.at is None) == (self.source is None):
             raise UsageError("name one checkpoint: --at NODE or --source DIR")
@@ -87,7 +87,7 @@ async def branch(
     """Continue from a saved checkpoint of a finished rollout, with changes.
 
     The rollout needs `--keep forks` or `--keep all`. Each continuation is a new rollout.
-    Options that are not given stay as they were.
+    Other options stay as in the finished rollout.
 
     Examples:
         bench rollout branch book-the-room__1f --at n4 --n 4
@@ -122,14 +122,14 @@ def _print_outcome(outcome: BranchOutcome, *, json: bool) -> None:
             {**result.record.model_dump(mode="json"), "directory": str(result.directory)}
             for result in outcome.results
         ]
-        shown = None if value is None else value.model_dump()
-        print_json({"value": shown, "rollouts": records})
+        v = None if value is None else value.model_dump()
+        print_json({"value": v, "rollouts": records})
         return
     rows = [
         (result.record.rollout_id, fmt.reward(result.reward), fmt.outcome(result.record))
         for result in outcome.results
     ]
-    print_table(("rollout", "reward", "outcome"), rows, empty="nothing ran")
+    print_table(("rollout", "reward", "outcome"), rows, empty="no rollouts")
     note(f"V = {fmt.value(value)}")
 
 

@@ -1,4 +1,4 @@
-"""The file with the results of `bench tasks check`, so that a later check can resume."""
+"""The file with the results of `bench tasks check`, from which a later check resumes."""
 
 import json
 from collections.abc import Mapping
@@ -40,7 +40,7 @@ class CheckState:
         try:
             can_resume = self._read()
             self._file = self._path.open("a" if can_resume else "w", encoding="utf-8")
-            # A new line, because the last run may have left an incomplete one.
+            # Begin a new line, because the last check may have left an incomplete line.
             self._write("" if can_resume else json.dumps(self._head))
         except OSError as error:
             raise StoreError(f"cannot use {str(self._path)!r}: {error}") from error
@@ -61,9 +61,9 @@ class CheckState:
         return row if row is not None and digest == task.digest else None
 
     def add(self, task: ListedTask, row: Row) -> None:
-        """Save a result, unless the next check may differ.
+        """Save a result, unless the next check may give another result.
 
-        A task that could not be read may differ, and a task with a run without a reward.
+        Such a task could not be read, or one of its runs did not give a reward.
         """
         is_final = all(run["reward"] is not None for run in row["runs"])
         if task.digest is not None and is_final:
@@ -84,7 +84,9 @@ class CheckState:
             head = _object(first)
             if first and head.get("format") != _FORMAT:
                 hint = "name a new file"
-                raise UsageError(f"{str(self._path)!r} is not a state of a check", hint=hint)
+                raise UsageError(
+                    f"{str(self._path)!r} is not a state file of `bench tasks check`", hint=hint
+                )
             if head != self._head:
                 if first:
                     note("--state: the options have changed: every task is checked again")
@@ -105,5 +107,5 @@ def _object(line: str) -> dict[str, Any]:
 
 
 def _fingerprint(options: RunOptions, *, run: bool) -> str:
-    chosen = {"run": run, "release": version("benchflow"), "options": options.model_dump_json()}
-    return sha256(json.dumps(chosen, sort_keys=True).encode()).hexdigest()
+    inputs = {"run": run, "release": version("benchflow"), "options": options.model_dump_json()}
+    return sha256(json.dumps(inputs, sort_keys=True).encode()).hexdigest()

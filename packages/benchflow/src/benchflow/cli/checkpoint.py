@@ -50,8 +50,8 @@ def list_checkpoints(
         )
         for each in checkpoints
     ]
-    head = ("checkpoint", "node", "fidelity", "size", "age")
-    print_table(head, rows, empty="no saved checkpoints; run with --keep forks or --keep all")
+    columns = ("checkpoint", "node", "fidelity", "size", "age")
+    print_table(columns, rows, empty="no saved checkpoints; run with --keep forks or --keep all")
 
 
 def show(rollout: str, node: str, *, jobs_dir: JobsDir = DEFAULT_JOBS, json: Json = False) -> None:
@@ -78,8 +78,8 @@ def show(rollout: str, node: str, *, jobs_dir: JobsDir = DEFAULT_JOBS, json: Jso
     for layer, digest in manifest.layers.items():
         note(f"  {layer:<12} {digest}")
     for session in manifest.sessions:
-        how = "live process" if session.carry is not None else "session files"
-        note(f"  session      {session.role}: {session.agent}, {how}")
+        state = "live process" if session.carry is not None else "session files"
+        note(f"  session      {session.role}: {session.agent}, {state}")
     note(f"open question: {ask.questions[0].text}" if ask is not None else "at a turn boundary")
 
 
@@ -122,8 +122,8 @@ def gc(
 
     Args:
         older_than_days: Age in days above which a checkpoint is deleted (default: any age).
-        budget_mb: Most disk for the checkpoints of all rollouts, in MB (default: no limit).
-        dry_run: List of the checkpoints only; nothing is deleted.
+        budget_mb: Disk limit for the checkpoints of all rollouts, in MB (default: no limit).
+        dry_run: Dry run: the checkpoints are listed and not deleted.
     """
     bounds = [bound for bound in (older_than_days, budget_mb) if bound is not None]
     if not bounds or not all(bound >= 0 for bound in bounds):

@@ -57,13 +57,15 @@ GROUPS: dict[str, Group] = {
         "Read rollouts, and continue them.",
         {
             "list": Command(
-                "benchflow.cli.rollout_list:list_rollouts", "List rollouts, with their rewards."
+                "benchflow.cli.rollouts:list_rollouts", "List rollouts, with their rewards."
             ),
             "show": Command("benchflow.cli.rollout:show", "Show a rollout step by step."),
             "tree": Command("benchflow.cli.rollout:tree", "Show a rollout as a tree."),
-            "diff": Command("benchflow.cli.rollout:diff", "Show the difference of two states."),
+            "diff": Command(
+                "benchflow.cli.rollout:diff", "Show the difference between two states."
+            ),
             "export": Command("benchflow.cli.rollout:export", "Export trajectories for a trainer."),
-            "formats": Command("benchflow.cli.exporting:list_formats", "List export formats."),
+            "formats": Command("benchflow.cli.rollout:list_formats", "List export formats."),
             "branch": Command("benchflow.cli.branch:branch", "Continue from a saved checkpoint."),
             "replay": Command(
                 "benchflow.cli.branch:replay", "Run a trajectory again from its record."
@@ -89,7 +91,7 @@ GROUPS: dict[str, Group] = {
             ),
             "import": Command(
                 "benchflow.cli.tasks:import_foreign_tasks",
-                "Copy tasks of Harbor.",
+                "Copy tasks of Harbor and Terminal-Bench.",
             ),
             "init": Command("benchflow.cli.tasks:init", "Create a new task directory."),
             "list": Command("benchflow.cli.tasks:list_tasks", "List the tasks of a directory."),
@@ -121,7 +123,7 @@ GROUPS: dict[str, Group] = {
         },
     ),
     "sandbox": Group(
-        "List sandboxes, delete left-over ones, check a provider.",
+        "List and delete sandboxes, check a provider.",
         {
             "list": Command("benchflow.cli.sandbox:list_sandboxes", "List sandboxes."),
             "prune": Command("benchflow.cli.sandbox:prune", "Delete the sandboxes of ended runs."),

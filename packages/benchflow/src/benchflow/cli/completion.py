@@ -100,18 +100,16 @@ def known_shell(shell: str | None) -> str:
     """Return the name of a shell with a script, by default of the user's shell.
 
     Raises:
-        UsageError: There is no script for the shell.
+        UsageError: The shell is not supported.
     """
     from benchflow_contracts import UsageError
 
     name = shell or Path(os.environ.get("SHELL", "")).name
     if name not in SCRIPTS:
-        raise UsageError(f"no completion for the shell {name!r}", hint=f"name one of {_listed()}")
+        raise UsageError(
+            f"shell {name!r} is not supported", hint=f"name one of {', '.join(SCRIPTS)}"
+        )
     return name
-
-
-def _listed() -> str:
-    return ", ".join(SCRIPTS)
 
 
 def completions(words: Sequence[str]) -> list[str]:
@@ -140,17 +138,17 @@ def _in_command(before: list[str], prefix: str) -> Iterable[str]:
     from .entry import parser
     from .help import command_help
 
-    named = 2 if before[0] in GROUPS else 1
-    shown = command_help(parser(before[0]), before[:named])
+    size = 2 if before[0] in GROUPS else 1
+    shown = command_help(parser(before[0]), before[:size])
     options = [option for panel in shown.panels.values() for option in panel]
     flags = {name: option for option in options for name in option.names}
-    last = flags.get(before[-1]) if len(before) > named else None
+    last = flags.get(before[-1]) if len(before) > size else None
     if last is not None and _takes_value(last):
         return last.choices or _values(last.names[0], last.value, before, prefix)
     if prefix.startswith("-"):
         return [*(name for name in flags if name.startswith("-")), *_GLOBAL]
     arguments = [option for option in options if option.is_argument]
-    at = sum(1 for _ in _positional(before[named:], flags))
+    at = sum(1 for _ in _positional(before[size:], flags))
     if at >= len(arguments):
         return ()
     return arguments[at].choices or _values(arguments[at].names[0], "PATH", before, prefix)
@@ -178,7 +176,7 @@ def _values(name: str, kind: str, before: Sequence[str], prefix: str) -> Iterabl
         from benchflow_kernel import Registry
 
         return Registry().names(_REGISTRY[name])
-    jobs = Path(_given(before, "--jobs-dir") or os.environ.get("BENCHFLOW_JOBS_DIR") or "jobs")
+    jobs = Path(_value_of(before, "--jobs-dir") or os.environ.get("BENCHFLOW_JOBS_DIR") or "jobs")
     if name in _JOBS:
         return [file.parent.name for file in jobs.glob("*/summary.json")]
     if name in _ROLLOUTS:
@@ -188,23 +186,23 @@ def _values(name: str, kind: str, before: Sequence[str], prefix: str) -> Iterabl
             for file in jobs.glob(f"{depth}/events.jsonl")
         ]
     if name in _TASK_NAMES:
-        tasks = Path(_given(before, "--tasks-dir", "-p") or ".")
+        tasks = Path(_value_of(before, "--tasks-dir", "-p") or ".")
         return [file.parent.name for file in tasks.glob("*/task.toml")]
     is_path = kind == "PATH" or name in {"--tasks-dir", "TASK", "PATH", "SOURCE"}
     return _paths(prefix) if is_path and name not in _NO_PATHS else ()
 
 
-def _given(words: Sequence[str], *names: str) -> str | None:
+def _value_of(words: Sequence[str], *names: str) -> str | None:
     return next((value for name, value in pairwise(words) if name in names), None)
 
 
 def _paths(prefix: str) -> Iterator[str]:
     """Yield the paths that begin with `prefix`; a directory ends in `/`, unless it is a task."""
     head = prefix.rpartition("/")[0]
-    place = Path(f"{head}/" if prefix.startswith("/") or head else ".").expanduser()
+    directory = Path(f"{head}/" if prefix.startswith("/") or head else ".").expanduser()
     start = prefix[: len(prefix) - len(prefix.rpartition("/")[2])]
     try:
-        entries = list(place.iterdir())
+        entries = list(directory.iterdir())
     except OSError:
         return
     for entry in entries:

@@ -1,4 +1,4 @@
-"""`bench demo`: the whole product in one minute."""
+"""`bench demo`: one rollout that shows the whole product in one minute."""
 
 import shlex
 from pathlib import Path
@@ -54,7 +54,7 @@ async def demo(
 
 def _begin(options: RunOptions) -> Story:
     story = Story()
-    story.tell("Task", f"{TASK}: mail, a calendar, and a user who must be asked")
+    story.tell("Task", f"{TASK}: mail, a calendar, and a question to the user")
     scripted = " (the task's own script)" if options.agent_name == "oracle" else ""
     story.tell("Agent", f"{options.agent_name}{scripted}, over ACP in a real sandbox")
     return story
@@ -66,10 +66,10 @@ def _end(story: Story, result: RunResult, jobs_dir: Path) -> None:
     if error is not None:
         story.tell("Failed", f"{error.boundary}: {error.message}", style="red")
         story.tell("Hint", error.hint or "read the record")
-    home = result.directory
-    if home is not None:
-        story.tell("Record", str(home), fit="copy")
-        story.tell("Trainer", str(home / "trainer" / "verifiers.jsonl"), fit="copy")
-        words = ["bench", "rollout", "tree", home.name]
+    directory = result.directory
+    if directory is not None:
+        story.tell("Record", str(directory), fit="copy")
+        story.tell("Trainer", str(directory / "trainer" / "verifiers.jsonl"), fit="copy")
+        words = ["bench", "rollout", "tree", directory.name]
         where = [] if jobs_dir == DEFAULT_JOBS else ["--jobs-dir", str(jobs_dir)]
         story.tell("Next", shlex.join([*words, *where]), style="bold", fit="copy")

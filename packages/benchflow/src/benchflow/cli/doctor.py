@@ -1,4 +1,4 @@
-"""`bench doctor`: tries what this machine can do."""
+"""`bench doctor`: check this machine by real probes."""
 
 import os
 import re
@@ -20,12 +20,12 @@ from .output import print_hanging, print_json, terminal_width
 VARIABLE = "BENCHFLOW_CRIU"
 OLDEST = (4, 2)
 _VERSION = re.compile(r"^Version: (\d+)\.(\d+)[\w.-]*$", re.MULTILINE)
-_PATIENCE = 20.0
+_TIMEOUT_SEC = 20.0
 
 
 @dataclass(frozen=True, slots=True)
 class EngineProgram:
-    """CRIU on this machine, or its problem. Only the provider's probe shows whether forks work."""
+    """The CRIU of this machine, or its problem. The provider's probe tests whether forks work."""
 
     path: str = ""
     version: str = ""
@@ -40,21 +40,25 @@ class EngineProgram:
     @classmethod
     def find(cls) -> "EngineProgram":
         """Find the program and ask it for its version."""
-        named = os.environ.get(VARIABLE)
-        path = shutil.which(named or "criu")
+        setting = os.environ.get(VARIABLE)
+        path = shutil.which(setting or "criu")
         if path is None:
-            return cls(problem=f"{named!r} is not a program" if named else "not found")
+            return cls(problem=f"{setting!r} is not a program" if setting else "not found")
         try:
-            done = subprocess.run(
-                [path, "--version"], capture_output=True, text=True, timeout=_PATIENCE, check=False
+            result = subprocess.run(
+                [path, "--version"],
+                capture_output=True,
+                text=True,
+                timeout=_TIMEOUT_SEC,
+                check=False,
             )
         except (OSError, subprocess.TimeoutExpired) as error:
             return cls(path, problem=f"{path} does not run: {error}")
-        found = _VERSION.search(done.stdout)
-        if found is None:
+        match = _VERSION.search(result.stdout)
+        if match is None:
             return cls(path, problem=f"{path} does not report its version")
-        version = found[0].partition(" ")[2]
-        if (int(found[1]), int(found[2])) < OLDEST:
+        version = match[0].partition(" ")[2]
+        if (int(match[1]), int(match[2])) < OLDEST:
             return cls(path, version, f"{path} is {version}")
         return cls(path, version)
 
@@ -73,7 +77,7 @@ Status = Literal["ok", "warn", "fail"]
 
 
 class Finding(Model):
-    """One named check and its outcome."""
+    """The outcome of one check."""
 
     check: str
     status: Status
@@ -97,7 +101,7 @@ async def doctor(
         bench doctor --sandbox local --json
 
     Args:
-        options: The only provider to check.
+        options: The provider to check (default: every installed provider).
     """
     findings = [
         _python(),
@@ -117,10 +121,10 @@ async def doctor(
 
 
 def show(findings: list[Finding]) -> None:
-    """Print one line for each finding, and one for each of its remedies."""
+    """Print one line for each finding and for each remedy."""
     width = terminal_width()
     names = max(len(finding.check) for finding in findings)
-    # A narrow terminal has no room for a column of names.
+    # A narrow terminal is too small for a column of names.
     pad = names if width is None or width >= _WIDE else 0
     for finding in findings:
         print_hanging(f"{finding.status:<4}  {finding.check:<{pad}}  ", finding.detail)
@@ -203,8 +207,8 @@ def _second_engine() -> Finding:
 
 
 def _disk(jobs_dir: os.PathLike[str]) -> Finding:
-    place = os.fspath(jobs_dir) if os.path.isdir(jobs_dir) else "."  # noqa: PTH112 - any PathLike
-    free = shutil.disk_usage(place).free / 1e9
+    path = os.fspath(jobs_dir) if os.path.isdir(jobs_dir) else "."  # noqa: PTH112 - any PathLike
+    free = shutil.disk_usage(path).free / 1e9
     low = free < _LOW_DISK_GB
     return Finding(
         check="disk",
@@ -215,8 +219,8 @@ def _disk(jobs_dir: os.PathLike[str]) -> Finding:
 
 
 def _keys() -> Finding:
-    present = [name for name in _KEYS if os.environ.get(name)]
-    return Finding(check="keys", status="ok", detail=", ".join(present) or "none set")
+    names = [name for name in _KEYS if os.environ.get(name)]
+    return Finding(check="keys", status="ok", detail=", ".join(names) or "none set")
 
 
 async def _sandboxes(options: RunOptions) -> list[Finding]:
@@ -225,9 +229,9 @@ async def _sandboxes(options: RunOptions) -> list[Finding]:
     findings: list[Finding] = []
     some_can_grade = False
     for name in Registry().names("benchflow.sandboxes"):
-        of_one = [each async for each in _sandbox(options.model_copy(update={"sandbox": name}))]
-        some_can_grade = some_can_grade or all(each.status != "fail" for each in of_one)
-        findings += of_one
+        results = [each async for each in _sandbox(options.model_copy(update={"sandbox": name}))]
+        some_can_grade = some_can_grade or all(each.status != "fail" for each in results)
+        findings += results
     return [_as_warning(each) if some_can_grade else each for each in findings]
 
 
@@ -246,30 +250,32 @@ async def _sandbox(options: RunOptions) -> AsyncIterator[Finding]:
 
 
 async def _isolation(name: str, provider: SandboxProvider) -> Finding:
-    can = await provider.capabilities()
-    consistency = f" ({can.snapshot_consistency})" if can.snapshot_consistency else ""
+    capabilities = await provider.capabilities()
+    consistency = (
+        f" ({capabilities.snapshot_consistency})" if capabilities.snapshot_consistency else ""
+    )
     parts = [
-        f"isolation {can.isolation}",
-        f"snapshots {', '.join(sorted(can.snapshot_levels)) or 'none'}{consistency}",
-        f"network {', '.join(sorted(can.network_modes)) or 'none'}",
-        f"limits {', '.join(sorted(can.resource_limits)) or 'none'}",
-        f"freeze {can.freeze}",
-        f"live forks {can.live_engine or 'no'}",
+        f"isolation {capabilities.isolation}",
+        f"snapshots {', '.join(sorted(capabilities.snapshot_levels)) or 'none'}{consistency}",
+        f"network {', '.join(sorted(capabilities.network_modes)) or 'none'}",
+        f"limits {', '.join(sorted(capabilities.resource_limits)) or 'none'}",
+        f"freeze {capabilities.freeze}",
+        f"live forks {capabilities.live_engine or 'no'}",
     ]
-    if can.freeze == "none" and not can.kill_all:
+    if capabilities.freeze == "none" and not capabilities.kill_all:
         parts.append("nothing can be graded: a sandbox can neither be frozen nor emptied")
     return Finding(
         check=name,
-        status=_status(can),
+        status=_status(capabilities),
         detail="; ".join(parts),
-        remedies=tuple(f"{key}: {note}" for key, note in sorted(can.notes.items())),
+        remedies=tuple(f"{key}: {note}" for key, note in sorted(capabilities.notes.items())),
     )
 
 
-def _status(can: SandboxCapabilities) -> Status:
-    if can.freeze == "none" and not can.kill_all:
+def _status(capabilities: SandboxCapabilities) -> Status:
+    if capabilities.freeze == "none" and not capabilities.kill_all:
         return "fail"
-    return "warn" if can.notes else "ok"
+    return "warn" if capabilities.notes else "ok"
 
 
 async def _orphans(name: str, provider: SandboxProvider) -> Finding:

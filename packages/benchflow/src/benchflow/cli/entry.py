@@ -40,7 +40,7 @@ def main(argv: Sequence[str] | None = None) -> None:
         # A terminal that is not UTF-8 shows a question mark for other characters.
         if isinstance(stream, TextIOWrapper):
             stream.reconfigure(errors="replace")
-    # Collections while modules load took a sixth of the time and found nothing.
+    # Garbage collections during imports took a sixth of the time and freed no memory.
     gc.set_threshold(200_000)
     code = run(sys.argv[1:] if argv is None else argv)
     # Skip the last collection of the interpreter.
@@ -96,18 +96,18 @@ def _dispatch(words: list[str]) -> int:
 
 
 def _check_known(words: list[str]) -> None:
-    # Before the parser, because the parser imports every command to suggest one.
+    # Check before the parser does, because the parser imports every command for a suggestion.
     from difflib import get_close_matches
 
     from benchflow_contracts import UsageError
 
     levels = [[*ROOT, *GROUPS], list(GROUPS[words[0]].commands) if words[0] in GROUPS else []]
-    for asked, names in zip(words, levels, strict=False):
-        if not names or asked in names or asked.startswith("-"):
+    for word, names in zip(words, levels, strict=False):
+        if not names or word in names or word.startswith("-"):
             continue
-        near = get_close_matches(asked, names, n=1)
-        meant = f"did you mean {near[0]!r}?" if near else f"known: {', '.join(names)}"
-        raise UsageError(f"{asked!r} is not a command", hint=meant)
+        near = get_close_matches(word, names, n=1)
+        hint = f"did you mean {near[0]!r}?" if near else f"known: {', '.join(names)}"
+        raise UsageError(f"{word!r} is not a command", hint=hint)
 
 
 def _check_used(words: list[str]) -> None:
@@ -141,7 +141,7 @@ def parser(first: str, config: "Sequence[Config]" = ()) -> "App":
         app.command(command.target, name=name, help=command.summary)
     for name, group in GROUPS.items():
         sub = App(name=name, help=group.summary)
-        # Only this group, because cyclopts imports a command to list its help.
+        # Add only the commands of this group, because cyclopts imports each command that it has.
         for verb, command in group.commands.items() if name == first else ():
             sub.command(command.target, name=verb, help=command.summary)
         app.command(sub)
@@ -169,9 +169,9 @@ def _report(error: Exception, see: str, *, json: bool) -> int:
             code,
             json=json,
         )
-    wrong = error.__cause__ if isinstance(error, CycloptsError) else error
-    if isinstance(wrong, ValidationError) and wrong.title.endswith("Options"):
-        return _fail(_flag(wrong), see, USAGE, json=json)
+    cause = error.__cause__ if isinstance(error, CycloptsError) else error
+    if isinstance(cause, ValidationError) and cause.title.endswith("Options"):
+        return _fail(_flag(cause), see, USAGE, json=json)
     if isinstance(error, UnusedCliTokensError):
         return _fail(
             f"unexpected argument {(error.unused_tokens or [''])[0]!r}", see, USAGE, json=json
@@ -183,8 +183,9 @@ def _report(error: Exception, see: str, *, json: bool) -> int:
         while isinstance(inner, BaseExceptionGroup):
             inner = cast("BaseExceptionGroup[BaseException]", inner).exceptions[0]
         return _report(inner, see, json=json) if isinstance(inner, Exception) else INTERRUPTED
-    what = f"{type(error).__name__}: {error}"
-    return _fail(what, "run again with --debug and report the traceback", INFRASTRUCTURE, json=json)
+    message = f"{type(error).__name__}: {error}"
+    hint = "run again with --debug and report the traceback"
+    return _fail(message, hint, INFRASTRUCTURE, json=json)
 
 
 def _flag(error: "ValidationError") -> str:
@@ -207,7 +208,7 @@ def _fail(message: str, hint: str | None, code: int, *, json: bool) -> int:
 
 
 def _closed_pipe() -> int:
-    # The reader of the output has ended (`bench … | head`): exit as a filter does.
+    # The reader of the output has ended (`bench … | head`), so exit as a filter does.
     devnull = os.open(os.devnull, os.O_WRONLY)
     os.dup2(devnull, sys.stdout.fileno())
     return 128 + signal.SIGPIPE

@@ -18,7 +18,7 @@ async def check(
     start: bool = False,
     json: Json = False,
 ) -> int:
-    """Check a manifest; with --start, also start its services and take a snapshot.
+    """Check a manifest; with --start, also start its services and read their state.
 
     Examples:
         bench env check benchmarks/clawsbench/environment.toml
@@ -27,14 +27,14 @@ async def check(
     Args:
         manifest: Path of the environment.toml.
         options: Options of the sandbox.
-        start: Start of the services in a sandbox, until they are ready.
+        start: Start of the services in a sandbox, with a wait until they are ready.
     """
-    checked = load_manifest(manifest)
+    environment = load_manifest(manifest)
     report: dict[str, object] = {"manifest": str(manifest), "valid": True}
     if start:
         report |= await _start(manifest, options)
     if json:
-        print_json({**report, "environment": checked.model_dump(mode="json")})
+        print_json({**report, "environment": environment.model_dump(mode="json")})
     else:
         note("\n".join(f"{key}: {value}" for key, value in report.items()))
     return 0 if report.get("ready", True) else 1

@@ -1,4 +1,4 @@
-"""`--env-file`: variables of the agent from a file, so that no secret is on a command line."""
+"""`--env-file`: variables of the agent from a file, to keep secrets out of command lines."""
 
 import os
 from collections.abc import Sequence
@@ -11,8 +11,8 @@ from cyclopts import Parameter
 
 _TEXT = (
     "File of KEY=VALUE lines, as `docker run --env-file` reads it: variables of the agent. "
-    "The variables that --api-key-env and --forward-env name are read from it too, and are not "
-    "given to the agent. Values of 6 and more characters are redacted in records. Repeatable."
+    "The variables that --api-key-env and --forward-env name are also read from the file, but not "
+    "given to the agent. Values of 6 or more characters are redacted in records. Repeatable."
 )
 EnvFile = Annotated[tuple[Path, ...], Parameter(name="--env-file", help=_TEXT)]
 
@@ -20,25 +20,25 @@ EnvFile = Annotated[tuple[Path, ...], Parameter(name="--env-file", help=_TEXT)]
 def with_env_files(options: RunOptions, files: Sequence[Path]) -> RunOptions:
     """Return `options` with the variables of `files`; --agent-env and later files override.
 
-    Variables that `options` look up on this machine go into this process's environment instead.
+    Variables that `options` read on this machine go into this process's environment instead.
 
     Raises:
-        UsageError: A file cannot be read, or a line is not KEY=VALUE. The value is not quoted.
+        UsageError: A file cannot be read, or a line is not KEY=VALUE. The error omits the value.
     """
-    found: dict[str, str] = {}
+    variables: dict[str, str] = {}
     for file in files:
-        found |= read_env_file(file)
-    looked_up = {options.api_key_env, *options.forward_env}
-    os.environ.update({name: value for name, value in found.items() if name in looked_up})
-    env = {name: value for name, value in found.items() if name not in looked_up}
+        variables |= read_env_file(file)
+    host_names = {options.api_key_env, *options.forward_env}
+    os.environ.update({name: value for name, value in variables.items() if name in host_names})
+    env = {name: value for name, value in variables.items() if name not in host_names}
     return options.model_copy(update={"agent_env": {**env, **options.agent_env}})
 
 
 def read_env_file(file: Path) -> dict[str, str]:
     """Return the variables of a file.
 
-    Empty lines and lines that begin with `#` are left out. `KEY` alone has the value of this
-    process's variable, and is left out if there is none. Quotes are part of the value.
+    Empty lines and lines that begin with `#` are skipped. `KEY` alone takes the value of this
+    process's variable, and is skipped if the variable is not set. Quotes are part of the value.
     """
     try:
         lines = file.read_text(encoding="utf-8-sig").splitlines()
@@ -48,7 +48,7 @@ def read_env_file(file: Path) -> dict[str, str]:
             f"--env-file {str(file)!r} cannot be read: {reason}",
             hint="name a file of KEY=VALUE lines",
         ) from None
-    found: dict[str, str] = {}
+    variables: dict[str, str] = {}
     for number, line in enumerate(lines, 1):
         text = line.lstrip()
         if not text or text.startswith("#"):
@@ -60,7 +60,7 @@ def read_env_file(file: Path) -> dict[str, str]:
                 hint="write one KEY=VALUE on each line, without spaces before the =",
             )
         if is_pair:
-            found[name] = value
+            variables[name] = value
         elif name in os.environ:
-            found[name] = os.environ[name]
-    return found
+            variables[name] = os.environ[name]
+    return variables

@@ -14,14 +14,14 @@ from cyclopts import Parameter
 
 from . import format as fmt
 from .env_file import EnvFile, with_env_files
-from .exporting import write_and_report
 from .flags import DEFAULT_JOBS, JobsDir, Json, Run
 from .foreign_tasks import explain_refusals
 from .live import LiveJob
-from .missing_forks import report_missing_forks
 from .output import note, print_blank_line, print_json, print_table
 from .preview import PreviewFlags, PreviewOnly, preview_job
+from .rollout import write_and_report
 from .rollouts import find_job
+from .run import report_missing_forks
 
 
 async def create(
@@ -63,7 +63,7 @@ async def create(
         retries: Retries of a rollout after a temporary failure of its sandbox or grading.
         include: Pattern for the ids of tasks to run (default: all). Repeatable.
         exclude: Pattern for the ids of tasks to leave out. Repeatable.
-        max_tasks: Number of tasks: the first ones that can run here (default: all).
+        max_tasks: Maximum number of tasks; the first tasks that can run here (default: all).
         fail_under: Mean reward below which the exit code is 1 (default: no limit).
         export: Format of an export of the job, in `export/FORMAT/JOB` below it. Repeatable.
         quiet: No progress on standard error.
@@ -157,8 +157,8 @@ def show(
     """Show the rollouts of one job, and for each task its mean reward and pass@k.
 
     An attempt passes when its reward is at least --pass-reward. pass@k is the unbiased
-    estimate 1 - C(n-c, k) / C(n, k) for c passes in n scored attempts, and the mean over the
-    tasks with at least k of them. Rollouts without a score are counted apart.
+    estimate 1 - C(n-c, k) / C(n, k) for c passes in n scored attempts; for the job, the mean over
+    the tasks with at least k scored attempts. Rollouts without a score are counted separately.
 
     Examples:
         bench eval show 2026-11-21
@@ -166,8 +166,8 @@ def show(
 
     Args:
         job: Job: its directory, its name, or a unique start of its name.
-        count_tampered: Count of verdicts that the agent may have changed, instead of 0.
-        pass_reward: Least reward of an attempt that passes.
+        count_tampered: Inclusion of verdicts that the agent may have steered, instead of 0.
+        pass_reward: Minimum reward of an attempt that passes.
     """
     report = read_job(
         find_job(job, jobs_dir), count_tampered=count_tampered, pass_reward=pass_reward
@@ -218,7 +218,7 @@ def _print_report(report: JobReport, *, json: bool) -> None:
         note(f"hint for {', '.join(names[:3])}{more}: {remedy}")
     if report.causes:
         counts = ", ".join(f"{by} {count}" for by, count in sorted(report.causes.items()))
-        note(f"without a verdict of the tests, by who caused it: {counts}")
+        note(f"without a verdict of the tests, by cause: {counts}")
     spread = "" if report.stderr is None else f" ± {fmt.reward(report.stderr)}"
     note(
         f"{report.scored} of {report.planned} scored, {report.unscored} without a score, "
@@ -248,38 +248,38 @@ def _print_tasks(report: JobReport) -> None:
     """Print each task with its mean reward and pass@k, and the job's pass@k."""
     if not report.tasks:
         return
-    shown = [each for each in report.pass_at_k if _is_shown(each.k, len(report.pass_at_k))]
+    estimates = [each for each in report.pass_at_k if _has_column(each.k, len(report.pass_at_k))]
     rows = [
         (
             task.task_id,
             task.attempts,
             task.unscored,
             fmt.reward(task.mean_reward),
-            *(fmt.reward(task.pass_at_k.get(each.k)) for each in shown),
+            *(fmt.reward(task.pass_at_k.get(each.k)) for each in estimates),
         )
         for task in report.tasks
     ]
-    names = [f"pass@{each.k}" for each in shown]
+    names = [f"pass@{each.k}" for each in estimates]
     print_blank_line()
     print_table(("task", "attempts", "unscored", "mean reward", *names), rows, empty="no tasks")
-    for each, name in zip(shown, names, strict=True):
+    for each, name in zip(estimates, names, strict=True):
         over = f"{each.tasks} of {len(report.tasks)} tasks"
         least = fmt.reward(report.pass_reward)
         note(f"{name} {fmt.reward(each.value)}, mean of {over}; a pass is a reward >= {least}")
 
 
-def _is_shown(k: int, most: int) -> bool:
-    """Whether a table has a column for this k: the powers of 2, and the most attempts."""
-    return k == most or k & (k - 1) == 0
+def _has_column(k: int, largest: int) -> bool:
+    """Return whether a table has a column for this k: a power of 2, or the largest k."""
+    return k == largest or k & (k - 1) == 0
 
 
 def _remedies(report: JobReport) -> dict[str, list[str]]:
     """Return each remedy, with the rollouts that have no reward and need the remedy."""
-    found: dict[str, list[str]] = {}
+    remedies: dict[str, list[str]] = {}
     for record in report.records:
         if record.reward is None and record.error is not None and record.error.hint:
-            found.setdefault(record.error.hint, []).append(record.rollout_id)
-    return found
+            remedies.setdefault(record.error.hint, []).append(record.rollout_id)
+    return remedies
 
 
 def _exit_code(report: JobReport, fail_under: float | None) -> int:

@@ -29,7 +29,7 @@ _LONGEST: Final = 160
 
 
 def by_reason(rows: Iterable[Row]) -> list[dict[str, object]]:
-    """Return each reason with its number of tasks, an example and the remedy; most tasks first."""
+    """Return each reason with its number of tasks, an example and the remedy, sorted by number."""
     counts: dict[str, int] = {}
     examples: dict[str, dict[str, object]] = {}
     for row in rows:
@@ -67,9 +67,9 @@ def _plain(text: str) -> str:
 
 
 _MANY: Final = 50
-"""If there are more tasks, they are shown by reason."""
-_QUIET_SEC: Final = 5.0
-"""Seconds from one line of progress to the next."""
+"""The largest number of tasks that are shown one by one; more tasks are shown by reason."""
+_PROGRESS_SEC: Final = 5.0
+"""The seconds between two lines of progress."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -122,7 +122,7 @@ async def _rows(
             if state is not None:
                 state.add(listed, row)
         rows.append(row)
-        if time.monotonic() - last_note > _QUIET_SEC:
+        if time.monotonic() - last_note > _PROGRESS_SEC:
             last_note = time.monotonic()
             note(f"checked {len(rows)} of {len(tasks)}: {_wrong(rows)} not ok")
     if resumed:
@@ -136,17 +136,19 @@ async def _check(
     options: RunOptions,
     provider: SandboxProvider | None,
 ) -> Row:
-    found = loaded(adapter, listed)
-    task = found if isinstance(found, Task) else None
-    read = listed if isinstance(found, Task) else found
+    read = loaded(adapter, listed)
+    task = read if isinstance(read, Task) else None
+    checked = listed if isinstance(read, Task) else read
     runs: list[dict[str, object]] = []
     if provider is not None and task is not None:
         without = () if _is_solved(task) else ("oracle",)
-        ran = await run_expecting(provider, task, options, without=without)
-        runs = [{k: v for k, v in each.items() if k not in {"task", "warnings"}} for each in ran]
-    ok = read.ok and all(run["ok"] for run in runs)
+        results = await run_expecting(provider, task, options, without=without)
+        runs = [
+            {k: v for k, v in each.items() if k not in {"task", "warnings"}} for each in results
+        ]
+    ok = checked.ok and all(run["ok"] for run in runs)
     lines = [] if task is None else warnings(task)
-    return {**as_json(read), "ok": ok, "warnings": lines, "runs": runs}
+    return {**as_json(checked), "ok": ok, "warnings": lines, "runs": runs}
 
 
 def _is_solved(task: Task) -> bool:
@@ -168,8 +170,8 @@ def _show(rows: Sequence[Row], check: ForeignCheck) -> None:
 
 
 def _show_reasons(rows: Sequence[Row]) -> None:
-    found = by_reason(rows)
-    table = [(each["count"], each["reason"], each["example"]) for each in found]
+    reasons = by_reason(rows)
+    table = [(each["count"], each["reason"], each["example"]) for each in reasons]
     print_table(("tasks", "reason", "example"), table, empty="no task is refused")
     wrong = _wrong(rows)
     note(f"{len(rows) - wrong} of {len(rows)} tasks are ok; --json shows each task")

@@ -24,7 +24,7 @@ def credit(node: Credit) -> str:
 
 
 def fork(record: BranchRecord) -> str:
-    """Return the size and fidelity of a fork, or the reason that there is none."""
+    """Return the size and fidelity of a fork, or the reason that the node was not forked."""
     if not record.children:
         return record.reason
     return f"fork x{record.children} ({record.fidelity})"
@@ -47,7 +47,7 @@ def _signed(number: float) -> str:
 
 
 def outcome(record: RolloutRecord) -> str:
-    """Return one word, or the boundary and cause of a failure."""
+    """Return the status, or the boundary and message of a failure."""
     if record.reward is not None and record.cause is not None:
         return str(record.cause).splitlines()[0]
     if record.error is not None:

@@ -39,7 +39,7 @@ async def serve(
 ) -> None:
     """Serve one model route on loopback until interrupted; print its address on standard output.
 
-    Each call is in RECORD/ROLLOUT/NODE.jsonl before the response ends.
+    Each call is written to RECORD/ROLLOUT/NODE.jsonl before the response ends.
 
     Examples:
         bench gateway serve --upstream http://127.0.0.1:8000/v1 --kind vllm --record calls
@@ -48,17 +48,17 @@ async def serve(
         upstream: Base URL of the model server.
         record: Directory of the recorded calls.
         kind: Protocol of the model server. `same` is the agent's own protocol.
-        model: Model that the server is asked for (default: the model that the agent names).
+        model: Model in the requests to the server (default: the model that the agent names).
         port: Port to listen on (default: a free port).
         rollout: Rollout in the address and in the path of the record.
         node: Node in the address and in the path of the record.
-        replay: File of recorded calls that are answered first.
+        replay: File of recorded calls, which answer the first requests.
         on_divergence: Treatment of a request that differs from the recorded request.
-        calls: Most calls (default: no limit).
+        calls: Maximum number of calls (default: no limit).
         tokens: Tokens after which calls are refused (default: no limit).
         cost_usd: US dollars after which calls are refused (default: no limit); needs --price.
         price: Price as MODEL=INPUT,OUTPUT, in US dollars per million tokens. Repeatable.
-        record_mb: Disk of the record, in MB, after which calls are refused (default: no limit).
+        record_mb: Size of the record in MB after which calls are refused (default: no limit).
         api_key_env: Variable on this machine with the server's key.
     """
     _allow_many_connections()
@@ -76,19 +76,19 @@ async def serve(
         limits=limits,
     ) as gateway:
         route = await gateway.open(rollout, node, upstream=endpoint, replay=recorded, budget=budget)
-        _tell(route, json=json)
-        await _interrupted()
+        _print_url(route, json=json)
+        await _wait_for_interrupt()
 
 
 def _allow_many_connections() -> None:
-    # A stream takes two descriptors, and 1024 is what a process has by default.
+    # A streamed call needs two descriptors, and the default limit of a process is 1024.
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    wanted = _DESCRIPTORS if hard == resource.RLIM_INFINITY else min(hard, _DESCRIPTORS)
-    if soft != resource.RLIM_INFINITY and soft < wanted:
-        resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
+    limit = _DESCRIPTORS if hard == resource.RLIM_INFINITY else min(hard, _DESCRIPTORS)
+    if soft != resource.RLIM_INFINITY and soft < limit:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (limit, hard))
 
 
-def _tell(route: Route, *, json: bool) -> None:
+def _print_url(route: Route, *, json: bool) -> None:
     if json:
         print_json({"url": route.endpoint.url})
     else:
@@ -96,9 +96,8 @@ def _tell(route: Route, *, json: bool) -> None:
     sys.stdout.flush()
 
 
-async def _interrupted() -> None:
-    # Not by the interpreter's own handler: who starts a server in the background of a
-    # script may have had SIGINT ignored.
+async def _wait_for_interrupt() -> None:
+    # A process in the background of a script starts with SIGINT ignored, so set the handlers.
     stop = asyncio.Event()
     loop = asyncio.get_running_loop()
     for number in (signal.SIGINT, signal.SIGTERM):
@@ -118,8 +117,8 @@ def _endpoint(url: str, api_key_env: str) -> Endpoint:
 def _price(text: str) -> tuple[str, Price]:
     model, _, prices = text.rpartition("=")
     try:
-        fresh, made = (float(part) for part in prices.split(","))
-        return model, Price(input=fresh, output=made)
+        input_price, output_price = (float(part) for part in prices.split(","))
+        return model, Price(input=input_price, output=output_price)
     except ValueError as error:
         hint = "for example --price my-model=3,15"
         raise UsageError(f"--price {text!r} is not MODEL=INPUT,OUTPUT", hint=hint) from error

@@ -19,9 +19,9 @@ if TYPE_CHECKING:
     from cyclopts.argument import Argument
 
 _NAMES = 26
-"""Columns of the names; a longer name has its text on the next line."""
+"""The width of the column of names. The text of a longer name begins on the next line."""
 _NARROW = 60
-"""On a narrower terminal every text is on the next line."""
+"""The width of a terminal below which every text begins on the next line."""
 _WIDEST = 100
 
 
@@ -30,7 +30,7 @@ class Option:
     """One argument or option of a command, as the help shows it."""
 
     names: tuple[str, ...]
-    """Of an argument its metavariable; of an option its long and short names."""
+    """The metavariable of an argument, or the long and short names of an option."""
     value: str
     """The metavariable of the value; empty for a switch."""
     text: str
@@ -113,7 +113,7 @@ def _paragraphs(command: Command) -> list[str]:
 
 
 def _option(argument: "Argument", command: str) -> Option | None:
-    """Return an argument as the help shows it, or `None` for one that the command does not use."""
+    """Return an argument as the help shows it, or `None` if the command does not use it."""
     is_argument = argument.index is not None
     long = argument.names[0]
     if long == "*" or not (is_argument or is_used(command, long)):
@@ -158,9 +158,9 @@ def _value(hint: object, choices: tuple[str, ...], default: object) -> str:
 
 
 def _choices(hint: object) -> tuple[str, ...]:
-    """Return the words that a value can be."""
-    found = [get_args(kind) for kind in _alternatives(hint) if get_origin(kind) is Literal]
-    return tuple(str(word) for words in found for word in words)
+    """Return the words that a value may have."""
+    literals = [get_args(kind) for kind in _alternatives(hint) if get_origin(kind) is Literal]
+    return tuple(str(word) for words in literals for word in words)
 
 
 def _alternatives(hint: object) -> Iterator[object]:

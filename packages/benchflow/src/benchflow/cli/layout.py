@@ -1,4 +1,4 @@
-"""Lines that fit a terminal: a value moves to the next line as a whole and is never cut."""
+"""Lines that fit a terminal. A value that does not fit moves to the next line and is not cut."""
 
 import textwrap
 from collections.abc import Iterable, Sequence
@@ -34,7 +34,7 @@ def shorten(text: str, width: int) -> str:
 
 
 def pack(parts: Iterable[Text], width: int, *, indent: int = 0) -> list[Text]:
-    """Return `parts` on as few lines as possible, each part whole.
+    """Return `parts` on as few lines as possible, without breaking a part.
 
     A part that is wider than a line is wrapped between words. Lines after the first begin with
     `indent` spaces.

@@ -1,4 +1,4 @@
-"""Follows rollouts on standard error: a live table on a terminal, else plain lines."""
+"""Show running rollouts on standard error: a live table on a terminal, else plain lines."""
 
 import sys
 import time
@@ -22,7 +22,7 @@ class Row:
 
     def __init__(self, slot: Slot) -> None:
         self.slot = slot
-        self.began = time.monotonic()
+        self.started_at = time.monotonic()
         self.progress = RolloutProgress()
 
 
@@ -32,7 +32,7 @@ class LiveJob:
     def __init__(self, *, quiet: bool = False) -> None:
         self._quiet = quiet
         self.job: str | None = None
-        """The name of the job, once it is about to run."""
+        """The name of the job, once the job is planned."""
         self._rows: dict[str, Row] = {}
         self._done = 0
         self._total = 0
@@ -62,7 +62,7 @@ class LiveJob:
             note(f"resuming: {done} of {len(slots)} rollouts are already scored")
 
     def started(self, slot: Slot) -> Callable[[Event], None]:
-        """Add a row and return the receiver of its events."""
+        """Add a row; return the function that receives its events."""
         row = self._rows[slot.id] = Row(slot)
         return row.progress.receive
 
@@ -72,10 +72,10 @@ class LiveJob:
         self._done += 1
         if self._quiet:
             return
-        took = time.monotonic() - row.began if row else 0.0
+        seconds = time.monotonic() - row.started_at if row else 0.0
         line = (
             f"[{self._done}/{self._total}] {record.task_id}  reward {fmt.reward(record.reward)}"
-            f"  {record.steps} steps  {took:.1f}s  {fmt.outcome(record)}"
+            f"  {record.steps} steps  {seconds:.1f}s  {fmt.outcome(record)}"
         )
         if self._table is None:
             note(line)

@@ -15,7 +15,7 @@ from .output import printable, stderr, visible
 
 
 class LiveTable:
-    """Shows how far a job is, and the state of each of its running `rows`."""
+    """Shows the progress of a job, and the state of each running rollout in `rows`."""
 
     def __init__(self, rows: Mapping[str, Row]) -> None:
         self._rows = rows
@@ -34,11 +34,11 @@ class LiveTable:
         self._live.stop()
 
     def count(self, done: int, total: int) -> None:
-        """Set how many of the rollouts have ended."""
+        """Set the number of rollouts that have ended."""
         self._progress.update(self._task, total=total, completed=done)
 
     def print(self, line: str) -> None:
-        """Print a line above the table; the terminal sees no command in it."""
+        """Print a line above the table, without terminal commands."""
         self._live.console.print(visible(line), soft_wrap=True)
 
     def __rich__(self) -> Group:
@@ -46,9 +46,9 @@ class LiveTable:
 
 
 def _lines(row: Row) -> Text:
-    """Return the values of a row, whole; then the start of its last action."""
+    """Return the values of a row, then the start of its last action."""
     width = max(shutil.get_terminal_size().columns, 1)
-    age = time.monotonic() - row.began
+    age = time.monotonic() - row.started_at
     cells = (row.slot.task.id, row.progress.phase, f"{row.progress.steps} steps", f"{age:.0f}s")
     lines = pack([Text(printable(cell), style="dim") for cell in cells], width)
     left = width - lines[-1].cell_len - 2

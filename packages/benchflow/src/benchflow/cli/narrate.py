@@ -1,4 +1,4 @@
-"""A rollout as lines of text, while it happens and afterwards."""
+"""A rollout as lines of text, for a running or a finished rollout."""
 
 from collections.abc import Callable
 
@@ -12,20 +12,20 @@ from .output import stdout, terminal_width, visible
 _WIDTH = 96
 """The longest line of prose in a pipe."""
 MARKER = 13
-"""Columns before the text of a line."""
+"""The columns before the text of a line."""
 
 
 def narrator() -> Callable[[Event], None]:
     """Return a subscriber that prints a rollout as it happens.
 
-    What an agent says is one line, shortened; every id and number is whole.
+    A message of the agent is shortened to one line. Ids and numbers are never shortened.
     """
     console = stdout()
 
     def receive(event: Event) -> None:
         width = terminal_width()
-        room = (width or _WIDTH + MARKER) - MARKER
-        for marker, text, style in (_shown(line, room) for line in event_lines(event)):
+        columns = (width or _WIDTH + MARKER) - MARKER
+        for marker, text, style in (_parts(line, columns) for line in event_lines(event)):
             first, *others = fitting_lines(text)
             console.print(f"[dim]{marker:>11}[/dim]  {visible(first)}", style=style)
             for line in others:
@@ -35,7 +35,7 @@ def narrator() -> Callable[[Event], None]:
 
 
 def fitting_lines(text: str) -> list[str]:
-    """Return `text` as the lines beside a marker: wrapped on a terminal, as it is for a pipe."""
+    """Return `text` as the lines beside a marker: wrapped on a terminal, unchanged for a pipe."""
     width = terminal_width()
     lines = text.splitlines() or [""]
     return (
@@ -44,11 +44,11 @@ def fitting_lines(text: str) -> list[str]:
 
 
 def marker_of(line: StepLine) -> str:
-    """Return the word beside a line: what happened, or how a tool call ended."""
+    """Return the word beside a line: its kind, or the status of a tool call."""
     return line.status or line.kind
 
 
-def _shown(line: EventLine, room: int) -> tuple[str, str, str]:
+def _parts(line: EventLine, columns: int) -> tuple[str, str, str]:
     """Return the marker, the text and the style of a line."""
     at = line.node
     match line.kind:
@@ -67,4 +67,4 @@ def _shown(line: EventLine, room: int) -> tuple[str, str, str]:
         case "step":
             assert line.line is not None
             first = "".join(line.line.text.strip().splitlines()[:1])
-            return marker_of(line.line), shorten(first, room), ""
+            return marker_of(line.line), shorten(first, columns), ""

@@ -1,4 +1,4 @@
-"""Prints data on standard output and everything else on standard error."""
+"""Print data on standard output, and other messages on standard error."""
 
 import json
 import shutil
@@ -17,13 +17,13 @@ _LONGEST_LINE = 1_000_000
 def print_json(data: object) -> None:
     """Print `data` as one indented JSON document without terminal commands."""
     text = json.dumps(data, ensure_ascii=False, indent=2)
-    # Only strings hold characters that are not printable, and JSON has escapes for them.
+    # Only strings contain characters that are not printable, and JSON has escapes for them.
     sys.stdout.write("".join(c if c == "\n" or _is_plain(c) else _json_escape(c) for c in text))
     sys.stdout.write("\n")
 
 
 def print_table(columns: Sequence[str], rows: Iterable[Sequence[object]], *, empty: str) -> None:
-    """Print rows under a header, or `empty` on standard error when there are none.
+    """Print rows under a header; without rows, print `empty` on standard error.
 
     A pipe gets one line for each row. A terminal that is too narrow for the table gets a block of
     lines for each row; no value is cut.
@@ -61,7 +61,7 @@ def print_blank_line() -> None:
 
 
 def print_hanging(head: str, text: str) -> None:
-    """Print `head` and `text`; on a terminal the text is wrapped between words, below itself."""
+    """Print `head` and `text`. On a terminal, wrap the text and indent its later lines."""
     width = terminal_width()
     lines = [head + text]
     if width is not None:
@@ -84,7 +84,7 @@ def note(message: str) -> None:
 
 
 def stdout() -> "Console":
-    """Return the console for data. A line is never cut: a terminal wraps a long one itself."""
+    """Return the console for data. Lines are not cut; the terminal wraps long lines."""
     from rich.console import Console
 
     return Console(highlight=False, emoji=False, soft_wrap=True, width=_LONGEST_LINE)

@@ -70,7 +70,7 @@ PANELS: Final[dict[str, tuple[str, ...]]] = {
     "Preview": ("--explain", "--print-config", "--dry-run"),
     "Output": ("--jobs-dir", "--export", "--quiet", "--json"),
 }
-"""Each panel with its options, in the order of the help. Other options are the command's own."""
+"""The panels and their options, in the order of the help. COMMAND_PANEL has other options."""
 
 COMMAND_PANEL: Final = "Options"
 
@@ -85,11 +85,11 @@ USED: Final[dict[str, frozenset[str]]] = {
         (*_SANDBOX, *_GRADING, "--timeout-multiplier", "--user", "--user-model", *_ENDPOINT)
     ),
 }
-"""The options of a rollout that a command uses, where it does not use all of them."""
+"""The commands that do not use every option of a rollout, and the options that they use."""
 
 
 def is_option_of_rollouts(flag: str) -> bool:
-    """Whether `flag` sets a field of RunOptions."""
+    """Return whether `flag` sets a field of RunOptions."""
     from benchflow_engine.options import RunOptions
 
     name = flag.removeprefix("--").replace("-", "_")
@@ -97,5 +97,5 @@ def is_option_of_rollouts(flag: str) -> bool:
 
 
 def is_used(command: str, flag: str) -> bool:
-    """Whether `command`, such as `sandbox list`, uses `flag`."""
+    """Return whether `command`, such as `sandbox list`, uses `flag`."""
     return command not in USED or flag in USED[command] or not is_option_of_rollouts(flag)

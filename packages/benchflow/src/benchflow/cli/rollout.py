@@ -1,26 +1,25 @@
 """`bench rollout`: show, compare and export rollouts."""
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Annotated
 
-from benchflow_contracts import EnvState, RolloutTree, UsageError
-from benchflow_export import load_exporter
+from benchflow_contracts import EnvState, FinishedRollout, RolloutTree, UsageError
+from benchflow_export import export_formats, load_exporter, write_export
 from benchflow_kernel import EnvDiff, TableDiff, diff_states, tree_to_json
 from benchflow_store import StoredRollout, TrajectoryView
 from cyclopts import Parameter
 from cyclopts.validators import Number
 
 from . import format as fmt
-from .exporting import write_and_report
 from .flags import DEFAULT_JOBS, JobsDir, Json
 from .narrate import MARKER, fitting_lines, marker_of
-from .output import note, print_json, stdout, visible
+from .output import note, print_json, print_table, stdout, visible
 from .rollouts import find_rollout
 from .treeview import print_tree
 
 _ROWS = 20
-"""The most rows of one kind for each table; other rows are counted."""
+"""The maximum number of rows of one kind for each table; further rows are counted."""
 
 
 def print_diff(diff: EnvDiff) -> None:
@@ -47,7 +46,7 @@ def print_diff(diff: EnvDiff) -> None:
 
 def _lines(table: TableDiff) -> Iterator[str]:
     if table.opaque:
-        yield "the table is too big: only the counts are known"
+        yield "the table is too large to compare: only the numbers of rows are known"
     yield from _capped([f"- {_row(table, row)}" for row in table.removed])
     yield from _capped([f"+ {_row(table, row)}" for row in table.added])
     yield from _capped([f"~ {_change(table, each.before, each.after)}" for each in table.changed])
@@ -128,13 +127,13 @@ def tree(
     Args:
         rollout: Rollout: its directory, its id, or a unique start of its id.
         credit: Advantages of each edge: step, process, intra-tree.
-        depth: Levels of forks to draw (default: all). Deeper leaves are counted.
+        depth: Levels of forks to draw (default: all). Leaves below them are only counted.
     """
-    loaded = _open(find_rollout(rollout, jobs_dir)).tree
+    stored_tree = _open(find_rollout(rollout, jobs_dir)).tree
     if json:
-        print_json(tree_to_json(loaded))
+        print_json(tree_to_json(stored_tree))
     else:
-        print_tree(loaded, credit=credit, depth=depth)
+        print_tree(stored_tree, credit=credit, depth=depth)
 
 
 def export(
@@ -192,21 +191,52 @@ def diff(a: str, b: str, *, jobs_dir: JobsDir = DEFAULT_JOBS, json: Json = False
 
 
 def _state(tree: RolloutTree, node: str) -> EnvState:
-    recorded = {each.id: each.env_state for each in tree.index.values() if each.env_state}
-    leaves = [leaf.id for leaf in tree.leaves if leaf.id in recorded]
+    states = {n.id: n.env_state for n in tree.index.values() if n.env_state}
+    leaves = [leaf.id for leaf in tree.leaves if leaf.id in states]
     chosen = node or (leaves[0] if leaves else "")
-    if chosen not in recorded:
-        what = f"node {node!r}" if node else "any leaf"
-        known = ", ".join(recorded) or "none; its task has no environment"
+    if chosen not in states:
+        place = f"node {node!r}" if node else "any leaf"
+        known = ", ".join(states) or "none; its task has no environment"
         raise UsageError(
-            f"no state of {what} is recorded in {tree.rollout_id!r}",
+            f"rollout {tree.rollout_id!r} did not record a state of {place}",
             hint=f"nodes with a state: {known}",
         )
-    return recorded[chosen]
+    return states[chosen]
 
 
 def _open(directory: Path) -> StoredRollout:
     stored = StoredRollout(directory)
     if torn := stored.log.torn_bytes:
-        note(f"the log of {directory.name} ends in {torn} torn bytes; they are left out")
+        note(
+            f"the log of {directory.name} ends in an incomplete line of {torn} bytes; it is skipped"
+        )
     return stored
+
+
+def list_formats(*, json: Json = False) -> None:
+    """List the formats of `bench rollout export` and `bench eval export`.
+
+    Examples:
+        bench rollout formats
+        bench rollout formats --json
+    """
+    formats = export_formats()
+    if json:
+        print_json([{"name": each.name, "summary": each.summary} for each in formats])
+        return
+    rows = [(each.name, each.summary) for each in formats]
+    print_table(("format", "summary"), rows, empty="no exporters are installed")
+
+
+def write_and_report(
+    name: str, rollouts: Iterable[FinishedRollout], output: Path, *, json: bool
+) -> None:
+    """Write `output` with the exporter called `name`, and print the number of trajectories."""
+    counts = write_export(name, rollouts, output)
+    if json:
+        print_json({"path": str(output), **counts.model_dump()})
+    else:
+        note(
+            f"wrote {counts.trajectories} trajectories to {output}, {counts.unscored} unscored"
+            f" ({counts.tampered} tampered with)"
+        )

@@ -1,13 +1,15 @@
 """`bench run`: one rollout."""
 
+from collections.abc import Sequence
+
 from benchflow_engine.options import RunOptions
 from benchflow_engine.rollout import RunResult
 from benchflow_engine.rollout import run as run_rollout
+from benchflow_store import RolloutRecord
 
 from . import format as fmt
 from .env_file import EnvFile, with_env_files
 from .flags import DEFAULT_JOBS, JobsDir, Json, Run
-from .missing_forks import report_missing_forks
 from .narrate import narrator
 from .output import note, print_json
 from .preview import PreviewFlags, PreviewOnly, preview_run
@@ -62,7 +64,19 @@ def print_summary(result: RunResult) -> None:
 
 
 def exit_code(result: RunResult, options: RunOptions) -> int:
-    """Return 0 for a scored rollout, 1 for one without a reward or without a required fork."""
+    """Return 0 for a rollout with a reward and every required fork, else 1."""
     if report_missing_forks([result.record], options):
         return 1
     return 0 if result.reward is not None else 1
+
+
+def report_missing_forks(records: Sequence[RolloutRecord], options: RunOptions) -> int:
+    """Print the completed rollouts without a required fork; return their number."""
+    if options.branch_require is None:
+        return 0
+    ids = [r.rollout_id for r in records if r.status == "completed" and not r.branches]
+    if ids:
+        more = f" and {len(ids) - 3} more" if len(ids) > 3 else ""
+        note(f"error: no fork in {', '.join(ids[:3])}{more}: no question or turn to fork at")
+        note(f"hint: --branch-require {options.branch_require} fails a rollout without such a fork")
+    return len(ids)

@@ -10,8 +10,8 @@ from benchflow_testing import CheckResult, check_sandbox
 from .flags import Json, Run
 from .output import note, print_json, print_table
 
-_SHOWN = ("scope", "slot", "attempt", "rollout", "node")
-"""Parts of the identity with a column of their own."""
+_IDENTITY = ("scope", "slot", "attempt", "rollout", "node")
+"""The parts of the identity that have a column."""
 
 
 async def list_sandboxes(
@@ -29,34 +29,34 @@ async def list_sandboxes(
 
     Args:
         options: The provider.
-        scope: Name of the directory of a job, whose sandboxes are meant (default: any).
+        scope: Job of the sandboxes, by the name of its directory (default: any).
         label: Label of the sandboxes, as KEY=VALUE (default: any). Repeatable.
     """
     policy = ReapPolicy(scope=scope, labels=_labels(label))
     async with open_provider(options) as provider:
-        found = [r async for r in provider.sandboxes(scope=scope) if policy.selects(r.identity)]
+        records = [r async for r in provider.sandboxes(scope=scope) if policy.selects(r.identity)]
     now = time.time()
     if json:
-        print_json([{**r.model_dump(mode="json"), "overdue": r.overdue(now)} for r in found])
+        print_json([{**r.model_dump(mode="json"), "overdue": r.overdue(now)} for r in records])
         return
-    columns = ("sandbox", "owner", "age", "deadline", *_SHOWN)
-    print_table(columns, [_row(record, now) for record in found], empty="no sandboxes")
+    columns = ("sandbox", "owner", "age", "deadline", *_IDENTITY)
+    print_table(columns, [_row(record, now) for record in records], empty="no sandboxes")
 
 
 def _row(record: SandboxRecord, now: float) -> tuple[str, ...]:
     deadline = record.identity.deadline
     left = None if deadline is None else deadline - now
     due = "-" if left is None else f"in {left:.0f}s" if left >= 0 else f"overdue by {-left:.0f}s"
-    named = (str(getattr(record.identity, key) or "-") for key in _SHOWN)
+    parts = (str(getattr(record.identity, key) or "-") for key in _IDENTITY)
     owner = {True: "active", False: "ended", None: "unknown"}[record.owner_alive]
-    return (record.id, owner, f"{now - record.created_at:.0f}s", due, *named)
+    return (record.id, owner, f"{now - record.created_at:.0f}s", due, *parts)
 
 
-def _labels(given: tuple[str, ...]) -> dict[str, str]:
-    for text in given:
+def _labels(texts: tuple[str, ...]) -> dict[str, str]:
+    for text in texts:
         if not text.partition("=")[0] or "=" not in text:
             raise UsageError(f"--label {text!r} is not a label", hint="write KEY=VALUE")
-    return dict(text.split("=", 1) for text in given)
+    return dict(text.split("=", 1) for text in texts)
 
 
 async def prune(
@@ -80,11 +80,11 @@ async def prune(
 
     Args:
         options: The provider.
-        scope: Name of the directory of a job, whose sandboxes are meant (default: any).
+        scope: Job of the sandboxes, by the name of its directory (default: any).
         label: Label of the sandboxes, as KEY=VALUE (default: any). Repeatable.
-        overdue: Sandboxes of active runs that are past their deadline, too. Their rollouts fail.
-        images: Unused images that were built from Dockerfiles of tasks, too.
-        dry_run: List of the sandboxes only; nothing is deleted.
+        overdue: Also sandboxes of active runs that are past their deadline. Their rollouts fail.
+        images: Also unused images that were built from Dockerfiles of tasks.
+        dry_run: Dry run: the sandboxes are listed and not deleted.
     """
     async with open_provider(options) as provider:
         policy = ReapPolicy(
@@ -94,19 +94,22 @@ async def prune(
             built_images=images,
             dry_run=dry_run,
         )
-        removed = await provider.reap(policy)
+        deleted = await provider.reap(policy)
         records = [r async for r in provider.sandboxes() if r.owner_alive is not False]
-        late = [r for r in records if r.overdue(time.time())]
+        overdue_records = [r for r in records if r.overdue(time.time())]
     if json:
-        print_json([record.model_dump(mode="json") for record in removed])
+        print_json([record.model_dump(mode="json") for record in deleted])
         return
     verb = "would delete" if dry_run else "deleted"
-    note(f"{verb} {len(removed)} left-over sandboxes")
-    for record in removed:
+    note(f"{verb} {len(deleted)} sandboxes")
+    for record in deleted:
         note(f"  {record.id}")
-    if late and not overdue:
-        note(f"{len(late)} of unfinished runs are past their deadline: --overdue deletes them, too")
-        for record in late:
+    if overdue_records and not overdue:
+        count = len(overdue_records)
+        note(
+            f"{count} sandboxes of active runs are past their deadline; delete them with --overdue"
+        )
+        for record in overdue_records:
             note(f"  {record.id}")
 
 

@@ -12,23 +12,23 @@ from .layout import shorten, wrap
 from .output import stdout, terminal_width, visible
 
 _KEY = 9
-"""Columns of the name before each line."""
+"""The columns of the name before each line."""
 _WIDTH = 80
-"""Columns of a line in a pipe."""
-_MOST = 3
-"""The most actions that are shown."""
-_MOST_OPTIONS = 6
-_MOST_CHILDREN = 8
+"""The columns of a line in a pipe."""
+_MAX_ACTIONS = 3
+"""The maximum number of actions that are shown."""
+_MAX_OPTIONS = 6
+_MAX_CHILDREN = 8
 
 Fit = Literal["wrap", "cut", "copy"]
-"""Between words on the next line; shortened; or one line, so that it can be copied."""
+"""`wrap`: broken between words. `cut`: shortened. `copy`: one long line, to be copied."""
 
-_CARRIED = {
+_COPIED = {
     "live": "files, services and the agent's own process",
     "state": "files, services and the agent's saved session",
     "replay": "files and services; the agent repeats its turn",
 }
-"""What a fork copies, by its fidelity."""
+"""The parts that a fork copies, by its fidelity."""
 
 
 class Story:
@@ -41,36 +41,36 @@ class Story:
         self._asked = self._forked = False
 
     def tell(self, key: str, text: str, *, style: str = "", fit: Fit = "wrap") -> None:
-        """Print one named line. A text that is too long is fitted: prose is cut, a path is not."""
-        room = max(self._width - _KEY - 1, 1)
-        fitted = {"wrap": wrap(text, room), "cut": [shorten(text, room)], "copy": [text]}
-        first, *others = fitted[fit]
+        """Print one named line. `fit` is the treatment of a text that is too long."""
+        columns = max(self._width - _KEY - 1, 1)
+        texts = {"wrap": wrap(text, columns), "cut": [shorten(text, columns)], "copy": [text]}
+        first, *others = texts[fit]
         self._console.print(f"[bold]{visible(key):<{_KEY}}[/bold] {visible(first)}", style=style)
         for line in others:
             self._console.print(" " * (_KEY + 1) + visible(line), style=style)
 
     def __call__(self, event: Event) -> None:
-        """Print what an event adds to the story, up to the first fork."""
+        """Print the lines that an event adds to the story, up to the first fork."""
         if isinstance(event, StepFinished) and not self._forked:
             self._add_step(event.step)
         elif isinstance(event, Branched) and event.record.children and not self._forked:
             self._forked = True
-            carried = _CARRIED[event.record.fidelity]
-            what = f"{event.node}: {event.record.children} children, {event.record.fidelity}"
-            self.tell("Fork", f"{what} ({carried})", style="yellow")
+            parts = _COPIED[event.record.fidelity]
+            fork = f"{event.node}: {event.record.children} children, {event.record.fidelity}"
+            self.tell("Fork", f"{fork} ({parts})", style="yellow")
 
     def _add_step(self, step: Step) -> None:
         if step.prompt is not None and not self._actions:
             self.tell("User", " ".join(step.prompt.split()), fit="cut")
         if step.ask is None:
             self._actions += 1
-            if self._actions <= _MOST:
+            if self._actions <= _MAX_ACTIONS:
                 self.tell("Acts", step_title(step), fit="cut")
         elif not self._asked:
             self._asked = True
             question = step.ask.questions[0]
             self.tell("Asks", " ".join(question.text.split()), style="bold")
-            for option in question.options[:_MOST_OPTIONS]:
+            for option in question.options[:_MAX_OPTIONS]:
                 self.tell("", f"- {option.label}", fit="cut")
 
     def end(self, tree: RolloutTree) -> None:
@@ -80,9 +80,9 @@ class Story:
             self.tell("Reward", fmt.reward(tree.root.reward), style="bold")
             return
         fork = forks[0]
-        for child in islice(fork.children, _MOST_CHILDREN):
+        for child in islice(fork.children, _MAX_CHILDREN):
             self.tell(f"  {child.id}", f"reward {_reward(child):<6} {child.label or ''}")
-        more = len(fork.children) - _MOST_CHILDREN
+        more = len(fork.children) - _MAX_CHILDREN
         if more > 0:
             self.tell("", f"and {more} more children")
         self.tell(f"V({fork.id})", fmt.value(value_of(fork)), style="bold green")

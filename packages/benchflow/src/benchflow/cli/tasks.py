@@ -11,12 +11,11 @@ from benchflow_engine.task_formats import adapter_for, listed_tasks
 from benchflow_engine.task_import import import_tasks
 from benchflow_kernel import find_tasks
 
-from .cheats import check_cheats
 from .flags import Json, Run
 from .foreign_check import ForeignCheck, check_foreign
 from .foreign_tasks import show_imported, show_listed
 from .output import note, print_json, print_table
-from .task_check import Row, read_only, run_expecting, warn
+from .task_check import Row, check_cheats, read_only, run_expecting, warn
 
 
 async def check(
@@ -52,24 +51,26 @@ async def check(
         dataset: Dataset of a registry, as NAME or NAME@VERSION.
         options: Options of the sandbox and the grading. The check chooses the agent.
         no_run: Check of the files only; no task runs.
-        cheat: Attempts to get the reward without the work.
+        cheat: Attempts of the shipped cheats to get the reward without the work.
         by_reason: Number of foreign tasks for each reason of failure, with an example.
         state: File with the results for foreign tasks. The next check with the same options
             skips a task that has not changed.
     """
     if cheat and (by_reason or state is not None):
-        raise UsageError("--by-reason and --state are not for --cheat", hint="leave them out")
+        raise UsageError("--cheat does not use --by-reason and --state", hint="leave them out")
     if cheat:
         return await check_cheats(path, options, dataset=dataset, json=json)
     if (found := adapter_for(path, options.adapter_options())) is not None:
         run = "sandbox" in options.model_fields_set and not no_run
         listed = listed_tasks(found[1], path, dataset=dataset)
-        how = ForeignCheck(options, run=run, json=json, by_reason=by_reason, state=state)
-        return await check_foreign(found[1], listed, how)
+        foreign = ForeignCheck(options, run=run, json=json, by_reason=by_reason, state=state)
+        return await check_foreign(found[1], listed, foreign)
     if by_reason or state is not None:
-        raise UsageError("--by-reason and --state are for foreign tasks", hint="leave them out")
+        raise UsageError(
+            "--by-reason and --state apply only to foreign tasks", hint="leave them out"
+        )
     if dataset is not None:
-        raise UsageError("--dataset is for a registry.json", hint="leave it out")
+        raise UsageError("--dataset applies only to a registry.json", hint="leave it out")
     return await _check_own(find_tasks(Path(path)), options, no_run=no_run, json=json)
 
 
@@ -88,16 +89,16 @@ async def _check_own(
     if json:
         print_json(rows)
     else:
-        shown = [
+        cells = [
             (r["task"], r["agent"] or "-", r.get("shown", "-"), "ok" if r["ok"] else r["why"])
             for r in rows
         ]
-        print_table(("task", "agent", "reward", "verdict"), shown, empty="no tasks")
+        print_table(("task", "agent", "reward", "verdict"), cells, empty="no tasks")
     return 0 if all(row["ok"] for row in rows) else 1
 
 
 def init(path: Path, *, json: Json = False) -> None:
-    """Create a small task that works, as a start for your own.
+    """Create a small working task, as a start for a new task.
 
     Examples:
         bench tasks init my-task && bench tasks check my-task
@@ -128,7 +129,7 @@ def list_tasks(path: str, *, dataset: str | None = None, json: Json = False) -> 
         show_listed(listed_tasks(found[1], path, dataset=dataset), json=json)
         return
     if dataset is not None:
-        raise UsageError("--dataset is for a registry.json", hint="leave it out")
+        raise UsageError("--dataset applies only to a registry.json", hint="leave it out")
     tasks = find_tasks(Path(path))
     if json:
         print_json([{"id": t.id, "path": str(t.path), "digest": t.digest} for t in tasks])
@@ -158,7 +159,7 @@ def import_foreign_tasks(
         source: Task directory, a directory of tasks, a git URL or a registry.json.
         dest: Directory for the copies, with a folder for each task.
         dataset: Dataset of a registry, as NAME or NAME@VERSION.
-        overwrite: Replacement of tasks that are already there.
+        overwrite: Replacement of tasks that already exist in DEST.
     """
     imported = import_tasks(source, dest, dataset=dataset, overwrite=overwrite)
     return show_imported(imported, dest, json=json)

@@ -1,4 +1,4 @@
-"""A rollout drawn as a tree on the terminal."""
+"""Draw a rollout as a tree on the terminal."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -13,11 +13,11 @@ from .layout import pack, shorten
 from .output import stdout, terminal_width
 
 _SHOWN = ("frozen", "restore", "first_step", "until_running")
-"""The times of a fork that the tree shows; `bench rollout show` has all of them."""
+"""The times of a fork that the tree shows. `bench rollout show` prints all times."""
 _GUIDE = 4
 """Columns that the tree's lines take at each level."""
 _NARROWEST = 24
-"""A label is never packed into fewer columns; a deep node makes the terminal wrap its line."""
+"""The minimum columns of a label. The terminal wraps the lines of deeper nodes."""
 _PROSE = 80
 """Characters of a message or a command in the label of a node."""
 
@@ -26,15 +26,15 @@ def print_tree(tree: RolloutTree, *, credit: bool = False, depth: int | None = N
     """Print the tree; each step of a run without forks has one label.
 
     With `credit`, each node that has advantages shows them. Below `depth` forks, a subtree is one
-    line with its number of leaves. On a terminal a label takes as many lines as its values need:
+    line with its number of leaves. On a terminal a label has as many lines as its values need;
     only prose is shortened.
     """
     view = TreeView.of(tree, depth=depth)
     drawing = _Drawing(credit=credit, width=terminal_width())
-    named = (view.rollout_id, view.task_id, view.status)
-    drawn = Tree(drawing.fit([Text(_plain(name), "bold") for name in named], level=0))
-    drawing.draw(drawn, view.root, level=1)
-    stdout().print(drawn)
+    names = (view.rollout_id, view.task_id, view.status)
+    diagram = Tree(drawing.fit([Text(_plain(name), "bold") for name in names], level=0))
+    drawing.draw(diagram, view.root, level=1)
+    stdout().print(diagram)
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,7 +57,7 @@ class _Drawing:
             self.draw(at, branch, level + 1)
 
     def label(self, node: NodeView, level: int) -> Text:
-        """Return the lines of one node: its values, then what happened."""
+        """Return the lines of one node: its values, then the title of its step."""
         parts = list(_values(node))
         if self.credit and node.credit is not None:
             parts.append(Text(fmt.credit(node.credit), style="blue"))
@@ -68,20 +68,20 @@ class _Drawing:
         return self.fit(parts, level)
 
     def fit(self, parts: list[Text], level: int) -> Text:
-        """Return the parts on one line, or on as many as the terminal needs."""
+        """Return the parts on one line, or on as many lines as the terminal needs."""
         if self.width is None:
             return Text("  ").join(parts)
-        return Text("\n").join(pack(parts, self._room(level), indent=2))
+        return Text("\n").join(pack(parts, self._columns(level), indent=2))
 
     def _left(self, parts: list[Text], level: int) -> int:
-        """Return the columns for prose after `parts`, or of a new line when they are too few."""
+        """Return the columns left for prose after `parts`, or in a new line if too few are left."""
         if self.width is None:
             return _PROSE
-        last = pack(parts, self._room(level), indent=2)[-1].cell_len
-        left = self._room(level) - last - 2
-        return left if left >= _NARROWEST else self._room(level) - 2
+        last = pack(parts, self._columns(level), indent=2)[-1].cell_len
+        left = self._columns(level) - last - 2
+        return left if left >= _NARROWEST else self._columns(level) - 2
 
-    def _room(self, level: int) -> int:
+    def _columns(self, level: int) -> int:
         return max((self.width or 0) - _GUIDE * level, _NARROWEST)
 
 
