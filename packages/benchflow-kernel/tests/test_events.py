@@ -130,7 +130,7 @@ def test_a_missing_line_is_noticed(tmp_path):
     lines = path.read_bytes().split(b"\n")
     del lines[2]
     path.write_bytes(b"\n".join(lines))
-    with pytest.raises(StoreError, match=r"events\.jsonl:3.*number 3 where 2"):
+    with pytest.raises(StoreError, match=r"events\.jsonl:3.*number 3, not 2"):
         read_events(path)
 
 

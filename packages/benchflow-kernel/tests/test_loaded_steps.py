@@ -103,12 +103,12 @@ def test_a_malformed_step_is_refused_by_its_key(folder, old, new, told):
 
 def test_a_folder_that_no_step_names_is_refused(folder):
     (folder / "steps" / "three").mkdir()
-    assert "'three' is the folder of no step" in refused(folder)
+    assert "folder 'three' does not belong to a step" in refused(folder)
 
 
 def test_an_instruction_that_nobody_would_read_is_refused(folder):
     (folder / "instruction.md").write_text("do it all")
-    assert "/instruction.md: nobody would read it" in refused(folder)
+    assert "/instruction.md: the file is not used" in refused(folder)
 
 
 def test_a_step_without_tests_is_refused(folder):

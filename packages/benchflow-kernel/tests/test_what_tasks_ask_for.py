@@ -54,7 +54,7 @@ def test_an_allowed_variable_that_is_not_set_is_asked_for(rig, monkeypatch):
     rig.config["forward_env"] = ("LOWERED_KEY",)
     tree = rig.run()
     assert tree.error is not None
-    assert "'LOWERED_KEY', which is not set" in tree.error.message
+    assert "the variable 'LOWERED_KEY' is not set" in tree.error.message
 
 
 def test_graders_are_given_the_task_with_its_variables(rig, secret):

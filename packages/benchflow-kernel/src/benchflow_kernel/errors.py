@@ -18,7 +18,7 @@ class SetupError(TaskError):
 class PriorContextError(TaskError):
     """The task starts after the work of another agent, and the chosen agent cannot load it."""
 
-    default_hint = "run it with --agent oracle"
+    default_hint = "run the task with --agent oracle"
 
 
 class FidelityError(SnapshotError):

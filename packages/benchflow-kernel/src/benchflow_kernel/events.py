@@ -127,7 +127,7 @@ class EventsRead:
 
 
 def read_events(path: Path) -> EventsRead:
-    """Read a log, also while it is written or after a crash cut it.
+    """Read a log, also while it is written or after a crash left an incomplete line.
 
     Raises:
         StoreError: The file is missing, or a complete line is not the next event.
@@ -148,7 +148,7 @@ def _parse(path: Path, index: int, line: bytes) -> Event:
         problem = error.errors(include_url=False, include_input=False)[0]
         raise StoreError(f"not an event: {problem['msg']}", where=where) from error
     if event.seq != index:
-        raise StoreError(f"event number {event.seq} where {index} is due", where=where)
+        raise StoreError(f"the event has number {event.seq}, not {index}", where=where)
     return event
 
 
@@ -156,7 +156,7 @@ def _encode(event: EventT) -> tuple[EventT, bytes]:
     """Return the event as a reader will get it, and its line without the newline.
 
     This is nearly always `event` itself. Values from an agent may have lone surrogates,
-    foreign objects or endless nesting, which JSON does not support. The returned event then
+    foreign objects or deep nesting, which JSON does not support. The returned event then
     has readable text in place of these values.
 
     Raises:

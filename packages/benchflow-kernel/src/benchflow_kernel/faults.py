@@ -76,7 +76,7 @@ def boundary(name: Boundary) -> Generator[None, None, None]:
 def classify(error: Exception, name: Boundary) -> BenchFlowError:
     """Return `error` as a BenchFlowError.
 
-    Of a group, return the first one. One that the host or the operator caused comes before it.
+    For a group, return its first error. Prefer an error that the host or the operator caused.
     """
     leaves = _leaves(error)
     known = [leaf for leaf in leaves if isinstance(leaf, BenchFlowError)]
@@ -92,37 +92,40 @@ def classify(error: Exception, name: Boundary) -> BenchFlowError:
 def node_error(error: BenchFlowError, cause: Cause | None = None) -> NodeError:
     """Return `error`, with its cause, as the record that goes into the tree.
 
-    Without a cause, no agent has run. What a shortage of the host caused may be tried again.
+    Without a cause, no agent has run. An error by a shortage of the host may be retried.
     """
     cause = cause or blame(error, inside="task")
-    short = cause.is_temporary and not isinstance(error, StoreError)
-    # The host's shortage needs another remedy than a sandbox that does not work.
-    plain = short and error.hint in {SandboxError.default_hint, BenchFlowError.default_hint}
+    is_short = cause.is_temporary and not isinstance(error, StoreError)
+    # The remedy for a shortage of the host differs from the one for a defective sandbox.
+    has_default_hint = is_short and error.hint in {
+        SandboxError.default_hint,
+        BenchFlowError.default_hint,
+    }
     return NodeError(
         boundary=error.boundary,
         type=type(error).__name__,
         message=str(error),
-        hint=HostError.default_hint if plain else error.hint,
-        retryable=(error.retryable or short) and not cause.stops_job,
+        hint=HostError.default_hint if has_default_hint else error.hint,
+        retryable=(error.retryable or is_short) and not cause.stops_job,
         retry_after=cause.retry_after,
         stops_job=cause.stops_job,
         caused_by=cause.by,
     )
 
 
-class within:  # noqa: N801 - reads as the statement that it is
+class within:  # noqa: N801 - used only in `async with` statements
     """Limit the block to `seconds`; attribute its failures and the timeout to a boundary.
 
-    At the deadline the block is cancelled, and the boundary's timeout error names `what`. A
+    At the deadline the block is cancelled, and the boundary's timeout error names `work`. A
     TimeoutError that the block itself raises is an ordinary failure.
     """
 
-    __slots__ = ("_boundary", "_scope", "_seconds", "_what")
+    __slots__ = ("_boundary", "_scope", "_seconds", "_work")
 
-    def __init__(self, seconds: float, boundary: TimedBoundary, what: str) -> None:
+    def __init__(self, seconds: float, boundary: TimedBoundary, work: str) -> None:
         self._seconds = seconds
         self._boundary: TimedBoundary = boundary
-        self._what = what
+        self._work = work
         self._scope = asyncio.timeout(seconds)
 
     async def __aenter__(self) -> None:
@@ -138,7 +141,7 @@ class within:  # noqa: N801 - reads as the statement that it is
             await self._scope.__aexit__(kind, error, traceback)
         except TimeoutError:
             raise _LATE[self._boundary](
-                f"{self._what} did not end within {self._seconds:g} s",
+                f"{self._work} did not end within {self._seconds:g} s",
                 hint="raise the deadline, or find the cause of the delay",
                 retryable=True,
             ) from error
@@ -153,15 +156,15 @@ async def run_shielded(work: Coroutine[Any, Any, T]) -> T:
     `work` must be bounded by a deadline of its own.
     """
     # A TaskGroup would cancel the task; this frame owns it and returns after its end.
-    return await _finished(asyncio.get_running_loop().create_task(work))
+    return await _wait_to_end(asyncio.get_running_loop().create_task(work))
 
 
 def start_shielded(work: Coroutine[Any, Any, None], owner: AsyncExitStack) -> None:
     """Start `work` in the background, shielded; `owner` is not closed before its end."""
-    owner.push_async_callback(_finished, asyncio.get_running_loop().create_task(work))
+    owner.push_async_callback(_wait_to_end, asyncio.get_running_loop().create_task(work))
 
 
-async def _finished(task: asyncio.Task[T]) -> T:
+async def _wait_to_end(task: asyncio.Task[T]) -> T:
     cancelled: asyncio.CancelledError | None = None
     while not task.done():
         try:

@@ -68,8 +68,8 @@ class Registry:
     def _unknown(self, group: str, name: str) -> UnknownProviderError:
         known = self.names(group)
         close = difflib.get_close_matches(name, known, n=1)
-        guess = f"; did you mean {close[0]!r}?" if close else ""
-        message = f"no {group} named {name!r}; known: {', '.join(known) or 'none'}{guess}"
+        suggestion = f"; did you mean {close[0]!r}?" if close else ""
+        message = f"no {group} named {name!r}; known: {', '.join(known) or 'none'}{suggestion}"
         hint = f"pip install '{_FACADE}[{name}]'" if name in _extras() else None
         return UnknownProviderError(message, hint=hint)
 
@@ -87,9 +87,9 @@ def load_path(path: str) -> object:
     if not (module and colon and attribute):
         raise UsageError(f"import path {path!r} is not of the form 'module:attr'")
     try:
-        found: object = import_module(module)
+        value: object = import_module(module)
         for part in attribute.split("."):
-            found = getattr(found, part)
+            value = getattr(value, part)
     except BenchFlowError:
         raise
     except Exception as error:
@@ -97,36 +97,36 @@ def load_path(path: str) -> object:
             f"import path {path!r} cannot be loaded: {type(error).__name__}: {error}",
             hint="the module must be importable from the current directory or be installed",
         ) from error
-    return found
+    return value
 
 
 def _points(group: str) -> list[EntryPoint]:
     if group not in GROUPS:
         raise UsageError(f"there is no registry group {group!r}; known: {', '.join(GROUPS)}")
-    points = list(_installed(_places())[group])
-    listed = os.environ.get(_PLUGINS)
-    if listed is None:
+    points = list(_entry_points(_search_path())[group])
+    plugins = os.environ.get(_PLUGINS)
+    if plugins is None:
         return points
-    wanted = {name.strip() for name in listed.split(",")}
-    return [point for point in points if point.dist is not None and point.dist.name in wanted]
+    allowed = {name.strip() for name in plugins.split(",")}
+    return [point for point in points if point.dist is not None and point.dist.name in allowed]
 
 
 @lru_cache(maxsize=1)
-def _installed(places: tuple[tuple[str, int], ...]) -> dict[str, EntryPoints]:
-    """Read the entry points of every distribution, once while `places` is unchanged."""
-    del places
-    found = entry_points()
-    return {group: found.select(group=group) for group in GROUPS}
+def _entry_points(search_path: tuple[tuple[str, int], ...]) -> dict[str, EntryPoints]:
+    """Read the entry points of every distribution, once while `search_path` is unchanged."""
+    del search_path
+    points = entry_points()
+    return {group: points.select(group=group) for group in GROUPS}
 
 
-def _places() -> tuple[tuple[str, int], ...]:
+def _search_path() -> tuple[tuple[str, int], ...]:
     """Return the directories of distributions, and the time of their last change."""
-    return tuple((name, _changed(Path(name))) for name in sys.path)
+    return tuple((name, _modified_ns(Path(name))) for name in sys.path)
 
 
-def _changed(place: Path) -> int:
+def _modified_ns(directory: Path) -> int:
     try:
-        return place.stat().st_mtime_ns
+        return directory.stat().st_mtime_ns
     except OSError:
         return 0
 

@@ -22,15 +22,15 @@ from benchflow_kernel.world import CarriedSessions, LiveWorld, World
 
 from .checkpoint import Checkpoint
 
-RANK: Final[dict[Fidelity, int]] = {"replay": 0, "state": 1, "live": 2}
+_RANK: Final[dict[Fidelity, int]] = {"replay": 0, "state": 1, "live": 2}
 
 _TRIES: Final = 3
 
 _PAUSE_SEC: Final = 0.1
 
 _MID_TURN = (
-    "the question came in the middle of a turn, where the agent's session cannot be carried by"
-    " its files; each child got the last checkpoint and the same prompt again"
+    "the question came in the middle of a turn, where the agent's session cannot be"
+    " restored from its files; each child starts from the last checkpoint and gets the same prompt"
 )
 
 
@@ -43,27 +43,27 @@ async def take_checkpoint(
 ) -> Checkpoint:
     """Capture `world`, whose agents are idle or wait for an answer.
 
-    First the model route is idle, then the environment's servers, whose state is read. Then
-    the environment, the files and (at `live`) the processes with their sessions are captured
-    in one freeze, so that all layers are of one instant. `sessions` are the sessions in
-    files. If a layer fails, or on cancellation, the layers sealed before are discarded.
+    Wait until the model route is idle, then quiesce the environment's servers and read their
+    state. Then capture the environment, the files and (at `live`) the processes with their
+    sessions in one freeze, so that all layers are of one instant. `sessions` are the sessions
+    in files. If a layer fails, or on cancellation, the captured layers are discarded.
 
     Raises:
         SnapshotError: A layer failed, or the capture took longer than `seconds`.
         SandboxUnsupportedError: The sandbox does not support the level.
     """
-    taken: list[SandboxImage] = []
+    images: list[SandboxImage] = []
     try:
         async with within(seconds, "snapshot", "the checkpoint"):
-            began = time.monotonic()
+            start = time.monotonic()
             await world.quiesce()
-            rested = time.monotonic()
-            made = await _capture(world, turn, level, sessions, taken)
-            took = {"quiesce": rested - began, "checkpoint": time.monotonic() - rested}
-            took |= made.image.took_sec
-            return replace(made, took_sec={k: round(v, 6) for k, v in took.items()})
+            idle = time.monotonic()
+            checkpoint = await _capture(world, turn, level, sessions, images)
+            spans = {"quiesce": idle - start, "checkpoint": time.monotonic() - idle}
+            spans |= checkpoint.image.took_sec
+            return replace(checkpoint, took_sec={k: round(v, 6) for k, v in spans.items()})
     except BaseException:
-        for image in taken:
+        for image in images:
             await run_shielded(world.discard(image))
         raise
 
@@ -73,7 +73,7 @@ async def _capture(
     turn: int,
     level: SnapshotLevel,
     sessions: CarriedSessions,
-    taken: list[SandboxImage],
+    images: list[SandboxImage],
 ) -> Checkpoint:
     state: EnvState | None = None
     live: LiveWorld | None = None
@@ -81,13 +81,13 @@ async def _capture(
     async def read() -> None:
         nonlocal state, live
         state = await world.query()
-        # The pipes are emptied before the processes are sealed: the agent's output is
-        # then in the session's state, and only there.
+        # Empty the pipes before the processes are captured: the agent's output is then
+        # in the session's state, and only there.
         live = await world.capture() if level == "live" else None
 
     async with world.quiesced():
-        taken.append(await world.sandbox.snapshot(level, while_frozen=read))
-    return Checkpoint(turn=turn, image=taken[0], state=state, sessions=sessions, live=live)
+        images.append(await world.sandbox.snapshot(level, while_frozen=read))
+    return Checkpoint(turn=turn, image=images[0], state=state, sessions=sessions, live=live)
 
 
 async def check_child(world: World, checkpoint: Checkpoint) -> None:
@@ -115,7 +115,7 @@ class Captured:
 
 
 class FidelitySelector:
-    """Takes checkpoints of a rollout's worlds: `live`, else `state`, else `replay`."""
+    """Captures the worlds of a rollout: at `live`, else at `state`, else at `replay`."""
 
     def __init__(self, capabilities: SandboxCapabilities, seconds: float) -> None:
         self._capabilities = capabilities
@@ -130,8 +130,8 @@ class FidelitySelector:
             FidelityError: The fidelity `require` is not available; nothing was captured.
             SnapshotError: The files could not be captured.
         """
-        captured = await self._best(world, turn, mid_turn=mid_turn)
-        if require is not None and RANK[captured.fidelity] < RANK[require]:
+        captured = await self._capture_best(world, turn, mid_turn=mid_turn)
+        if require is not None and _RANK[captured.fidelity] < _RANK[require]:
             if captured.checkpoint is not None:
                 await run_shielded(world.discard(captured.checkpoint.image))
             raise FidelityError(
@@ -145,25 +145,25 @@ class FidelitySelector:
 
         Return None if a session cannot be saved in files: then the last checkpoint stays the base.
         """
-        taken = await self._at_rest(world, turn)
-        return taken if isinstance(taken, Checkpoint) else None
+        result = await self._capture_idle(world, turn)
+        return result if isinstance(result, Checkpoint) else None
 
-    async def _best(self, world: World, turn: int, *, mid_turn: bool) -> Captured:
-        live = await self._live(world, turn)
+    async def _capture_best(self, world: World, turn: int, *, mid_turn: bool) -> Captured:
+        live = await self._capture_live(world, turn)
         if isinstance(live, Checkpoint):
             engine = self._capabilities.live_engine or "the sandbox"
             reason = f"files, services and agents of one instant, through {engine}"
             return Captured("live", reason, live)
         if mid_turn:
             return Captured("replay", f"not live: {live}; not state: {_MID_TURN}", None)
-        state = await self._at_rest(world, turn)
+        state = await self._capture_idle(world, turn)
         if isinstance(state, Checkpoint):
             return Captured("state", f"not live: {live}; the turn had ended", state)
-        reason = f"not live: {live}; not state: {state}; each child got the turns since again"
+        reason = f"not live: {live}; not state: {state}; each child repeats the turns since"
         return Captured("replay", reason, None)
 
-    async def _live(self, world: World, turn: int) -> Checkpoint | str:
-        """Return the checkpoint, or the reason for none. Temporary causes are tried again."""
+    async def _capture_live(self, world: World, turn: int) -> Checkpoint | str:
+        """Return the checkpoint, or the reason that there is none. Retry temporary failures."""
         if "live" not in self._capabilities.snapshot_levels:
             return self._capabilities.notes.get("live", "the sandbox has no live snapshots")
         for attempt in range(_TRIES):
@@ -177,7 +177,7 @@ class FidelitySelector:
             await asyncio.sleep(_PAUSE_SEC * 2**attempt)
         raise AssertionError("unreachable")
 
-    async def _at_rest(self, world: World, turn: int) -> Checkpoint | str:
+    async def _capture_idle(self, world: World, turn: int) -> Checkpoint | str:
         """Return the checkpoint, or the reason a session cannot be saved in files."""
         try:
             async with within(self._seconds, "snapshot", "describing the sessions"):

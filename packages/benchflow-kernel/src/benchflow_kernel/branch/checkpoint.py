@@ -20,19 +20,19 @@ class Checkpoint:
     state: EnvState | None
     """The environment's state at that instant."""
     sessions: CarriedSessions
-    """Idle sessions in files, which a new agent process resumes."""
+    """Idle sessions in files. New agent processes resume them."""
     live: LiveWorld | None = None
     """Services and sessions that continue in the image; `None` at level `filesystem`."""
     took_sec: Mapping[str, float] = field(default_factory=dict[str, float])
     """As `Checkpointed.took_sec`."""
     from_disk: bool = False
-    """Whether another rollout took it, whose agents may have had other prompts or tools."""
+    """Whether another rollout took it. Agents there may have had other prompts or tools."""
 
     @property
     def ask(self) -> Ask | None:
         """The open question, if the checkpoint was taken during a turn."""
-        carries = () if self.live is None else self.live.sessions.values()
-        return next((carry.ask for _, carry in carries if carry.ask is not None), None)
+        states = () if self.live is None else self.live.sessions.values()
+        return next((carry.ask for _, carry in states if carry.ask is not None), None)
 
     @property
     def layers(self) -> Mapping[str, str]:
@@ -40,11 +40,11 @@ class Checkpoint:
         layers = {"sandbox": self.image.digest}
         if self.state is not None:
             layers["environment"] = _digest(self.state)
-        carried: list[Model] = [snapshot for _, (_, snapshot) in sorted(self.sessions.items())]
+        models: list[Model] = [snapshot for _, (_, snapshot) in sorted(self.sessions.items())]
         if self.live is not None:
-            carried += [carry for _, (_, carry) in sorted(self.live.sessions.items())]
-        if carried:
-            layers["session"] = _digest(*carried)
+            models += [carry for _, (_, carry) in sorted(self.live.sessions.items())]
+        if models:
+            layers["session"] = _digest(*models)
         return layers
 
 
@@ -67,35 +67,35 @@ class CheckpointRefs:
         self._provider = provider
         self._seconds = seconds
         self._leaks = leaks
-        self._held: dict[str, tuple[Checkpoint, int]] = {}
+        self._by_ref: dict[str, tuple[Checkpoint, int]] = {}
 
     @property
     def disk_bytes(self) -> int:
         """The bytes of all checkpoints."""
-        return sum(checkpoint.image.bytes for checkpoint, _ in self._held.values())
+        return sum(checkpoint.image.bytes for checkpoint, _ in self._by_ref.values())
 
     def acquire(self, checkpoint: Checkpoint) -> None:
-        """Keep the checkpoint until one more `release`."""
+        """Add one reference to the checkpoint."""
         ref = checkpoint.image.ref
-        _, holders = self._held.get(ref, (checkpoint, 0))
-        self._held[ref] = (checkpoint, holders + 1)
+        _, count = self._by_ref.get(ref, (checkpoint, 0))
+        self._by_ref[ref] = (checkpoint, count + 1)
 
     async def release(self, checkpoint: Checkpoint | None) -> None:
         """Drop one reference. The last one discards the checkpoint, also on cancellation."""
         if checkpoint is None:
             return
         ref = checkpoint.image.ref
-        _, holders = self._held.get(ref, (checkpoint, 1))
-        if holders > 1:
-            self._held[ref] = (checkpoint, holders - 1)
+        _, count = self._by_ref.get(ref, (checkpoint, 1))
+        if count > 1:
+            self._by_ref[ref] = (checkpoint, count - 1)
             return
-        self._held.pop(ref, None)
+        self._by_ref.pop(ref, None)
         await run_shielded(self._discard(checkpoint))
 
     async def aclose(self) -> None:
         """Discard all checkpoints that are left, such as those of a cancelled rollout."""
-        held, self._held = self._held, {}
-        for checkpoint, _ in held.values():
+        by_ref, self._by_ref = self._by_ref, {}
+        for checkpoint, _ in by_ref.values():
             await run_shielded(self._discard(checkpoint))
 
     async def _discard(self, checkpoint: Checkpoint) -> None:

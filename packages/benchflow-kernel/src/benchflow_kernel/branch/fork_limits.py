@@ -20,7 +20,7 @@ _MB = 1024 * 1024
 
 _MEMINFO = Path("/proc/meminfo")
 
-_LOOK_AGAIN_SEC = 0.05
+_POLL_SEC = 0.05
 
 _own_slots: set[Path] = set()
 """Slots of this process. Record locks do not exclude their own process."""
@@ -47,48 +47,48 @@ class BranchBudgetTracker:
         self._tokens = tokens
         self._clock = clock
         self._free_memory = free_memory or available_memory
-        self._began = clock()
+        self._start = clock()
         self._forks = 0
-        self._too_much = 0
+        self._refused_bytes = 0
         """Bytes of the last checkpoint that did not fit."""
 
     def refusal(self, budget: BranchBudget, children: int, depth: int) -> str | None:
         """Return the reason a fork into `children` at `depth` is not allowed, or None.
 
-        `budget` belongs to the policy of the fork. Of nested policies, each one limits its own
-        children and depth, and the outermost one limits the rollout.
+        `budget` belongs to the policy of the fork. A nested policy limits its own
+        children and depth. The outermost policy also limits the rollout.
         """
         if children > budget.max_children:
             return f"{children} children are more than max_children {budget.max_children}"
         if depth >= budget.max_depth:
             return f"max_depth {budget.max_depth} is reached"
-        return self._spent()
+        return self._rollout_refusal()
 
-    def disk_refusal(self, taken: int) -> str | None:
-        """Return the reason a checkpoint of `taken` bytes may not be kept, or None."""
-        most, held = self._budget.disk_mb, self._refs.disk_bytes
-        if most is None or held + taken <= most * _MB:
+    def disk_refusal(self, size: int) -> str | None:
+        """Return the reason a checkpoint of `size` bytes exceeds the budget, or None."""
+        limit, used_bytes = self._budget.disk_mb, self._refs.disk_bytes
+        if limit is None or used_bytes + size <= limit * _MB:
             return None
-        self._too_much = taken
-        return f"checkpoints would hold {(held + taken) / _MB:.1f} MB of disk_mb {most}"
+        self._refused_bytes = size
+        return f"checkpoints would use {(used_bytes + size) / _MB:.1f} MB of disk_mb {limit}"
 
     def record_fork(self) -> None:
         """Count a fork."""
         self._forks += 1
 
-    def _spent(self) -> str | None:
+    def _rollout_refusal(self) -> str | None:
         budget = self._budget
         if budget.max_forks is not None and self._forks >= budget.max_forks:
             return f"max_forks {budget.max_forks} is reached"
-        if budget.wall_sec is not None and self._clock() - self._began >= budget.wall_sec:
+        if budget.wall_sec is not None and self._clock() - self._start >= budget.wall_sec:
             return f"wall_sec {budget.wall_sec:g} is over"
         if budget.tokens is not None and (used := self._tokens()) >= budget.tokens:
             return f"{used} of {budget.tokens} tokens are spent"
-        held = self._refs.disk_bytes
-        if budget.disk_mb is not None and held >= budget.disk_mb * _MB:
-            return f"checkpoints hold {held // _MB} of disk_mb {budget.disk_mb}"
-        # The next checkpoint is hardly smaller, and to measure it costs a snapshot.
-        if self._too_much and (refusal := self.disk_refusal(self._too_much)) is not None:
+        used_bytes = self._refs.disk_bytes
+        if budget.disk_mb is not None and used_bytes >= budget.disk_mb * _MB:
+            return f"checkpoints use {used_bytes // _MB} MB of disk_mb {budget.disk_mb}"
+        # The next checkpoint is about as large, and only a snapshot can measure it.
+        if self._refused_bytes and (refusal := self.disk_refusal(self._refused_bytes)) is not None:
             return refusal
         free = None if budget.memory_mb is None else self._free_memory()
         if free is not None and budget.memory_mb is not None and free < budget.memory_mb * _MB:
@@ -102,8 +102,8 @@ def available_memory() -> int | None:
         lines = _MEMINFO.read_text().splitlines()
     except OSError:
         return None
-    found = next((line.split()[1] for line in lines if line.startswith("MemAvailable:")), None)
-    return None if found is None else int(found) * 1024
+    value = next((line.split()[1] for line in lines if line.startswith("MemAvailable:")), None)
+    return None if value is None else int(value) * 1024
 
 
 class MachineSlots:
@@ -111,7 +111,7 @@ class MachineSlots:
 
     A slot is a record lock on a file. The kernel releases it when its process dies, and a
     forked helper cannot inherit it. Only children take a slot, not roots. A child that has a
-    slot never waits for another one.
+    slot never waits for another slot.
     """
 
     def __init__(self, directory: Path, count: int) -> None:
@@ -148,7 +148,7 @@ class MachineSlots:
                     _own_slots.add(path)
                     return path, descriptor
             # Other processes cannot notify this one, so it polls.
-            await asyncio.sleep(_LOOK_AGAIN_SEC)
+            await asyncio.sleep(_POLL_SEC)
 
 
 def _lock(path: Path) -> int | None:

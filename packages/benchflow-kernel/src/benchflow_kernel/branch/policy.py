@@ -1,4 +1,4 @@
-"""Decide by a branch policy about one state of a branch run."""
+"""Decide by the branch policy whether, and into which children, a state is forked."""
 
 from benchflow_contracts import Ask
 
@@ -26,7 +26,7 @@ def forks_at_ask(policy: BranchPolicy, ask: Ask, states: int) -> bool:
         return False
     if isinstance(policy, ValueBranch):
         return states % policy.every == 0
-    return isinstance(policy, AskUserBranch) and ask.branchable and _distinct(ask)
+    return isinstance(policy, AskUserBranch) and ask.branchable and _has_distinct_options(ask)
 
 
 def needs_base_checkpoint(policy: BranchPolicy, turn: int) -> bool:
@@ -48,22 +48,22 @@ def labels_of(policy: BranchPolicy, ask: Ask | None) -> list[str]:
     if not isinstance(policy, AskUserBranch) or ask is None:
         return [f"sample {index + 1}" for index in range(children_of(policy, ask))]
     options = ask.questions[0].options
-    plain = [option.label or option.id for option in options]
+    names = [option.label or option.id for option in options]
     return [
-        label if plain.count(label) == 1 else f"{label} ({option.id})"
-        for label, option in zip(plain, options, strict=True)
+        label if names.count(label) == 1 else f"{label} ({option.id})"
+        for label, option in zip(names, options, strict=True)
     ]
 
 
 def policies(policy: BranchPolicy | None) -> list[BranchPolicy]:
     """Return the policy and its nested policies, outermost first."""
-    found: list[BranchPolicy] = []
+    chain: list[BranchPolicy] = []
     while policy is not None:
-        found.append(policy)
+        chain.append(policy)
         policy = policy.then
-    return found
+    return chain
 
 
-def _distinct(ask: Ask) -> bool:
+def _has_distinct_options(ask: Ask) -> bool:
     options = [option.id for option in ask.questions[0].options]
     return len(set(options)) == len(options)

@@ -23,8 +23,8 @@ class Exchange:
 class Replay:
     """Answers a child's questions from the record until the fork is reached.
 
-    A child may only continue after exactly the same questions. With another question the
-    agent diverged, and its return would say nothing about the state of the fork. `since` is
+    A child may only continue after exactly the same questions. After another question the
+    agent has diverged, and its return is not a sample of the state of the fork. `since` is
     the child's first turn. `until` is the turn of a fork at a turn boundary; a fork at a
     question is reached when the `script` ends.
     """
@@ -36,8 +36,8 @@ class Replay:
         self._until = until
 
     @property
-    def live(self) -> bool:
-        """Whether the fork was reached: from here the child continues without the record."""
+    def is_finished(self) -> bool:
+        """Whether the fork is reached. From here the child continues without the record."""
         return self._next == len(self._script) and self._turn >= self._until
 
     def take(self, turn: int, ask: Ask) -> Answer | None:
@@ -52,8 +52,8 @@ class Replay:
                 hint=_HINT,
             )
         recorded = self._script[self._next]
-        if recorded.turn != turn or _shape(recorded.ask) != _shape(ask):
-            raise _diverged(f"it asked {ask.questions[0].text!r}", recorded)
+        if recorded.turn != turn or _comparable(recorded.ask) != _comparable(ask):
+            raise _divergence(f"it asked {ask.questions[0].text!r}", recorded)
         self._next += 1
         return None if recorded.answer is None else _translate(recorded, ask)
 
@@ -64,7 +64,7 @@ class Replay:
             SnapshotError: The child diverged: a recorded question did not come.
         """
         if self._next < len(self._script) and self._script[self._next].turn <= turn:
-            raise _diverged("it ended its turn", self._script[self._next])
+            raise _divergence("it ended its turn", self._script[self._next])
         self._turn = turn + 1
 
 
@@ -104,11 +104,11 @@ class ReplayLog:
 
     async def aclose(self) -> None:
         """Release the branch's own checkpoint. Idempotent."""
-        own, self._own = self._own, None
-        await self._refs.release(own)
+        owned, self._own = self._own, None
+        await self._refs.release(owned)
 
 
-def _shape(ask: Ask) -> object:
+def _comparable(ask: Ask) -> object:
     """Return the parts that must be equal. Ids of asks and questions may differ."""
     return ask.kind, [
         (question.text, [option.id for option in question.options]) for question in ask.questions
@@ -127,7 +127,7 @@ def _translate(recorded: Exchange, ask: Ask) -> Answer:
     )
 
 
-def _diverged(instead: str, recorded: Exchange) -> SnapshotError:
+def _divergence(instead: str, recorded: Exchange) -> SnapshotError:
     return SnapshotError(
         f"the child diverged: {instead} where its parent asked {recorded.ask.questions[0].text!r}",
         hint=_HINT,

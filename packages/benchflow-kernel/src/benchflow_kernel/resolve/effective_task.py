@@ -61,7 +61,7 @@ class HostVariables:
             return str(default), None
         if name in self.allowed:
             raise TaskError(
-                f"needs the variable {name!r}, which is not set",
+                f"the variable {name!r} is not set",
                 where=where,
                 hint=f"export {name}=…",
             )
@@ -77,10 +77,10 @@ def effective_task(
 ) -> Task:
     """Return `task` with every value that holds in the rollout. Note the origin of each.
 
-    Do not record the result: it contains the values of the operator's variables.
+    Do not write the result to a record: it has the values of the operator's variables.
 
     Raises:
-        TaskError: The task asks for a variable that it may not have.
+        TaskError: The task needs a variable that it may not have.
     """
     file = "task.toml:" if task.format == "benchflow" else f"{task.format} task:"
     origins.note_all("", task.config, "task", file)
@@ -148,7 +148,7 @@ class _TaskResolver:
         if config.offline:
             update |= self._offline(where, network="none")
         if config.isolation is not None:
-            # An isolation that the operator chose is not followed by a second grading in place.
+            # The operator chose this isolation, so do not grade a second time in place.
             update |= {"isolation": config.isolation, "may_grade_in_place": False}
             for name in ("isolation", "may_grade_in_place"):
                 note(f"{where}.{name}", self._origins.find("isolation"))
@@ -175,8 +175,8 @@ class _TaskResolver:
         factor = self._config.timeout_multiplier
         if factor == 1:
             return seconds
-        before, times = self._origins.find(name), self._origins.find("timeout_multiplier")
-        self._origins.note(name, Origin(times.kind, f"{before}, times {times}"))
+        base, multiplier = self._origins.find(name), self._origins.find("timeout_multiplier")
+        self._origins.note(name, Origin(multiplier.kind, f"{base}, times {multiplier}"))
         return seconds * factor
 
     def _parts(self, parts: TaskParts) -> TaskParts:
@@ -212,7 +212,7 @@ class _TaskResolver:
 
 
 def effective_deadlines(task: Task, config: RolloutConfig, origins: Origins) -> Deadlines:
-    """Return the config's deadlines with room for what the effective task allows.
+    """Return the config's deadlines, extended to the times that the effective task allows.
 
     The image's time is added to the start of the sandbox. A deadline for the turns or for
     grading that the config sets stays as it is.
@@ -243,7 +243,7 @@ def _agent_sec(config: TaskConfig, deadlines: Deadlines) -> float:
 def _grading_sec(config: TaskConfig) -> float:
     verifier = config.verifier
     image = verifier.environment.image_timeout_sec if verifier.environment else None
-    collected = sum(command.timeout_sec for command in verifier.collect)
+    collect_sec = sum(command.timeout_sec for command in verifier.collect)
     # Tests without a verdict run once more, in an untouched sandbox.
     runs = 3 if verifier.may_grade_in_place else 2
-    return runs * verifier.timeout_sec + collected + (image or 0) + _GRADING_OVERHEAD_SEC
+    return runs * verifier.timeout_sec + collect_sec + (image or 0) + _GRADING_OVERHEAD_SEC

@@ -16,7 +16,7 @@ class NetworkPolicy:
     hosts: tuple[str, ...] = ()
 
     def within(self, other: "NetworkPolicy") -> bool:
-        """Return whether `other` certainly allows all of it. Hosts are compared as text."""
+        """Return whether `other` allows this whole network. Hosts are compared as text."""
         if self.mode == other.mode == "allowlist":
             return set(self.hosts) <= set(other.hosts)
         return _NARROW_TO_WIDE.index(self.mode) <= _NARROW_TO_WIDE.index(other.mode)
@@ -46,12 +46,12 @@ def step_phases(task: Task, spec: SandboxSpec) -> tuple[StepPhases, ...]:
 
     def phases_of(part: Task) -> StepPhases:
         agent, verifier = part.config.agent, part.config.verifier
-        tested_inside = verifier.isolation == "shared" and verifier.type == "script"
+        runs_in_sandbox = verifier.isolation == "shared" and verifier.type == "script"
         own = None if agent.network is None else policy(agent.network, agent.allowed_hosts)
         return StepPhases(
             agent=own or policy_of_spec(spec),
             user=agent.user,
-            tests=policy(verifier.network, verifier.allowed_hosts) if tested_inside else None,
+            tests=policy(verifier.network, verifier.allowed_hosts) if runs_in_sandbox else None,
         )
 
     steps = tuple(phases_of(task.step(at)) for at in range(len(task.steps)))

@@ -31,17 +31,17 @@ from .turns import LoweredTurn
 
 @dataclass(frozen=True, slots=True)
 class Planes:
-    """The providers of a rollout, already looked up. They outlive the rollout."""
+    """The providers of a rollout. They outlive the rollout."""
 
     provider: SandboxProvider
     agents: Mapping[str, Agent]
     """By the name that `Role.agent` uses."""
     rewards: Sequence[Reward]
-    """The one named `reward` is the return of a leaf."""
+    """The verdict of the reward named `reward` is the return of a leaf."""
     environment: EnvironmentFactory | None
     """`None` for a task without an environment."""
     user: Callable[[], UserModel]
-    """Called once per world: each forked child has its own user."""
+    """Called once for each world: every forked child has its own user."""
     gateway: ModelGateway | None = None
     """Records every model call. `None`: agents reach the endpoint through the relay."""
     step_rewards: Sequence[Sequence[Reward]] = ()
@@ -77,9 +77,9 @@ class Plan:
     spawning_environment: str | None = None
     """The name of the environment, if it starts processes by `Sandbox.spawn`."""
     capabilities: SandboxCapabilities | None = None
-    """What the provider can do, if the caller of `resolve` knew."""
+    """The provider's capabilities, if the caller of `resolve` knew them."""
     origins: Origins = field(default_factory=Origins)
-    """Where each value comes from."""
+    """The origin of each value."""
 
     def task_of(self, turn: LoweredTurn) -> Task:
         """Return the task that `turn` prompts for: its step, or the task itself."""
@@ -104,10 +104,10 @@ class Plan:
         return policy_of_spec(self.spec) if step is None else self.phases[step].agent
 
     def created_spec(self, step: int | None, model: Endpoint | None) -> SandboxSpec:
-        """Return `spec` with the only two values that are not known before a run.
+        """Return `spec` with the two values that are known only during a run.
 
-        These are the network of a sandbox from a checkpoint, which starts in the agent's phase of
-        `step`, and `model`, the address of the gateway's route, to which the model door leads.
+        The first is the network: a sandbox from a checkpoint starts in the agent's phase of
+        `step`. The second is `model`, the gateway's route, to which the model door leads.
         """
         network = self.first_network(step)
         update = {"network": network.mode, "allowed_hosts": network.hosts}
@@ -144,10 +144,10 @@ class Plan:
 
     def _first_turns(self) -> Iterator[LoweredTurn]:
         """Return one turn of each role, of each step."""
-        seen: set[tuple[int, str]] = set()
+        roles: set[tuple[int, str]] = set()
         for turn in self.turns:
-            if (key := (turn.task_step, turn.role.name)) not in seen:
-                seen.add(key)
+            if (key := (turn.task_step, turn.role.name)) not in roles:
+                roles.add(key)
                 yield turn
 
     def _phase_settings(self, prefix: str, phases: StepPhases) -> Iterator[Setting]:

@@ -29,7 +29,7 @@ from .turns import LoweredTurn, check_prior, roles_of, skills_of, turns_of, with
 
 @dataclass(frozen=True, slots=True)
 class EnvironmentNeeds:
-    """What the environment contributes to the sandbox."""
+    """The needs of the environment in the sandbox."""
 
     name: str
     prepare: Callable[[SandboxSpec], SandboxSpec]
@@ -42,52 +42,52 @@ Schedule = Callable[[Task, tuple[LoweredTurn, ...]], tuple[LoweredTurn, ...]]
 
 @dataclass(frozen=True, slots=True)
 class Contributions:
-    """What enters a plan beside the task and the config."""
+    """The inputs of a plan, beside the task and the config."""
 
     needs: Needs = ()
     environment: EnvironmentNeeds | None = None
     variables: Mapping[str, str] = field(default_factory=dict[str, str])
     """The operator's variables. Only those in `RolloutConfig.forward_env` are used."""
     capabilities: SandboxCapabilities | None = None
-    """What the sandbox provider can do, if known."""
+    """The capabilities of the sandbox provider, if known."""
     origins: Mapping[str, Origin] | None = None
-    """Where the values of the config come from, by the name of a setting."""
+    """The origins of the config's values, by the name of a setting."""
     schedule: Schedule | None = None
     """For a resumed rollout: the turns to run, from the task and the turns of the config."""
 
 
 def resolve(
-    task: Task, config: RolloutConfig, given: Contributions, planes: Planes, rollout_id: str
+    task: Task, config: RolloutConfig, inputs: Contributions, planes: Planes, rollout_id: str
 ) -> Plan:
-    """Return the plan: every effective value, and where it comes from.
+    """Return the plan: every effective value, and its origin.
 
-    This function starts and writes nothing, and asks no plane. Nobody changes the plan later.
+    This function does not start, write or ask anything. The plan does not change later.
 
     Raises:
         UsageError: A role is not declared, two rewards have one name, or the needs of two
             roles contradict each other.
-        TaskError: The task asks for a variable that it may not have, has both steps and
+        TaskError: The task needs a variable that it may not have, has both steps and
             nudges, begins with a prior trajectory that the agent cannot load, or has
             networks that would end its environment.
     """
     for rewards in (planes.rewards, *planes.step_rewards):
         _check_rewards([reward.name for reward in rewards])
-    origins = _origins_of(config, given)
-    variables = HostVariables(config.forward_env, given.variables)
+    origins = _origins_of(config, inputs)
+    variables = HostVariables(config.forward_env, inputs.variables)
     task = effective_task(task, config, variables, origins)
     deadlines = effective_deadlines(task, config, origins)
     skills = skills_of(task, config)
     if skills is not None and config.skills_dir is None:
         origins.note("skills", Origin("task", "the skills of the task"))
     turns = turns_of(task, config, skills, origins)
-    check_prior(task, given.needs)
-    turns = tuple(with_solution_env(turn, task, given.needs, origins) for turn in turns)
-    if given.schedule is not None:
-        turns = given.schedule(task, turns)
-    spec = agent_spec(task, config, given.needs, origins)
+    check_prior(task, inputs.needs)
+    turns = tuple(with_solution_env(turn, task, inputs.needs, origins) for turn in turns)
+    if inputs.schedule is not None:
+        turns = inputs.schedule(task, turns)
+    spec = agent_spec(task, config, inputs.needs, origins)
     phases = step_phases(task, spec)
     spec = with_switches(spec, phases)
-    environment = given.environment
+    environment = inputs.environment
     if environment is not None:
         check_widening(spec, phases)
         spec = with_environment(spec, environment.name, environment.prepare, origins)
@@ -99,24 +99,24 @@ def resolve(
         turns=turns,
         spec=spec,
         phases=phases,
-        agent_env=frozenset(name for _, need in given.needs for name in need.env),
+        agent_env=frozenset(name for _, need in inputs.needs for name in need.env),
         skills=skills,
-        solution=any(need.solution for _, need in given.needs),
+        solution=any(need.solution for _, need in inputs.needs),
         spawning_environment=environment.name if environment and environment.spawns else None,
-        capabilities=given.capabilities,
+        capabilities=inputs.capabilities,
         origins=origins,
     )
 
 
 def planned_roles(task: Task, config: RolloutConfig) -> list[Role]:
-    """Return the roles of a rollout, whose agents are asked for their needs.
+    """Return the roles of a rollout. The agents of these roles have needs.
 
     Raises:
         UsageError: A role is not declared.
         TaskError: As `resolve`.
     """
-    given = Contributions(variables=os.environ)
-    origins = _origins_of(config, given)
+    inputs = Contributions(variables=os.environ)
+    origins = _origins_of(config, inputs)
     task = effective_task(task, config, HostVariables(config.forward_env, os.environ), origins)
     return roles_of(turns_of(task, config, skills_of(task, config), origins))
 
@@ -137,18 +137,18 @@ async def make_plan(
             or the environment's files are malformed.
     """
     roles = planned_roles(task, config)
-    given = Contributions(
+    inputs = Contributions(
         needs=[(role, await _needs_of(planes, role)) for role in roles],
         environment=environment_needs(task, planes),
         variables=os.environ,
         origins=origins,
         schedule=schedule,
     )
-    return resolve(task, config, given, planes, rollout_id)
+    return resolve(task, config, inputs, planes, rollout_id)
 
 
 def environment_needs(task: Task, planes: Planes) -> EnvironmentNeeds | None:
-    """Return what the environment of `planes` contributes to the sandbox."""
+    """Return the needs of the environment of `planes`."""
     if planes.environment is None:
         return None
     with boundary("environment"):
@@ -182,9 +182,9 @@ async def _needs_of(planes: Planes, role: Role) -> AgentNeeds:
         return await agent.needs(role)
 
 
-def _origins_of(config: RolloutConfig, given: Contributions) -> Origins:
-    origins = Origins(given.origins)
-    if given.origins is None:
+def _origins_of(config: RolloutConfig, inputs: Contributions) -> Origins:
+    origins = Origins(inputs.origins)
+    if inputs.origins is None:
         origins.note_all("", config, "python", "RolloutConfig.")
         for role in (role for scene in config.scenes for role in scene.roles):
             for name in role.model_fields_set:
@@ -193,6 +193,6 @@ def _origins_of(config: RolloutConfig, given: Contributions) -> Origins:
 
 
 def _check_rewards(names: list[str]) -> None:
-    twice = next((name for name in names if names.count(name) > 1), None)
-    if twice is not None:
-        raise UsageError(f"two rewards are named {twice!r}")
+    duplicate = next((name for name in names if names.count(name) > 1), None)
+    if duplicate is not None:
+        raise UsageError(f"two rewards are named {duplicate!r}")

@@ -1,4 +1,4 @@
-"""The specs of the agent's sandbox and of a fresh one for grading."""
+"""The specs of the agent's sandbox and of a fresh sandbox for grading."""
 
 from collections.abc import Callable, Sequence
 
@@ -25,7 +25,7 @@ Needs = Sequence[tuple[Role, AgentNeeds]]
 def agent_spec(
     task: Task, config: RolloutConfig, role_needs: Needs, origins: Origins
 ) -> SandboxSpec:
-    """Return the spec of the sandbox that the task describes, with what its agents need.
+    """Return the spec of the sandbox that the task describes, with the needs of its agents.
 
     The agents' variables do not override the task's.
 
@@ -89,13 +89,13 @@ def _note_agents(role_needs: Needs, config: RolloutConfig, origins: Origins) -> 
 
 def _note_task(task: Task, config: RolloutConfig, spec: SandboxSpec, origins: Origins) -> None:
     environment = task.config.environment
-    taken = {name: name for name in ("image", "workdir", "user", "network", "allowed_hosts")}
-    taken["entrypoint"] = "keep_entrypoint"
-    taken |= {f"env.{name}": f"env.{name}" for name in environment.env}
+    sources = {name: name for name in ("image", "workdir", "user", "network", "allowed_hosts")}
+    sources["entrypoint"] = "keep_entrypoint"
+    sources |= {f"env.{name}": f"env.{name}" for name in environment.env}
     if config.limits is None:
-        taken |= {"limits": "uncapped", "limits.memory_mb": "memory_mb", "limits.cpus": "cpus"}
-        taken |= {"limits.disk_mb": "storage_mb", "limits.pids": "pids"}
-    for name, key in taken.items():
+        sources |= {"limits": "uncapped", "limits.memory_mb": "memory_mb", "limits.cpus": "cpus"}
+        sources |= {"limits.disk_mb": "storage_mb", "limits.pids": "pids"}
+    for name, key in sources.items():
         if origins.is_given(f"environment.{key}"):
             origins.note(f"sandbox.{name}", origins.find(f"environment.{key}"))
     if config.limits is not None:
@@ -110,7 +110,7 @@ def _note_task(task: Task, config: RolloutConfig, spec: SandboxSpec, origins: Or
 def fresh_grading_spec(
     spec: SandboxSpec, agent_env: frozenset[str], verifier: TaskVerifier
 ) -> SandboxSpec:
-    """Return the spec of the same sandbox without anything that was there for the agent.
+    """Return the spec of the same sandbox, without the needs of the agent.
 
     The image's entrypoint does not run in it, it has no services, and its network is the
     verifier's.
@@ -132,31 +132,31 @@ def fresh_grading_spec(
 
 def _doors(config: RolloutConfig, needs: Sequence[AgentNeeds]) -> tuple[Door, ...]:
     configured = {} if config.model is None else {MODEL_DOOR: Door.to(config.model)}
-    needed: dict[str, Door] = {}
+    by_name: dict[str, Door] = {}
     for door in (door for need in needs for door in need.doors):
-        if door.name not in configured and needed.setdefault(door.name, door) != door:
+        if door.name not in configured and by_name.setdefault(door.name, door) != door:
             raise UsageError(
                 f"the agents of the roles need different doors {door.name!r}",
                 hint="give the rollout one model endpoint",
             )
-    return tuple({**needed, **configured}.values())
+    return tuple({**by_name, **configured}.values())
 
 
 def _env(needs: Sequence[AgentNeeds]) -> dict[str, str]:
-    merged: dict[str, str] = {}
+    result: dict[str, str] = {}
     for need in needs:
         for name, value in need.env.items():
-            if merged.setdefault(name, value) != value:
+            if result.setdefault(name, value) != value:
                 raise UsageError(f"the agents of the roles need different values of {name!r}")
-    return merged
+    return result
 
 
 def _bundles(needs: Sequence[AgentNeeds]) -> tuple[Bundle, ...]:
-    merged: dict[str, Bundle] = {}
+    result: dict[str, Bundle] = {}
     for need in needs:
         for bundle in need.bundles:
-            if merged.setdefault(bundle.target, bundle) != bundle:
+            if result.setdefault(bundle.target, bundle) != bundle:
                 raise UsageError(
                     f"the agents of the roles need different bundles at {bundle.target!r}"
                 )
-    return tuple(merged.values())
+    return tuple(result.values())

@@ -95,9 +95,9 @@ class Origins:
         elif table := _table(value):
             for key, item in table.items():
                 name = f"{prefix}.{key}"
-                public = field == "env" and self.find(name).kind == "task"
-                hidden = field in _SECRET_TABLES and not public
-                yield from self.settings(name, MASK if hidden else item)
+                is_public = field == "env" and self.find(name).kind == "task"
+                is_secret = field in _SECRET_TABLES and not is_public
+                yield from self.settings(name, MASK if is_secret else item)
         else:
             yield Setting(prefix, to_json(value, field), self.find(prefix))
 
@@ -113,8 +113,8 @@ def to_json(value: object, field: str = "") -> object:
         return {name: to_json(getattr(value, name), name) for name in type(value).model_fields}
     if isinstance(value, Mapping):
         items = cast("Mapping[object, object]", value).items()
-        hidden = field in _SECRET_TABLES
-        return {str(key): MASK if hidden else to_json(item, str(key)) for key, item in items}
+        is_secret = field in _SECRET_TABLES
+        return {str(key): MASK if is_secret else to_json(item, str(key)) for key, item in items}
     if isinstance(value, frozenset | set):
         return sorted(str(item) for item in cast("frozenset[object]", value))
     if isinstance(value, list | tuple):

@@ -50,19 +50,19 @@ def lower_scenes(config: RolloutConfig) -> tuple[LoweredTurn, ...]:
 
 def _lower(scene: Scene) -> list[LoweredTurn]:
     names = Counter(role.name for role in scene.roles)
-    twice = [name for name, count in names.items() if count > 1]
-    if twice:
-        raise UsageError(f"scene {scene.name!r} declares role {twice[0]!r} twice")
+    duplicates = [name for name, count in names.items() if count > 1]
+    if duplicates:
+        raise UsageError(f"scene {scene.name!r} declares role {duplicates[0]!r} twice")
     roles = {role.name: _merge(role, scene) for role in scene.roles}
-    lowered: list[LoweredTurn] = []
+    turns: list[LoweredTurn] = []
     for turn in scene.turns:
         if turn.role not in roles:
             raise UsageError(
                 f"scene {scene.name!r} has a turn of role {turn.role!r}, which it does not declare",
                 hint=f"declared here: {', '.join(sorted(roles))}",
             )
-        lowered.append(LoweredTurn(scene=scene.name, role=roles[turn.role], prompt=turn.prompt))
-    return lowered
+        turns.append(LoweredTurn(scene=scene.name, role=roles[turn.role], prompt=turn.prompt))
+    return turns
 
 
 def _merge(role: Role, scene: Scene) -> Role:
@@ -77,9 +77,7 @@ def skills_of(task: Task, config: RolloutConfig) -> Path | None:
     """
     if config.skill_mode == "no-skill":
         if config.skills_dir is not None:
-            raise UsageError(
-                "a skills directory was given, but skills are off", hint="use with-skill"
-            )
+            raise UsageError("a skills directory is set, but skills are off", hint="use with-skill")
         return None
     if config.skills_dir is not None and not config.skills_dir.is_dir():
         raise UsageError(f"skills directory {str(config.skills_dir)!r} does not exist")
@@ -139,10 +137,10 @@ def check_prior(task: Task, needs: Needs) -> None:
     Raises:
         PriorContextError: The agent neither loads a trajectory nor runs the solution.
     """
-    unable = next((role for role, need in needs if not need.solution), None)
-    if task.parts.prior is not None and unable is not None:
+    role = next((role for role, need in needs if not need.solution), None)
+    if task.parts.prior is not None and role is not None:
         raise PriorContextError(
-            f"begins with another agent's trajectory, which agent {unable.agent!r} cannot load",
+            f"the task begins with a prior trajectory, and agent {role.agent!r} cannot load it",
             where=str(task.parts.prior),
         )
 
@@ -150,11 +148,11 @@ def check_prior(task: Task, needs: Needs) -> None:
 def _check_steps(task: Task) -> None:
     if not task.steps:
         return
-    nudged = bool(task.config.user.nudges)
-    if nudged or any(step.agent.max_turns > 1 for step in task.steps):
+    has_nudges = bool(task.config.user.nudges)
+    if has_nudges or any(step.agent.max_turns > 1 for step in task.steps):
         raise TaskError(
-            "a task with steps cannot have other prompts than those of its steps",
-            where=f"task.toml:{'user.nudges' if nudged else 'agent.max_turns'}",
+            "a task with steps has only the prompts of its steps",
+            where=f"task.toml:{'user.nudges' if has_nudges else 'agent.max_turns'}",
             hint="turn each further prompt into a step",
         )
 
@@ -173,8 +171,8 @@ class _RoleResolver:
         environment = self._task.config.environment
         update: dict[str, object] = {}
         limit = self._task.config.agent.timeout_sec
-        given = "timeout_sec" in role.model_fields_set
-        if limit is not None and (not given or limit < role.timeout_sec):
+        is_set = "timeout_sec" in role.model_fields_set
+        if limit is not None and (not is_set or limit < role.timeout_sec):
             update["timeout_sec"] = limit
             self._note(role, "timeout_sec", f"{self._prefix}agent.timeout_sec")
         if environment.mcp_servers:

@@ -10,7 +10,7 @@ from pathlib import Path
 from benchflow_contracts import Task, TaskConfig, TaskError
 from benchflow_contracts.cause import refuse_shortage
 
-from .reading import read_instruction, read_toml, validated
+from .reading import read_instruction, read_model, read_toml
 from .steps import load_steps
 
 
@@ -30,7 +30,7 @@ def load_task(path: Path) -> Task:
     data = read_toml(file)
     steps = load_steps(root, data)
     own = {name: value for name, value in data.items() if name != "steps"}
-    config = validated(TaskConfig, own, f"{file}:", file=file)
+    config = read_model(TaskConfig, own, f"{file}:", file=file)
     instruction = steps[0].instruction if steps else read_instruction(root / "instruction.md")
     return Task(
         id=config.name,
@@ -48,7 +48,7 @@ def find_tasks(path: Path) -> list[Task]:
     Folders without a `task.toml` are skipped.
 
     Raises:
-        TaskError: There is no task, one is malformed, or two have one name.
+        TaskError: There is no task, a task is malformed, or two tasks have the same name.
     """
     if (path / "task.toml").is_file():
         return [load_task(path)]
@@ -57,9 +57,9 @@ def find_tasks(path: Path) -> list[Task]:
     tasks = [load_task(child) for child in sorted(path.iterdir()) if _is_task(child)]
     if not tasks:
         raise TaskError(f"no task in {str(path)!r}", hint="a task is a folder with a task.toml")
-    seen: dict[str, Task] = {}
+    by_id: dict[str, Task] = {}
     for task in tasks:
-        other = seen.setdefault(task.id, task)
+        other = by_id.setdefault(task.id, task)
         if other is not task:
             raise TaskError(
                 f"tasks {other.path.name!r} and {task.path.name!r} are both named {task.id!r}",

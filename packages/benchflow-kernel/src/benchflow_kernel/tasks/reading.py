@@ -1,4 +1,4 @@
-"""Read a task's files: limited text, TOML, and models with the key of each fault."""
+"""Read a task's files: text of limited size, TOML, and models with the key of each fault."""
 
 import json
 import math
@@ -64,24 +64,24 @@ def fault_of(model: type[BaseModel], fault: Mapping[str, Any]) -> str:
     """Return the message for one fault of `model`, in TOML terms."""
     if fault["type"] != "extra_forbidden":
         return str(fault["msg"])
-    *above, name = fault["loc"]
-    near = get_close_matches(str(name), _keys(model, above), n=1)
+    *parents, name = fault["loc"]
+    near = get_close_matches(str(name), _keys(model, parents), n=1)
     return f"unknown key; did you mean {near[0]!r}?" if near else "unknown key"
 
 
 def line_of(text: str, location: Location) -> int | None:
     """Return the line that sets the key at `location` in a TOML file, or None."""
-    wanted = [str(part) for part in location if not isinstance(part, int)]
+    target = [str(part) for part in location if not isinstance(part, int)]
     table: list[str] = []
     for number, line in enumerate(text.splitlines(), 1):
         if header := re.match(r"\s*\[+\s*([^\]]+?)\s*\]+", line):
             table = _parts(header.group(1))
-            if table == wanted:
+            if table == target:
                 return number
         elif (key := re.match(r"\s*([\w.\"' -]+?)\s*=", line)) and [
             *table,
             *_parts(key.group(1)),
-        ] == wanted:
+        ] == target:
             return number
     return None
 
@@ -90,16 +90,16 @@ def _parts(dotted: str) -> list[str]:
     return [part.strip().strip("\"'") for part in dotted.split(".")]
 
 
-def _keys(model: type[BaseModel], above: Location) -> list[str]:
+def _keys(model: type[BaseModel], parents: Location) -> list[str]:
     """Return the keys of the table at `above`; empty if it is not a known model."""
-    found: type[BaseModel] | None = model
-    for part in above:
-        if found is None:
+    table: type[BaseModel] | None = model
+    for part in parents:
+        if table is None:
             return []
         if isinstance(part, str):
-            field = found.model_fields.get(part)
-            found = None if field is None else next(_models(field.annotation), None)
-    return [] if found is None else list(found.model_fields)
+            field = table.model_fields.get(part)
+            table = None if field is None else next(_models(field.annotation), None)
+    return [] if table is None else list(table.model_fields)
 
 
 def _models(annotation: object) -> Iterator[type[BaseModel]]:
@@ -111,7 +111,7 @@ def _models(annotation: object) -> Iterator[type[BaseModel]]:
 
 _MAX_INSTRUCTION_BYTES = 1024 * 1024
 
-_Read = TypeVar("_Read", bound=Model)
+ModelT = TypeVar("ModelT", bound=Model)
 
 
 def read_toml(file: Path) -> dict[str, Any]:
@@ -121,20 +121,20 @@ def read_toml(file: Path) -> dict[str, Any]:
         TaskError: The file is missing, too large, nested too deeply or not TOML.
     """
     data = _parse(_read(file, MAX_BYTES), str(file))
-    problems = _not_finite(data, ())
+    problems = _infinite_keys(data, ())
     if problems:
         raise TaskError("must be a finite number", where=f"{file}:{problems[0]}")
     return data
 
 
-def validated(
-    model: type[_Read], data: Mapping[str, Any], where: str, *, file: Path | None = None
-) -> _Read:
+def read_model(
+    model: type[ModelT], data: Mapping[str, Any], where: str, *, file: Path | None = None
+) -> ModelT:
     """Return `data` as a model, without conversion between types.
 
     Raises:
-        TaskError: A key is wrong. The message names each one, after `where`, and its line in
-            `file`.
+        TaskError: A key is wrong. The message names each wrong key, after `where`, and its line
+            in `file`.
     """
     try:
         # Through JSON: strict mode then refuses "5" for 5, but accepts lists for tuples.
@@ -166,8 +166,8 @@ def _parse(text: str, name: str) -> dict[str, Any]:
     try:
         return tomllib.loads(text)
     except (ValueError, RecursionError) as error:
-        found = re.search(r"at line (\d+)", str(error))
-        line = found.group(1) if found else text.rstrip("\n").count("\n") + 1
+        match = re.search(r"at line (\d+)", str(error))
+        line = match.group(1) if match else text.rstrip("\n").count("\n") + 1
         where = f"{name}:{line}"
         raise TaskError(f"not TOML: {error}", where=where) from error
 
@@ -186,15 +186,16 @@ def _read(file: Path, cap: int) -> str:
         raise TaskError(f"cannot be read: {error}", where=str(file)) from error
 
 
-def _not_finite(value: object, key: tuple[str | int, ...]) -> list[str]:
+def _infinite_keys(value: object, key: tuple[str | int, ...]) -> list[str]:
+    """Return the keys of numbers that are infinite or not a number."""
     if isinstance(value, float) and not math.isfinite(value):
         return [_key(key)]
     if isinstance(value, Mapping):
         items = cast("Mapping[str, object]", value).items()
-        return [found for name, item in items for found in _not_finite(item, (*key, name))]
+        return [bad for name, item in items for bad in _infinite_keys(item, (*key, name))]
     if isinstance(value, Sequence) and not isinstance(value, str):
         parts = enumerate(cast("Sequence[object]", value))
-        return [found for index, item in parts for found in _not_finite(item, (*key, index))]
+        return [bad for index, item in parts for bad in _infinite_keys(item, (*key, index))]
     return []
 
 

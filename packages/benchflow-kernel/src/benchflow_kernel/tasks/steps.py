@@ -1,4 +1,4 @@
-"""`[[steps]]`: prompts that are graded separately, and their folders."""
+"""Read `[[steps]]`: prompts that are graded separately, and their folders."""
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -6,12 +6,12 @@ from typing import Any, Final, cast
 
 from benchflow_contracts import TaskError, TaskParts, TaskStep
 
-from .reading import read_instruction, validated
+from .reading import read_instruction, read_model
 
-_LEFT_TO_THE_TASK: Final = ("agent", "verifier")
-"""Tables in which a step overrides keys of the task."""
+_TASK_DEFAULTS: Final = ("agent", "verifier")
+"""Tables of the task with the defaults of each step."""
 
-_FOREIGN: Final = ("instruction", "parts")
+_FOLDER_FIELDS: Final = ("instruction", "parts")
 """Fields of a step that come from its folder."""
 
 
@@ -30,25 +30,29 @@ def load_steps(root: Path, data: Mapping[str, Any]) -> tuple[TaskStep, ...]:
         isinstance(table, dict) for table in cast("list[object]", tables)
     ):
         raise TaskError("must be tables", where=f"{file}:steps", hint="write [[steps]]")
-    found = cast("list[dict[str, Any]]", tables)
-    steps = tuple(_step(root, data, table, index) for index, table in enumerate(found))
+    step_tables = cast("list[dict[str, Any]]", tables)
+    steps = tuple(_step(root, data, table, index) for index, table in enumerate(step_tables))
     _check_names(root, steps)
     return steps
 
 
 def _step(root: Path, data: Mapping[str, Any], table: Mapping[str, Any], index: int) -> TaskStep:
     where = f"{root / 'task.toml'}:steps.{index}."
-    foreign = next((name for name in _FOREIGN if name in table), None)
+    foreign = next((name for name in _FOLDER_FIELDS if name in table), None)
     if foreign is not None:
-        raise TaskError("is not a key of a step", where=where + foreign, hint="see its folder")
-    filled = {**table, "instruction": ""}
-    for name in _LEFT_TO_THE_TASK:
-        own, given = table.get(name, {}), data.get(name, {})
-        if isinstance(own, dict) and isinstance(given, dict):
-            filled[name] = {**cast("dict[str, Any]", given), **cast("dict[str, Any]", own)}
+        raise TaskError(
+            "is not a key of a step",
+            where=where + foreign,
+            hint="the step has it from its folder, steps/NAME",
+        )
+    values = {**table, "instruction": ""}
+    for name in _TASK_DEFAULTS:
+        own, defaults = table.get(name, {}), data.get(name, {})
+        if isinstance(own, dict) and isinstance(defaults, dict):
+            values[name] = {**cast("dict[str, Any]", defaults), **cast("dict[str, Any]", own)}
     if isinstance(table.get("min_reward"), int | float):
-        filled["min_reward"] = {"reward": table["min_reward"]}
-    step = validated(TaskStep, filled, where)
+        values["min_reward"] = {"reward": table["min_reward"]}
+    step = read_model(TaskStep, values, where)
     folder = root / "steps" / step.name
     parts = _parts(root, folder)
     text = read_instruction(folder / "instruction.md")
@@ -81,21 +85,21 @@ def _check_names(root: Path, steps: Sequence[TaskStep]) -> None:
     if not steps:
         return
     names = [step.name for step in steps]
-    twice = next((name for name in names if names.count(name) > 1), None)
-    if twice is not None:
-        raise TaskError(f"two steps are named {twice!r}", where=f"{root / 'task.toml'}:steps")
+    duplicate = next((name for name in names if names.count(name) > 1), None)
+    if duplicate is not None:
+        raise TaskError(f"two steps are named {duplicate!r}", where=f"{root / 'task.toml'}:steps")
     home = root / "steps"
     others = sorted(entry.name for entry in home.iterdir()) if home.is_dir() else []
     stray = next((name for name in others if name not in names), None)
     if stray is not None:
         raise TaskError(
-            f"{stray!r} is the folder of no step",
+            f"folder {stray!r} does not belong to a step",
             where=str(home / stray),
             hint="declare it in task.toml as [[steps]], or remove it",
         )
     if (root / "instruction.md").exists():
         raise TaskError(
-            "nobody would read it: each step has an instruction of its own",
+            "the file is not used: each step has its own instruction",
             where=str(root / "instruction.md"),
             hint="move it into the folders of the steps",
         )

@@ -8,7 +8,7 @@ from benchflow_contracts import Credit, RolloutNode, RolloutTree, Value
 
 
 def value_of(node: RolloutNode) -> Value | None:
-    """Return the mean of the scored children's returns, or `None` without one.
+    """Return the mean of the scored children's returns, or `None` without a scored child.
 
     The return of a child is its reward when it is a leaf, and its own V otherwise.
     The value of a leaf is its reward. An unscored child is left out; it never counts as 0.
@@ -59,24 +59,26 @@ def credit_of(tree: RolloutTree, siblings: Sequence[RolloutTree] = ()) -> dict[s
     `step` is V(node) - V(parent), and `process` the sum of it from the root.
     """
     returns = _mean_returns(tree.root)
-    intra = _Group.of(_scored(tree))
-    inter = _Group.of([r for one in (tree, *siblings) for r in _scored(one)]) if siblings else None
+    intra = _Group.of(_scores(tree))
+    inter = (
+        _Group.of([r for other in (tree, *siblings) for r in _scores(other)]) if siblings else None
+    )
     values = values_below(tree.root)
     v = {key: value.mean for key, value in values.items() if value is not None}
     root = v.get(tree.root.id)
-    given: dict[str, Credit] = {}
+    by_node: dict[str, Credit] = {}
     for node in tree.nodes:
         mean = returns.get(node.id)
         if mean is None or root is None:
             continue
         above = None if node.parent is None else v.get(node.parent.id)
-        given[node.id] = Credit(
+        by_node[node.id] = Credit(
             intra=None if intra is None else intra.advantage(mean),
             inter=None if inter is None else inter.advantage(mean),
             step=None if above is None else v[node.id] - above,
             process=v[node.id] - root,
         )
-    return given
+    return by_node
 
 
 def inter_advantages(trees: Mapping[str, Mapping[str, float]]) -> dict[tuple[str, str], float]:
@@ -86,13 +88,13 @@ def inter_advantages(trees: Mapping[str, Mapping[str, float]]) -> dict[tuple[str
     them are one group, as in Tree-GRPO; without forks, that is GRPO's group. The result is empty
     if only one rollout has scored leaves.
     """
-    scored = {rollout: leaves for rollout, leaves in trees.items() if leaves}
-    group = _Group.of([value for leaves in scored.values() for value in leaves.values()])
-    if group is None or len(scored) < 2:
+    by_rollout = {rollout: leaves for rollout, leaves in trees.items() if leaves}
+    group = _Group.of([value for leaves in by_rollout.values() for value in leaves.values()])
+    if group is None or len(by_rollout) < 2:
         return {}
     return {
         (rollout, leaf): group.advantage(value)
-        for rollout, leaves in scored.items()
+        for rollout, leaves in by_rollout.items()
         for leaf, value in leaves.items()
     }
 
@@ -114,7 +116,7 @@ class _Group:
         return (value - self.mean) / (self.std + _EPSILON)
 
 
-def _scored(tree: RolloutTree) -> list[float]:
+def _scores(tree: RolloutTree) -> list[float]:
     return [leaf.reward for leaf in tree.leaves if leaf.reward is not None]
 
 
@@ -122,11 +124,13 @@ def _mean_returns(root: RolloutNode) -> Mapping[str, float]:
     """Return the mean of the scored leaves at or below each node that has any."""
     sums: dict[str, tuple[float, int]] = {}
     for node in reversed(list(root.subtree)):
-        sums[node.id] = _own(node) if not node.children else _sum(sums[c.id] for c in node.children)
+        sums[node.id] = (
+            _leaf_sum(node) if not node.children else _sum(sums[c.id] for c in node.children)
+        )
     return {key: total / n for key, (total, n) in sums.items() if n}
 
 
-def _own(leaf: RolloutNode) -> tuple[float, int]:
+def _leaf_sum(leaf: RolloutNode) -> tuple[float, int]:
     return (0.0, 0) if leaf.reward is None else (leaf.reward, 1)
 
 

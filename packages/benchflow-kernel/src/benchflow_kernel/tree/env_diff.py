@@ -1,4 +1,4 @@
-"""What changed between two states of a world."""
+"""The differences between two states of a world."""
 
 from collections import Counter
 from collections.abc import Mapping
@@ -29,13 +29,13 @@ class TableDiff(Model):
     removed: tuple[Row, ...] = ()
     changed: tuple[RowChange, ...] = ()
     opaque: bool = False
-    """It differs, but it is too big for rows on one side at least: only counts are known."""
+    """The table differs, but is too large on at least one side: only counts are known."""
     rows_before: int = Field(default=0, ge=0)
     rows_after: int = Field(default=0, ge=0)
 
 
 class EnvDiff(Model):
-    """From one EnvState to another: by database, by table. What is equal is left out."""
+    """The differences from one EnvState to another, by database and table."""
 
     databases: Mapping[str, Mapping[str, TableDiff]] = {}
     files: FileDiff = FileDiff()
@@ -47,12 +47,12 @@ class EnvDiff(Model):
 
 
 def diff_states(a: EnvState, b: EnvState) -> EnvDiff:
-    """Return what changed from `a` to `b`. Empty exactly when they are equal.
+    """Return the changes from `a` to `b`. The result is empty exactly when they are equal.
 
     Swapping the arguments swaps before and after, and nothing else. Rows are compared
-    by primary key where both sides have one and it is unique, else as whole rows. A
-    database or table that one side lacks is there with all of its rows; one whose
-    columns differ has every row on both sides, and no `columns`.
+    by primary key if both sides have a unique key, else as whole rows. If only one side
+    has a database or table, the result has all of its rows. If the columns of a table
+    differ, the result has every row of both sides, and no `columns`.
     """
     databases: dict[str, Mapping[str, TableDiff]] = {}
     for name in sorted({*a.databases, *b.databases}):
@@ -81,38 +81,38 @@ def _table(a: TableState | None, b: TableState | None) -> TableDiff:
     old: Rows | None = () if a is None else a.rows
     new: Rows | None = () if b is None else b.rows
     same = a is None or b is None or a.columns == b.columns
-    shown = TableDiff(
+    diff = TableDiff(
         columns=either.columns if same else (),
         opaque=old is None or new is None,
         rows_before=0 if a is None else a.row_count,
         rows_after=0 if b is None else b.row_count,
     )
     if old is None or new is None:
-        return shown
+        return diff
     if a is None or b is None or not same or a.key != b.key:
-        return shown.model_copy(update=_whole_rows(old, new))
-    return shown.model_copy(update=_by_key(a, old, new) or _whole_rows(old, new))
+        return diff.model_copy(update=_whole_rows(old, new))
+    return diff.model_copy(update=_by_key(a, old, new) or _whole_rows(old, new))
 
 
 def _whole_rows(old: Rows, new: Rows) -> dict[str, Any]:
-    kept = Counter(map(repr, old)) & Counter(map(repr, new))
-    return {"removed": _without(old, kept), "added": _without(new, kept)}
+    common = Counter(map(repr, old)) & Counter(map(repr, new))
+    return {"removed": _without(old, common), "added": _without(new, common)}
 
 
-def _without(rows: Rows, kept: Counter[str]) -> Rows:
-    left = Counter(kept)
+def _without(rows: Rows, common: Counter[str]) -> Rows:
+    remaining = Counter(common)
     rest: list[Row] = []
     for row in rows:
         token = repr(row)
-        if left[token]:
-            left[token] -= 1
+        if remaining[token]:
+            remaining[token] -= 1
         else:
             rest.append(row)
     return tuple(rest)
 
 
 def _by_key(table: TableState, old: Rows, new: Rows) -> dict[str, Any] | None:
-    """Compare by primary key, or return `None` when it tells no rows apart."""
+    """Compare by primary key, or return `None` if the key is not unique."""
     if not table.key or not set(table.key) <= set(table.columns):
         return None
     at = [table.columns.index(column) for column in table.key]

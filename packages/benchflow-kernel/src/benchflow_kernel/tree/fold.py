@@ -23,7 +23,7 @@ from benchflow_contracts import (
     WorldClosed,
 )
 
-_PARTS: Final = (
+_INTERVALS: Final = (
     ("restore", "start", "provision"),
     ("ready", "provision", "connect"),
     ("connect", "connect", "execute"),
@@ -39,31 +39,31 @@ class ForkTimes:
         self._branched: dict[str, float] = {}
         self._stepped: dict[str, float] = {}
 
-    def entered(self, event: PhaseEntered) -> None:
+    def record_phase(self, event: PhaseEntered) -> None:
         """Record the first time of a phase of a world."""
         self._entered.setdefault(event.node, {}).setdefault(event.phase, event.ts)
 
-    def branched(self, event: Branched) -> None:
+    def record_fork(self, event: Branched) -> None:
         """Record the last time at which a node was forked."""
         self._branched[event.node] = event.ts
 
-    def stepped(self, event: StepFinished) -> dict[str, float]:
+    def record_step(self, event: StepFinished) -> dict[str, float]:
         """Return the seconds of the world whose first step is this one, else nothing."""
         self._stepped[event.node] = event.ts
         phases = self._entered.get(event.node)
         if phases is None or "execute" not in phases:
             return {}
-        took = {
+        spans = {
             name: phases[until] - phases[since]
-            for name, since, until in _PARTS
+            for name, since, until in _INTERVALS
             if since in phases and until in phases
         }
         if event.parent in self._branched and "setup" in phases:
-            took["waited"] = phases["setup"] - self._branched[event.parent]
-        took["first_step"] = event.ts - phases["execute"]
+            spans["waited"] = phases["setup"] - self._branched[event.parent]
+        spans["first_step"] = event.ts - phases["execute"]
         if event.parent in self._stepped:
-            took["until_running"] = phases["execute"] - self._stepped[event.parent]
-        return {name: round(seconds, 6) for name, seconds in took.items()}
+            spans["until_running"] = phases["execute"] - self._stepped[event.parent]
+        return {name: round(seconds, 6) for name, seconds in spans.items()}
 
 
 class TreeFold:
@@ -142,62 +142,62 @@ def fold(events: Iterable[Event]) -> RolloutTree:
     return state.tree
 
 
-def _step(state: TreeFold, event: StepFinished) -> None:
+def _apply_step(state: TreeFold, event: StepFinished) -> None:
     parent = state.node(event.parent, event)
     node = RolloutNode(id=event.node, parent=parent, step=event.step, label=event.label)
     state.add(node, event)
-    node.took_sec = state.times.stepped(event)
+    node.took_sec = state.times.record_step(event)
 
 
-def _failed(state: TreeFold, event: NodeFailed) -> None:
+def _apply_failure(state: TreeFold, event: NodeFailed) -> None:
     if event.parent is not None:
         parent = state.node(event.parent, event)
         state.add(RolloutNode(id=event.node, parent=parent, label=event.label), event)
     state.node(event.node, event).error = event.error
 
 
-def _checkpointed(state: TreeFold, event: Checkpointed) -> None:
+def _apply_checkpoint(state: TreeFold, event: Checkpointed) -> None:
     node = state.node(event.node, event)
     node.checkpoint_ref = event.ref
     node.took_sec |= event.took_sec
 
 
-def _branched(state: TreeFold, event: Branched) -> None:
+def _apply_fork(state: TreeFold, event: Branched) -> None:
     state.node(event.node, event).branch = event.record
-    state.times.branched(event)
+    state.times.record_fork(event)
 
 
-def _captured(state: TreeFold, event: StateCaptured) -> None:
+def _apply_state(state: TreeFold, event: StateCaptured) -> None:
     state.node(event.node, event).env_state = event.state
 
 
-def _scored(state: TreeFold, event: NodeScored) -> None:
+def _apply_score(state: TreeFold, event: NodeScored) -> None:
     state.node(event.node, event).results[event.name] = event.result
 
 
-def _valued(state: TreeFold, event: NodeValued) -> None:
+def _apply_value(state: TreeFold, event: NodeValued) -> None:
     state.node(event.node, event).value = event.value
 
 
-def _credited(state: TreeFold, event: NodeCredited) -> None:
+def _apply_credit(state: TreeFold, event: NodeCredited) -> None:
     state.node(event.node, event).credit = event.credit
 
 
-def _finished(state: TreeFold, event: RolloutFinished) -> None:
+def _apply_end(state: TreeFold, event: RolloutFinished) -> None:
     state.tree.status = event.status
     state.tree.error = event.error
 
 
-def _phase(state: TreeFold, event: PhaseEntered) -> None:
+def _apply_phase(state: TreeFold, event: PhaseEntered) -> None:
     """Keep only the phase times of a fork's children."""
-    state.times.entered(event)
+    state.times.record_phase(event)
 
 
-def _closed(state: TreeFold, event: WorldClosed) -> None:
+def _ignore_close(state: TreeFold, event: WorldClosed) -> None:
     """Ignore worlds: they are for live views and timing, not for the tree."""
 
 
-def _made(state: TreeFold, event: SandboxMade) -> None:
+def _apply_sandbox(state: TreeFold, event: SandboxMade) -> None:
     """Keep the images of the first world. Later worlds are in the log."""
     if not state.tree.images:
         state.tree.images = dict(event.images)
@@ -207,16 +207,16 @@ def _made(state: TreeFold, event: SandboxMade) -> None:
 
 _APPLY: dict[type, Callable[[TreeFold, Any], None]] = {
     RolloutStarted: TreeFold.start,
-    PhaseEntered: _phase,
-    WorldClosed: _closed,
-    SandboxMade: _made,
-    StepFinished: _step,
-    Checkpointed: _checkpointed,
-    Branched: _branched,
-    StateCaptured: _captured,
-    NodeScored: _scored,
-    NodeValued: _valued,
-    NodeCredited: _credited,
-    NodeFailed: _failed,
-    RolloutFinished: _finished,
+    PhaseEntered: _apply_phase,
+    WorldClosed: _ignore_close,
+    SandboxMade: _apply_sandbox,
+    StepFinished: _apply_step,
+    Checkpointed: _apply_checkpoint,
+    Branched: _apply_fork,
+    StateCaptured: _apply_state,
+    NodeScored: _apply_score,
+    NodeValued: _apply_value,
+    NodeCredited: _apply_credit,
+    NodeFailed: _apply_failure,
+    RolloutFinished: _apply_end,
 }

@@ -44,8 +44,8 @@ class HumanUser:
     async def nudge(self, steps: Sequence[Step]) -> str | None:
         """Read a follow-up prompt; an empty line or the end of the input stops."""
         async with self._lines.turn():
-            said = _printable(steps[-1].message) if steps else ""
-            self._say(f"\nThe agent ended its turn. {said}\nFollow-up (empty to stop): ")
+            message = _printable(steps[-1].message) if steps else ""
+            self._say(f"\nThe agent ended its turn. {message}\nFollow-up (empty to stop): ")
             line = await self._read()
         return line or None
 
@@ -149,9 +149,9 @@ def _prompt(question: Question) -> str:
 def _parse(question: Question, line: str) -> tuple[str, ...] | str | None:
     """Return option ids or free text, or `None` if `line` is not a valid answer."""
     parts = [part.strip() for part in line.split(",")] if question.multi else [line]
-    found = [_option(question, part) for part in parts]
-    chosen = tuple(dict.fromkeys(option for option in found if option is not None))
-    if question.options and chosen and None not in found:
+    matches = [_option(question, part) for part in parts]
+    chosen = tuple(dict.fromkeys(option for option in matches if option is not None))
+    if question.options and chosen and None not in matches:
         return chosen
     free = question.allow_custom or not question.options
     return line if free and line else None

@@ -22,7 +22,7 @@ def make_user(
     uses `endpoint` and `model`.
 
     Raises:
-        UsageError: `simulated` without an endpoint and a model.
+        UsageError: The mode is `simulated`, and the endpoint or the model is missing.
         TaskError: A scripted pattern is not a regular expression.
     """
     match mode or task_user.mode:
@@ -36,7 +36,7 @@ def make_user(
             if endpoint is None or model is None:
                 raise UsageError(
                     "a simulated user needs a model endpoint",
-                    hint="name its endpoint and model, or choose the user mode 'auto'",
+                    hint="give the user an endpoint and a model, or choose the user mode 'auto'",
                 )
             return SimulatedUser(
                 endpoint, model, persona=task_user.persona, nudges=task_user.nudges

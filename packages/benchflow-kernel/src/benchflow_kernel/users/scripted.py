@@ -1,4 +1,4 @@
-"""The users without a model: the first option, or rules."""
+"""Users without a model: they choose the first option, or apply rules."""
 
 import re
 from collections.abc import Sequence
@@ -69,7 +69,7 @@ class AutoUser:
 
 
 _SEARCHED_CHARS = 4096
-"""Characters of a question to search, at most: a slow pattern must not run without end."""
+"""The longest text that a pattern searches, so that a slow pattern ends."""
 
 
 class ScriptedUser:
@@ -136,14 +136,14 @@ def _pattern(text: str, key: str) -> re.Pattern[str]:
 def _option(rule: ScriptedAnswer, question: Question) -> str | None:
     if rule.option is None:
         return None
-    wanted = rule.option.strip().casefold()
+    label = rule.option.strip().casefold()
     for option in question.options:
-        if option.id == rule.option or option.label.strip().casefold() == wanted:
+        if option.id == rule.option or option.label.strip().casefold() == label:
             return option.id
     pattern = re.compile(rule.option, re.IGNORECASE | re.DOTALL)
-    fitting = [
+    matches = [
         option.id
         for option in question.options
         if pattern.search(f"{option.id}\n{option.label}\n{option.description}"[:_SEARCHED_CHARS])
     ]
-    return fitting[0] if len(fitting) == 1 else None
+    return matches[0] if len(matches) == 1 else None

@@ -1,4 +1,4 @@
-"""The user that a model plays: its prompts, and the grammar of its replies."""
+"""A user that a model plays: its prompts, and the grammar of its replies."""
 
 import json
 import secrets
@@ -86,13 +86,13 @@ def parse_answer(reply: Mapping[str, object], ask: Ask) -> Answer:
     answers = reply.get("answers")
     if set(reply) != {"answers"} or not isinstance(answers, dict):
         raise ReplyError('the reply needs exactly the key "answers", or {"decline": true}')
-    given = cast("dict[str, object]", answers)
-    if set(given) != {question.id for question in ask.questions}:
+    by_question = cast("dict[str, object]", answers)
+    if set(by_question) != {question.id for question in ask.questions}:
         raise ReplyError('"answers" needs exactly one entry per question id')
     selected: dict[str, tuple[str, ...]] = {}
     text: dict[str, str] = {}
     for question in ask.questions:
-        part = given[question.id]
+        part = by_question[question.id]
         item = cast("dict[str, object]", part) if isinstance(part, dict) else {}
         options, words = item.get("options"), item.get("text")
         if set(item) == {"options"} and isinstance(options, list):
@@ -125,13 +125,13 @@ def _options(question: Question, options: list[object]) -> tuple[str, ...]:
     if not chosen or len(chosen) != len(options):
         raise ReplyError(f"question {question.id!r} has the option ids {sorted(known)}")
     if len(chosen) > 1 and not question.multi:
-        raise ReplyError(f"question {question.id!r} takes one option")
+        raise ReplyError(f"question {question.id!r} allows one option")
     return chosen
 
 
 def _text(question: Question, words: str) -> str:
     if question.options and not question.allow_custom:
-        raise ReplyError(f"question {question.id!r} takes no free text")
+        raise ReplyError(f"question {question.id!r} does not allow free text")
     return words
 
 
@@ -207,12 +207,12 @@ def _object(content: str) -> Mapping[str, object]:
     if text.startswith("```") and text.endswith("```"):
         text = text.removeprefix("```json").removeprefix("```").removesuffix("```")
     try:
-        found = json.loads(text)
+        value = json.loads(text)
     except (ValueError, RecursionError) as error:
         raise ReplyError(f"the reply is not JSON: {error}") from error
-    if not isinstance(found, dict):
+    if not isinstance(value, dict):
         raise ReplyError("the reply is not a JSON object")
-    return cast("dict[str, object]", found)
+    return cast("dict[str, object]", value)
 
 
 def _repair(messages: list[Message], content: str, problem: str) -> list[Message]:

@@ -218,7 +218,7 @@ class BranchRun:
         cursor, ask = self.progress.cursor, self._turns.restored_ask
         if ask is not None:
             return self._forks.at_restored_ask(cursor, ask)
-        return await self._forks.at_turn(cursor) if self._replay.live else None
+        return await self._forks.at_turn(cursor) if self._replay.is_finished else None
 
     async def _add_nudge(self) -> bool:
         """Add the user's next prompt to the schedule; return whether there is one."""

@@ -54,11 +54,11 @@ class AskResponder:
 
     async def _reply(self, ask: Ask) -> Answer | Fork:
         recorded: Answer | None = None
-        may_fork = self._replay.live
-        if not self._replay.live:
+        may_fork = self._replay.is_finished
+        if not self._replay.is_finished:
             recorded = self._replay.take(self._progress.turn, ask)
             # The last question of a replay was forked before, unless the branch was resumed.
-            may_fork = self._branch.start.resumed and recorded is None and self._replay.live
+            may_fork = self._branch.start.resumed and recorded is None and self._replay.is_finished
         if may_fork:
             fork = await self._forks.at_ask(self._progress.cursor, ask)
             if fork is not None and not self._forks.continues_after(fork):
@@ -104,7 +104,7 @@ class StepRecorder:
             return
         progress, start, journal = self._progress, self._branch.start, self._branch.journal
         calls = self._branch.world.calls
-        if not self._replay.live:
+        if not self._replay.is_finished:
             self._assigned = len(calls)
             return
         is_first = start.id != start.node and progress.tip == start.node

@@ -88,7 +88,9 @@ class TurnRunner:
         if self._progress.state is BranchState.READY:
             self._branch.journal.phase(self._branch.start.id, "execute")
         stop = await self._prompt(session)
-        self._progress.state = BranchState.IDLE if self._replay.live else BranchState.REPLAYED
+        self._progress.state = (
+            BranchState.IDLE if self._replay.is_finished else BranchState.REPLAYED
+        )
         if isinstance(self._interruption.reason, Fork):
             return self._interruption.reason
         if stop == "end_turn":
@@ -101,7 +103,7 @@ class TurnRunner:
         Raises:
             SnapshotError: The agent only repeated recorded turns so far.
         """
-        if not self._replay.live:
+        if not self._replay.is_finished:
             raise SnapshotError(f"the child did not reach the fork again: {error.message}")
         self.early_end = error
 
