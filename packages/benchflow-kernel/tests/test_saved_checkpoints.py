@@ -239,7 +239,7 @@ REFUSED = {
     ),
     "another agent within a turn": (
         {"config": {"branch": None, "scenes": scenes("other")}},
-        "is reached through turn",
+        "is within turn",
     ),
 }
 
@@ -294,7 +294,7 @@ def test_a_checkpoint_that_cannot_be_kept_is_told_and_does_not_stop_the_rollout(
     kept.provider.faults.fail_on["save"] = fault
     tree = kept.run()
     assert tree.status == "completed"
-    assert "was not kept: " in tree.error.message
+    assert "was not saved: " in tree.error.message
     assert "disk full" in tree.error.message
     assert list((kept.directory / "checkpoints").iterdir()) == []
 
@@ -305,7 +305,7 @@ def test_a_torn_or_missing_checkpoint_is_refused(kept):
     (path / "checkpoint.json").write_text("{")
     with pytest.raises(StoreError, match="not a checkpoint"):
         read_manifest(path)
-    with pytest.raises(StoreError, match="no kept checkpoint"):
+    with pytest.raises(StoreError, match="no saved checkpoint"):
         read_manifest(path / "nowhere")
 
 

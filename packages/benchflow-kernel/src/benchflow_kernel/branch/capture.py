@@ -85,7 +85,7 @@ async def _capture(
         # in the session's state, and only there.
         live = await world.capture() if level == "live" else None
 
-    async with world.quiesced():
+    async with world.while_quiesced():
         images.append(await world.sandbox.snapshot(level, while_frozen=read))
     return Checkpoint(turn=turn, image=images[0], state=state, sessions=sessions, live=live)
 

@@ -1,4 +1,4 @@
-"""The lifecycle of a rollout, and resuming from its kept checkpoints."""
+"""The lifecycle of a rollout, and resuming from its saved checkpoints."""
 
 from .checkpoint_manifest import (
     CHECKPOINT_FILE,

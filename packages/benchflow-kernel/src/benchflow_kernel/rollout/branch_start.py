@@ -18,7 +18,7 @@ from benchflow_kernel.resolve import LoweredTurn
 
 @dataclass(frozen=True, slots=True)
 class Position:
-    """A state of the rollout, and what is needed to return to it."""
+    """A state of the rollout, with everything that a branch needs to return there."""
 
     node: str
     """The node of the tree."""
@@ -100,12 +100,12 @@ class Fork:
         labels = labels_of(self.policy, self.ask)
         return [self._child(index, label, new_id()) for index, label in enumerate(labels)]
 
-    def winner(self, node_id: str, sealed: Position) -> BranchStart:
+    def winner(self, node_id: str, end: Position) -> BranchStart:
         """Return the start of the branch that continues the best child."""
         then = self.policy.then
         return BranchStart(
             id=node_id,
-            position=sealed,
+            position=end,
             policy=then or self.policy,
             depth=self.depth + 1 if then is None else 0,
             main=self.main,
@@ -113,18 +113,18 @@ class Fork:
         )
 
     def _child(self, index: int, label: str, node_id: str) -> BranchStart:
-        compared = self.policy.kind == "best-of"
+        is_compared = self.policy.kind == "best-of"
         then = self.policy.then
         return BranchStart(
             id=node_id,
-            position=self._answered(index),
+            position=self._child_position(index),
             label=label,
-            policy=None if compared else then or self.policy,
+            policy=None if is_compared else then or self.policy,
             depth=self.depth + 1 if then is None else 0,
-            stop=self.position.turn + 1 if compared else None,
+            stop=self.position.turn + 1 if is_compared else None,
         )
 
-    def _answered(self, index: int) -> Position:
+    def _child_position(self, index: int) -> Position:
         """Return the position with the child's own answer to the open question.
 
         Under another policy, the question stays open, and the child's own user answers.
@@ -132,5 +132,5 @@ class Fork:
         if self.ask is None or not isinstance(self.policy, AskUserBranch):
             return self.position
         option = self.ask.questions[0].options[index]
-        own = replace(self.position.script[-1], answer=Answer.choose(self.ask, option.id))
-        return replace(self.position, script=(*self.position.script[:-1], own))
+        exchange = replace(self.position.script[-1], answer=Answer.choose(self.ask, option.id))
+        return replace(self.position, script=(*self.position.script[:-1], exchange))

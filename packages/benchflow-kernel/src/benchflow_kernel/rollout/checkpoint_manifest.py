@@ -1,4 +1,4 @@
-"""The manifest of a kept checkpoint, from which a later process resumes."""
+"""The manifest of a saved checkpoint, from which a later process resumes."""
 
 from collections.abc import Iterator, Mapping
 from pathlib import Path
@@ -24,7 +24,7 @@ from pydantic import Field, ValidationError
 CHECKPOINT_FILE: Final = "checkpoint.json"
 IMAGE: Final = "image"
 HOME: Final = "checkpoints"
-"""The directory of a rollout with one directory for each kept checkpoint."""
+"""The directory of a rollout with one directory for each saved checkpoint."""
 
 
 class SavedTurn(Model):
@@ -69,7 +69,7 @@ class SavedStep(Model):
 class CheckpointManifest(Model):
     """A checkpoint without its files, which are beside the manifest.
 
-    It does not have the values of a role's environment variables and headers.
+    The manifest does not have the values of a role's environment variables and headers.
     """
 
     schema_version: Literal["1.0"] = "1.0"
@@ -114,7 +114,7 @@ class CheckpointManifest(Model):
 
 
 def read_manifest(path: Path) -> CheckpointManifest:
-    """Return the manifest of the kept checkpoint in the directory `path`.
+    """Return the manifest of the saved checkpoint in the directory `path`.
 
     Raises:
         StoreError: The checkpoint is missing or incomplete.
@@ -123,8 +123,8 @@ def read_manifest(path: Path) -> CheckpointManifest:
         return CheckpointManifest.model_validate_json((path / CHECKPOINT_FILE).read_bytes())
     except OSError as error:
         raise StoreError(
-            f"no kept checkpoint in {str(path)!r}: {error.strerror}",
-            hint="`bench checkpoint list` shows the kept checkpoints",
+            f"no saved checkpoint in {str(path)!r}: {error.strerror}",
+            hint="`bench checkpoint list` shows the saved checkpoints",
         ) from error
     except ValidationError as error:
         problem = error.errors(include_url=False, include_input=False)[0]
@@ -133,17 +133,17 @@ def read_manifest(path: Path) -> CheckpointManifest:
 
 
 def saved_checkpoints(directory: Path) -> Iterator[tuple[Path, CheckpointManifest]]:
-    """Yield the kept checkpoints of the rollout in `directory`, oldest first.
+    """Yield the saved checkpoints of the rollout in `directory`, oldest first.
 
-    A checkpoint that a crash interrupted is not listed: it has no final name yet.
+    An interrupted checkpoint is not listed: it does not have its final name.
 
     Raises:
         StoreError: A checkpoint is damaged.
     """
     home = directory / HOME
     paths = sorted(home.iterdir()) if home.is_dir() else []
-    found = [(path, read_manifest(path)) for path in paths if not path.name.startswith(".")]
-    yield from sorted(found, key=lambda one: one[1].taken_at)
+    entries = [(path, read_manifest(path)) for path in paths if not path.name.startswith(".")]
+    yield from sorted(entries, key=lambda entry: entry[1].taken_at)
 
 
 def session_of(role: Role, snapshot: SessionSnapshot | SessionState) -> SavedSession:

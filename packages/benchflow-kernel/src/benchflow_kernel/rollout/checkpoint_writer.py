@@ -1,4 +1,4 @@
-"""Keep checkpoints after the end of their rollout."""
+"""Save checkpoints, which outlive their rollout."""
 
 import json
 import os
@@ -57,11 +57,11 @@ class CheckpointWriter:
 
     @property
     def saves_every_turn(self) -> bool:
-        """Whether the policy keeps every turn boundary, not only forks."""
+        """Whether the policy saves every turn boundary, not only forks."""
         return self._policy.which == "all" and self._home is not None
 
     async def save(self, position: Position, fidelity: Fidelity, *, fork: bool) -> None:
-        """Keep the checkpoint of `position` if the policy requires it."""
+        """Save the checkpoint of `position` if the policy requires it."""
         if (
             self._home is None
             or self._policy.which == "none"
@@ -69,10 +69,10 @@ class CheckpointWriter:
         ):
             return
         checkpoint = position.checkpoint
-        assert checkpoint is not None, "the caller holds a checkpoint"
+        assert checkpoint is not None, "the caller has a checkpoint"
         seconds = self._plan.config.deadlines.provision
         try:
-            async with within(seconds, "snapshot", "keeping a checkpoint"):
+            async with within(seconds, "snapshot", "saving a checkpoint"):
                 await self._write(self._home, position, checkpoint, fidelity)
             self._drop_oldest(self._home)
         except (BenchFlowError, OSError) as error:
@@ -81,19 +81,19 @@ class CheckpointWriter:
     async def _write(
         self, home: Path, position: Position, checkpoint: Checkpoint, fidelity: Fidelity
     ) -> None:
-        final = _fresh(home, position.node)
-        half = home / f".{final.name}.part"
+        final = _unused_path(home, position.node)
+        staging = home / f".{final.name}.part"
         try:
-            half.mkdir(parents=True)
-            await self._provider.save(checkpoint.image, half / IMAGE)
+            staging.mkdir(parents=True)
+            await self._provider.save(checkpoint.image, staging / IMAGE)
             path = self._node(position.node).path
             manifest = _manifest(self._plan, position, checkpoint, fidelity, path)
             sealed = self._plan.planes.seal(manifest.model_dump(mode="json", exclude={"seal"}))
             text = json.dumps(sealed, indent=1)
-            _write_durably(half / CHECKPOINT_FILE, text.encode())
-            half.replace(final)
+            _write_durably(staging / CHECKPOINT_FILE, text.encode())
+            staging.replace(final)
         except BaseException:
-            shutil.rmtree(half, ignore_errors=True)
+            shutil.rmtree(staging, ignore_errors=True)
             raise
 
     @property
@@ -101,17 +101,17 @@ class CheckpointWriter:
         return self._plan.planes.provider
 
     def _drop_oldest(self, home: Path) -> None:
-        kept = [path for path, _ in saved_checkpoints(home.parent)]
-        sizes = {path: _size(path) for path in kept}
-        while kept and sum(sizes[path] for path in kept) > self._policy.budget_mb * _MB:
-            shutil.rmtree(kept.pop(0))
+        paths = [path for path, _ in saved_checkpoints(home.parent)]
+        sizes = {path: _size(path) for path in paths}
+        while paths and sum(sizes[path] for path in paths) > self._policy.budget_mb * _MB:
+            shutil.rmtree(paths.pop(0))
 
 
 def _not_saved(node: str, error: Exception) -> StoreError:
-    return StoreError(f"the checkpoint of node {node!r} was not kept: {error}")
+    return StoreError(f"the checkpoint of node {node!r} was not saved: {error}")
 
 
-def _fresh(home: Path, node: str) -> Path:
+def _unused_path(home: Path, node: str) -> Path:
     """Return an unused name: a resumed node may be captured again."""
     names = (node if at == 1 else f"{node}.{at}" for at in range(1, 1000))
     return next(path for name in names if not (path := home / name).exists())
@@ -125,7 +125,7 @@ def _manifest(
     path: Sequence[RolloutNode],
 ) -> CheckpointManifest:
     live = checkpoint.live
-    sessions = [session_of(role, held) for role, held in checkpoint.sessions.values()]
+    sessions = [session_of(role, snapshot) for role, snapshot in checkpoint.sessions.values()]
     if live is not None:
         sessions += [session_of(role, carry) for role, carry in live.sessions.values()]
     return CheckpointManifest(
@@ -154,7 +154,7 @@ def _manifest(
             for turn in position.schedule
         ),
         script=tuple(
-            SavedExchange(turn=one.turn, ask=one.ask, answer=one.answer) for one in position.script
+            SavedExchange(turn=e.turn, ask=e.ask, answer=e.answer) for e in position.script
         ),
         calls=position.calls,
         history=tuple(_saved_steps(plan, path)),

@@ -1,4 +1,4 @@
-"""Compare what a plan needs with what its provider and agents can do, before anything starts."""
+"""Compare the needs of a plan with its provider and agents, before anything starts."""
 
 from collections.abc import Iterator, Sequence
 
@@ -23,7 +23,7 @@ def needs_capabilities(config: RolloutConfig) -> bool:
 
 
 def check_turns(plan: Plan) -> None:
-    """Refuse a fork before a turn that cannot come.
+    """Refuse a fork before a turn that does not exist.
 
     Raises:
         UsageError: The plan has fewer turns.
@@ -32,7 +32,8 @@ def check_turns(plan: Plan) -> None:
     for part in policies(policy) if policy is not None else ():
         if isinstance(part, GroupBranch | BestOfBranch) and part.at >= turns:
             raise UsageError(
-                f"policy {part.kind!r} forks before turn {part.at}, and there are at most {turns}",
+                f"policy {part.kind!r} forks before turn {part.at}, and the rollout has at most"
+                f" {turns} turns",
                 hint="turns are counted from 0",
             )
 
@@ -93,7 +94,7 @@ def _users_of_spawn(plan: Plan) -> Iterator[str]:
 
 
 def _check_unfrozen_grading(plan: Plan, capabilities: SandboxCapabilities) -> None:
-    """Refuse rewards that read files without a freeze, and so end processes that are needed."""
+    """Refuse rewards that read files without a freeze, and thus end needed processes."""
     provider, steps = plan.planes.provider.name, plan.task.steps
     for index in range(len(steps) or 1):
         rewards = plan.rewards(index)
@@ -116,7 +117,10 @@ def _check_unfrozen_grading(plan: Plan, capabilities: SandboxCapabilities) -> No
 
 
 def _needs_running(plan: Plan, index: int, later: Sequence[Reward]) -> str | None:
-    """Return what needs the processes after a reward of step `index`, before `later` rewards."""
+    """Return the part that needs the processes after a reward of step `index`.
+
+    `later` are the rewards that follow.
+    """
     user = next((reward.name for reward in later if needs_processes(reward)), None)
     if user is not None:
         return f"reward {user!r}"
@@ -125,7 +129,7 @@ def _needs_running(plan: Plan, index: int, later: Sequence[Reward]) -> str | Non
 
 
 def _other_users(plan: Plan) -> list[str]:
-    # The image alone knows which user an empty `spec.user` is.
+    # Only the image knows the user of an empty `spec.user`.
     default = plan.spec.user
     users = dict.fromkeys(step.user for step in plan.phases if step.user is not None)
     return [user for user in users if default and user != default]
@@ -170,12 +174,12 @@ def _check_fidelity(plan: Plan, policy: BranchPolicy, capabilities: SandboxCapab
             )
         if part.require == "state" and part.kind == "ask-user":
             raise FidelityError(
-                "fidelity 'state' is not available at an ask: files cannot carry an agent that"
+                "fidelity 'state' is not available at an ask: files do not restore an agent that"
                 f" waits, and sandbox {provider!r} has no live snapshots ({reason})",
-                hint="ask for fidelity 'replay', or leave the choice open",
+                hint="require fidelity 'replay', or no fidelity",
             )
         if part.require == "state" and stateless:
             raise FidelityError(
                 f"fidelity 'state' is not available: agent {stateless[0]!r} has no session files",
-                hint="run `bench agent probe`, or ask for fidelity 'replay'",
+                hint="run `bench agent probe`, or require fidelity 'replay'",
             )

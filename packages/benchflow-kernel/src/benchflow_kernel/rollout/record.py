@@ -39,9 +39,9 @@ _CREDENTIAL = re.compile(r"(?<=://)[^/@]*@|\?.*$")
 
 
 class Journal:
-    """Writes each event and folds it at once; creates the node ids.
+    """Writes each event, and at once adds it to the tree. Creates the node ids.
 
-    So the tree of a running rollout equals the tree that a reader of the log builds.
+    The tree of a running rollout thus equals the tree that a reader of the log builds.
     """
 
     def __init__(self, log: EventLog) -> None:
@@ -78,26 +78,28 @@ class Journal:
         self._fold.apply(event)
         return event
 
-    def phase(self, node: str, phase: Phase) -> None:
+    def enter_phase(self, node: str, phase: Phase) -> None:
         """Record that the world at `node` entered a phase."""
         self.append(PhaseEntered, node=node, phase=phase)
 
-    def made(self, node: str, images: Mapping[str, str], doors: Mapping[str, DoorPath]) -> None:
+    def record_sandbox(
+        self, node: str, images: Mapping[str, str], doors: Mapping[str, DoorPath]
+    ) -> None:
         """Record the images of the sandbox of `node`, and how its doors lead out."""
         self.append(SandboxMade, node=node, images=images, doors=doors)
 
-    def step(self, parent: str, node: str, step: Step, label: str | None) -> None:
+    def add_step(self, parent: str, node: str, step: Step, label: str | None) -> None:
         """Add an edge."""
         self.append(StepFinished, node=node, parent=parent, step=step, label=label)
 
-    def failed(
+    def record_failure(
         self, node: str, error: BenchFlowError | NodeError, cause: Cause | None = None
     ) -> None:
         """Record why the branch at `node` ended early."""
         record = node_error(error, cause) if isinstance(error, BenchFlowError) else error
         self.append(NodeFailed, node=node, error=record)
 
-    def lost(
+    def add_lost_child(
         self, node: str, parent: str, label: str | None, error: BenchFlowError, cause: Cause
     ) -> None:
         """Add a child that ended before its first step."""
@@ -112,7 +114,7 @@ def meta_of(task: Task, config: RolloutConfig, planes: Planes) -> dict[str, Any]
     variables are replaced, and each URL keeps only its host and path.
     """
     return {
-        "config": _redacted(config.model_dump(mode="json")),
+        "config": _redact(config.model_dump(mode="json")),
         "task_digest": task.digest,
         "grading": None if task.steps else config.isolation or task.grading,
         "provider": planes.provider.name,
@@ -145,29 +147,29 @@ def write_tree(tree: RolloutTree, directory: Path) -> None:
         raise StoreError(f"cannot write {str(path)!r}: {error}") from error
 
 
-def _redacted(value: object) -> object:
+def _redact(value: object) -> object:
     if isinstance(value, dict):
         items = cast("dict[str, object]", value).items()
-        return {name: _redacted_item(name, item) for name, item in items}
+        return {name: _redact_item(name, item) for name, item in items}
     if isinstance(value, list):
-        return [_redacted(item) for item in cast("list[object]", value)]
+        return [_redact(item) for item in cast("list[object]", value)]
     return value
 
 
-def _redacted_item(name: str, item: object) -> object:
+def _redact_item(name: str, item: object) -> object:
     if isinstance(item, str):
         return _CREDENTIAL.sub("", item) if name in {"upstream", "url"} else item
     if name in {"headers", "env"} and isinstance(item, dict):
         return dict.fromkeys(cast("dict[str, object]", item), _HIDDEN)
-    return _redacted(item)
+    return _redact(item)
 
 
 @cache
 def _versions() -> Mapping[str, str]:
-    found = {"python": platform.python_version()}
+    versions = {"python": platform.python_version()}
     for name in ("benchflow-contracts", "benchflow-kernel"):
         try:
-            found[name] = version(name)
+            versions[name] = version(name)
         except PackageNotFoundError:
-            found[name] = "unknown"
-    return found
+            versions[name] = "unknown"
+    return versions

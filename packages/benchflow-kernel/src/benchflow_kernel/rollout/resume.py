@@ -1,4 +1,4 @@
-"""Restore the position of a kept checkpoint, from which a branch run continues."""
+"""Restore the position of a saved checkpoint, from which a branch run continues."""
 
 from collections.abc import Sequence
 
@@ -22,10 +22,10 @@ from .checkpoint_manifest import CheckpointManifest, SavedSession
 def resumed_turns(
     task: Task, turns: Sequence[LoweredTurn], *, manifest: CheckpointManifest, prompt: str | None
 ) -> tuple[LoweredTurn, ...]:
-    """Return the turns of the kept rollout: the finished ones and the next ones.
+    """Return the turns of the earlier rollout: the finished ones and the next ones.
 
     The roles come from `turns`, by name, so a resumed rollout may have other agents. `prompt`
-    replaces the remaining turns of the kept rollout.
+    replaces the remaining turns of the earlier rollout.
 
     Raises:
         UsageError: No turn is left to run, or the checkpoint belongs to another task.
@@ -63,7 +63,7 @@ def resumed_turns(
 def resumed_position(
     plan: Plan, manifest: CheckpointManifest, image: SandboxImage, root: str
 ) -> Position:
-    """Return the kept position as the root of a new rollout.
+    """Return the saved position as the root of a new rollout.
 
     Sessions of the same agent continue with their history. A role with another agent starts
     a new session in the restored world.
@@ -73,24 +73,24 @@ def resumed_position(
     """
     turn = manifest.schedule[min(manifest.turn, len(manifest.schedule) - 1)]
     roles = _roles(plan.turns, turn.task_step)
-    at_rest: dict[str, tuple[Role, SessionSnapshot]] = {}
-    running: dict[str, tuple[Role, SessionState]] = {}
+    idle_sessions: dict[str, tuple[Role, SessionSnapshot]] = {}
+    live_sessions: dict[str, tuple[Role, SessionState]] = {}
     for session in manifest.sessions:
         role = roles.get(session.role)
         if role is None or role.agent != session.agent:
             continue
         if session.snapshot is not None:
-            at_rest[role.name] = (role, _for_role(session, session.snapshot, role))
+            idle_sessions[role.name] = (role, _for_role(session, session.snapshot, role))
         elif session.carry is not None:
             _check_model(session, role)
-            running[role.name] = (role, session.carry)
+            live_sessions[role.name] = (role, session.carry)
     _check_replay(manifest, plan)
-    live = _live(manifest, running) if manifest.live else None
+    live = _live(manifest, live_sessions) if manifest.live else None
     checkpoint = Checkpoint(
         turn=manifest.checkpoint_turn,
         image=image,
         state=manifest.state,
-        sessions=at_rest,
+        sessions=idle_sessions,
         live=live,
         from_disk=True,
     )
@@ -109,15 +109,17 @@ def _roles(turns: Sequence[LoweredTurn], task_step: int) -> dict[str, Role]:
     return {turn.role.name: turn.role for turn in turns if turn.task_step == task_step}
 
 
-def _live(manifest: CheckpointManifest, running: dict[str, tuple[Role, SessionState]]) -> LiveWorld:
-    held = {carry.process_id for _, carry in running.values()}
-    carried = (
+def _live(
+    manifest: CheckpointManifest, live_sessions: dict[str, tuple[Role, SessionState]]
+) -> LiveWorld:
+    used = {carry.process_id for _, carry in live_sessions.values()}
+    process_ids = (
         session.carry.process_id for session in manifest.sessions if session.carry is not None
     )
     return LiveWorld(
         services=manifest.services or {},
-        sessions=running,
-        unused_agents=tuple(process for process in carried if process not in held),
+        sessions=live_sessions,
+        unused_agents=tuple(process for process in process_ids if process not in used),
     )
 
 
@@ -138,13 +140,13 @@ def _check_model(session: SavedSession, role: Role) -> None:
 
 
 def _check_replay(manifest: CheckpointManifest, plan: Plan) -> None:
-    """Refuse another agent within a turn: an agent cannot join a running turn."""
+    """Refuse another agent for a replayed turn: an agent cannot join a running turn."""
     within = range(manifest.checkpoint_turn, manifest.turn + (manifest.ask is not None))
     for index in within:
-        was, role = manifest.schedule[index], plan.turns[index].role
-        if (was.agent, was.model) != (role.agent, role.model):
+        saved, role = manifest.schedule[index], plan.turns[index].role
+        if (saved.agent, saved.model) != (role.agent, role.model):
             raise UsageError(
-                f"node {manifest.node!r} is reached through turn {index} of agent {was.agent!r},"
-                f" and role {role.name!r} is to be {role.agent!r}",
+                f"node {manifest.node!r} is within turn {index} of agent {saved.agent!r}, and role"
+                f" {role.name!r} now has agent {role.agent!r}",
                 hint="resume with that agent and model, or from a node at a turn's start",
             )

@@ -53,7 +53,7 @@ async def run_rollout(
     A failure is data: it is attributed to one boundary and recorded at its node and in
     `RolloutTree.error`. The tree then has the status `failed`, and the node has no reward. An
     agent that runs out of time or stops early is not a failure: its result is graded, and its
-    node says why it ended. The status is `ungraded` if no leaf has a verdict. An error beside
+    node says why it ended. The status is `ungraded` if no leaf has a verdict. An error with
     the status `completed` happened in the teardown; the verdict is valid.
 
     With `directory`, each event is written to `events.jsonl` at once, and `tree.json` at the
@@ -82,12 +82,12 @@ async def continue_from(
     directory: Path | None = None,
     subscribers: Sequence[EventCallback] = (),
 ) -> RolloutTree:
-    """Resume from a kept checkpoint in a new rollout, and return its tree.
+    """Resume from a saved checkpoint in a new rollout, and return its tree.
 
     `checkpoint` is its directory (see `saved_checkpoints`); it is only read. The
-    new tree begins with the steps to the checkpoint. The remaining turns of the kept rollout
+    new tree begins with the steps to the checkpoint. The remaining turns of the earlier rollout
     run, or one turn with `prompt` instead. An open question is answered first, or forked by
-    `config.branch`; turns count from the first turn of the kept rollout. Roles come from
+    `config.branch`; turns count from the first turn of the earlier rollout. Roles come from
     `config`, by name: a role with the same agent continues its session, a role with another
     agent starts a new session in the restored world. For the rest, see `run_rollout`.
 
@@ -110,7 +110,7 @@ def _log(directory: Path | None, subscribers: Sequence[EventCallback]) -> EventL
 
 @dataclass(frozen=True, slots=True)
 class Origin:
-    """The kept checkpoint that a rollout resumes from."""
+    """The saved checkpoint that a rollout resumes from."""
 
     path: Path
     manifest: CheckpointManifest
@@ -154,7 +154,7 @@ class Rollout:
         )
         try:
             with boundary("internal"):
-                await self._live(rollout_id, root)
+                await self._run_branches(rollout_id, root)
         except CancelledError:
             self._finish_cancelled()
             raise
@@ -175,8 +175,8 @@ class Rollout:
         meta: dict[str, object] = meta_of(self._task, self._config, self._planes)
         return meta if self.origin is None else {**meta, "continued_from": self.origin.meta}
 
-    async def _live(self, rollout_id: str, root: str) -> None:
-        self._journal.phase(root, "setup")
+    async def _run_branches(self, rollout_id: str, root: str) -> None:
+        self._journal.enter_phase(root, "setup")
         seconds = self._config.deadlines.provision
         async with within(seconds, "agent", "making the agents available"):
             plan = await make_plan(
@@ -209,7 +209,7 @@ class Rollout:
         return partial(resumed_turns, manifest=origin.manifest, prompt=origin.prompt)
 
     async def _begin(self, plan: Plan, root: str) -> Position:
-        """Return the start of the root's branch. Load the files of a kept checkpoint."""
+        """Return the start of the root's branch. Load the files of a saved checkpoint."""
         if self.origin is None:
             return Position(node=root, turn=0, schedule=plan.turns)
         manifest = self.origin.manifest
@@ -222,19 +222,19 @@ class Rollout:
             raise
 
     def _replay_history(self, root: str, manifest: CheckpointManifest) -> str:
-        """Add the steps to a kept checkpoint below `root`; return the last node."""
+        """Add the steps to a saved checkpoint below `root`; return the last node."""
         tip = root
-        for one in manifest.history:
-            if one.step is not None:
+        for saved in manifest.history:
+            if saved.step is not None:
                 node = self._journal.new_id()
-                self._journal.step(tip, node, one.step, one.label)
+                self._journal.add_step(tip, node, saved.step, saved.label)
                 tip = node
-            for name, result in one.results.items():
+            for name, result in saved.results.items():
                 self._journal.append(NodeScored, node=tip, name=name, result=result)
         return tip
 
     async def _capabilities(self, plan: Plan) -> SandboxCapabilities:
-        """Return what the sandboxes can do. Nothing is asked without a fork or a checkpoint."""
+        """Return the provider's capabilities. Do not ask without a fork or a saved checkpoint."""
         if not needs_capabilities(plan.config):
             return SandboxCapabilities(isolation="none")
         with boundary("sandbox"):
@@ -251,12 +251,12 @@ class Rollout:
         if error is None and self._failures.leaks:
             error = self._failures.leaks[0]
         record = None if error is None else node_error(error)
-        self._give_credit()
+        self._record_credit()
         self._journal.append(RolloutFinished, status=status, error=record)
         if self._directory is not None:
             write_tree(self._journal.tree, self._directory)
 
-    def _give_credit(self) -> None:
+    def _record_credit(self) -> None:
         """Record the advantages of a forked tree. A tree without forks has none."""
         tree = self._journal.tree
         if not any(node.branch is not None and node.branch.children for node in tree.nodes):

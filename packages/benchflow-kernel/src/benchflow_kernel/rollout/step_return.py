@@ -10,7 +10,7 @@ from benchflow_kernel.tree import step_verdicts
 
 _BY_HARM = ("clean", "suspicious", "tampered")
 
-Graded = tuple[TaskStep, VerifyResult]
+GradedStep = tuple[TaskStep, VerifyResult]
 """A step that was graded, and its verdict."""
 
 
@@ -51,10 +51,10 @@ def shortfall(step: TaskStep, verdict: VerifyResult | None) -> str | None:
     if verdict is None or _is_missing(verdict):
         return f"step {step.name!r} has no verdict"
     rewards = _named(verdict)
-    for name, least in step.min_reward.items():
-        given = rewards.get(name, -math.inf)
-        if given < least:
-            return f"step {step.name!r}: {name} = {given:g} is below min_reward {least:g}"
+    for name, minimum in step.min_reward.items():
+        reward = rewards.get(name, -math.inf)
+        if reward < minimum:
+            return f"step {step.name!r}: {name} = {reward:g} is below min_reward {minimum:g}"
     return None
 
 
@@ -62,13 +62,13 @@ def _is_missing(verdict: VerifyResult) -> bool:
     return verdict.reward is None and verdict.error_type != NO_REWARDS
 
 
-def _mean(graded: Sequence[Graded], meta: Mapping[str, Any]) -> VerifyResult:
+def _mean(graded: Sequence[GradedStep], meta: Mapping[str, Any]) -> VerifyResult:
     """Return the mean of each name. A step without the name counts as 0."""
     rewards = [_named(verdict) for _, verdict in graded]
     names = dict.fromkeys(name for items in rewards for name in items)
     if not names:
-        nothing = VerifyResult.unscored("no step names a reward", grading=graded[-1][1].grading)
-        return nothing.model_copy(update={"meta": meta})
+        unscored = VerifyResult.unscored("no step names a reward", grading=graded[-1][1].grading)
+        return unscored.model_copy(update={"meta": meta})
     try:
         mean = {name: math.fsum(r.get(name, 0) for r in rewards) / len(rewards) for name in names}
         reward = mean["reward"] if "reward" in mean else math.fsum(mean.values()) / len(mean)
@@ -92,7 +92,7 @@ def _named(verdict: VerifyResult) -> Mapping[str, float]:
     return {"reward": verdict.reward or 0.0, **verdict.items}
 
 
-def _meta(task: Task, graded: Sequence[Graded]) -> dict[str, Any]:
+def _meta(task: Task, graded: Sequence[GradedStep]) -> dict[str, Any]:
     steps = [
         {
             "name": step.name,

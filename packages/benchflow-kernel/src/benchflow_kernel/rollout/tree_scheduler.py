@@ -38,7 +38,7 @@ from .verify import score_lowest, verify
 
 @dataclass(slots=True)
 class FailureLog:
-    """The results of a rollout's branches."""
+    """The failures of a rollout's branches, and the number of graded leaves."""
 
     graded: int = 0
     """Leaves with a verdict, scored or not."""
@@ -59,8 +59,8 @@ class BranchResult:
 
     fork: Fork | None = None
     leaf: str | None = None
-    sealed: Position | None = None
-    """The start of a continuation from the leaf. The reader owns a reference to its checkpoint."""
+    end: Position | None = None
+    """The end of the branch, to continue from. The reader owns a reference to its checkpoint."""
     error: BenchFlowError | None = None
 
 
@@ -101,20 +101,20 @@ class TreeScheduler:
         """Run the branch of `start` and all its forks.
 
         A failure of a child is recorded in the tree and does not affect its siblings. A
-        failure of a main branch is raised after its probes have ended.
+        failure of a main branch is raised after the children of its value forks have ended.
 
         Raises:
             BenchFlowError: A main branch failed.
             StoreError: The record cannot be written; everything is torn down.
         """
-        probed: list[Fork] = []
-        async with AsyncExitStack() as last:
-            async with asyncio.TaskGroup() as probes:
-                slot = await last.enter_async_context(await self._slot(start))
-                probe = partial(self._probe, probes, probed)
-                result = await self._run_in_world(start, probe, slot, last)
-            if probed:
-                self._record_values(probed[-1].node)
+        value_forks: list[Fork] = []
+        async with AsyncExitStack() as teardowns:
+            async with asyncio.TaskGroup() as children:
+                slot = await teardowns.enter_async_context(await self._slot(start))
+                on_value_fork = partial(self._start_value_fork, children, value_forks)
+                result = await self._run_in_world(start, on_value_fork, slot, teardowns)
+            if value_forks:
+                self._record_values(value_forks[-1].node)
             if result.error is not None and start.main:
                 raise result.error
             if result.fork is not None:
@@ -138,53 +138,55 @@ class TreeScheduler:
         """Discard every checkpoint that is left. Idempotent."""
         await self._services.refs.aclose()
 
-    def _probe(self, group: asyncio.TaskGroup, probed: list[Fork], fork: Fork) -> None:
-        probed.append(fork)
+    def _start_value_fork(
+        self, group: asyncio.TaskGroup, value_forks: list[Fork], fork: Fork
+    ) -> None:
+        value_forks.append(fork)
         group.create_task(self._run_children(fork))
 
     async def _run_children(self, fork: Fork) -> None:
         """Run the children of a fork, then continue with the best one if the policy requires it."""
-        sealed: list[Position] = []
+        ends: list[Position] = []
         try:
             self._journal.append(Branched, node=fork.node, record=fork.record)
             async with asyncio.TaskGroup() as group:
                 for child in fork.children(self._journal.new_id):
-                    group.create_task(self._run_child(child, sealed))
+                    group.create_task(self._run_child(child, ends))
             self._record_values(fork.node)
             if fork.policy.kind == "best-of":
-                await self._continue_best(fork, sealed)
+                await self._continue_best(fork, ends)
         finally:
-            for position in (fork.position, *sealed):
+            for position in (fork.position, *ends):
                 await self._services.refs.release(position.checkpoint)
 
-    async def _run_child(self, child: BranchStart, sealed: list[Position]) -> None:
+    async def _run_child(self, child: BranchStart, ends: list[Position]) -> None:
         result = await self.run_branch(child)
-        if result.sealed is not None:
-            sealed.append(result.sealed)
+        if result.end is not None:
+            ends.append(result.end)
 
-    async def _continue_best(self, fork: Fork, sealed: list[Position]) -> None:
+    async def _continue_best(self, fork: Fork, ends: list[Position]) -> None:
         """Restore the best child of `fork` and run the rest of the schedule from it."""
-        best = self._best(fork, sealed)
+        best = self._best(fork, ends)
         if best is None:
             error = RewardError(
                 "no child can continue: no child that ended its turn has a score",
                 hint="read the verdicts of the children",
             )
             self._failures.losses.append(error)
-            self._journal.failed(fork.node, error)
+            self._journal.record_failure(fork.node, error)
             return
-        for position in [other for other in sealed if other is not best]:
-            sealed.remove(position)
+        for position in [other for other in ends if other is not best]:
+            ends.remove(position)
             await self._services.refs.release(position.checkpoint)
         await self.run_branch(fork.winner(self._journal.new_id(), best))
         self._record_values(best.node)
 
-    def _best(self, fork: Fork, sealed: list[Position]) -> Position | None:
+    def _best(self, fork: Fork, ends: list[Position]) -> Position | None:
         """Return the child with the highest reward, the first of equal ones."""
         order = [leaf.id for leaf in self._journal.node(fork.node).leaves]
         scored = [
             (reward, -order.index(position.node), position)
-            for position in sealed
+            for position in ends
             if (reward := self._journal.node(position.node).reward) is not None
         ]
         return max(scored, key=lambda entry: entry[:2])[2] if scored else None
@@ -192,25 +194,25 @@ class TreeScheduler:
     async def _run_in_world(
         self,
         start: BranchStart,
-        probe: Callable[[Fork], None],
+        on_value_fork: Callable[[Fork], None],
         slot: AsyncExitStack,
-        last: AsyncExitStack,
+        teardowns: AsyncExitStack,
     ) -> BranchResult:
         """Create a world for `start`, run its branch in it, and tear it down.
 
         The world keeps its slot until its teardown. A forked world is torn down while children
-        with a slot already run; `last` waits for the teardown.
+        with a slot already run; `teardowns` waits for the teardown.
         """
         checkpoint = start.checkpoint
         world = World(
             self._plan,
             node=start.id,
             log_dir=log_dir_of(self._directory, start.id, child=start.id != start.node),
-            on_phase=partial(self._journal.phase, start.id),
-            on_created=partial(self._journal.made, start.id),
+            on_phase=partial(self._journal.enter_phase, start.id),
+            on_created=partial(self._journal.record_sandbox, start.id),
             carried={} if checkpoint is None else checkpoint.sessions,
         )
-        run = BranchRun(self._plan, self._journal, world, start, self._services, probe)
+        run = BranchRun(self._plan, self._journal, world, start, self._services, on_value_fork)
         result = BranchResult()
         try:
             with boundary("internal"):
@@ -222,7 +224,7 @@ class TreeScheduler:
             if result.fork is None:
                 await run_shielded(close)
             else:
-                start_shielded(close, last)
+                start_shielded(close, teardowns)
         return result
 
     async def _run(
@@ -232,12 +234,12 @@ class TreeScheduler:
         result.fork = await run.execute()
         if result.fork is not None:
             return
-        result.sealed = await run.seal()
+        result.end = await run.capture_end()
         result.leaf = await run.finish()
-        if self._journal.node(result.leaf).results and not run.progress.acted:
+        if self._journal.node(result.leaf).results and not run.progress.has_acted:
             return  # The winner has no turns left, so keep its score.
-        self._journal.phase(start.id, "verify")
-        await verify(self._plan, self._journal, world, result.leaf, run.progress.ungraded)
+        self._journal.enter_phase(start.id, "verify")
+        await verify(self._plan, self._journal, world, result.leaf, run.progress.ungraded_step)
         self._failures.graded += 1
 
     async def _record_loss(
@@ -248,18 +250,18 @@ class TreeScheduler:
         result: BranchResult,
     ) -> None:
         """Record a failed branch in the tree; raise if the whole rollout fails."""
-        if result.sealed is not None:
-            await self._services.refs.release(result.sealed.checkpoint)
-            result.sealed = None
+        if result.end is not None:
+            await self._services.refs.release(result.end.checkpoint)
+            result.end = None
         if isinstance(error, StoreError):
             raise error
         cause = run.cause_of(error)
         lost = start.label is not None and not run.has_steps
         node = start.id if lost else run.progress.tip
         if lost:
-            self._journal.lost(node, start.node, start.label, error, cause)
+            self._journal.add_lost_child(node, start.node, start.label, error, cause)
         else:
-            self._journal.failed(node, error, cause)
+            self._journal.record_failure(node, error, cause)
         if cause.by == "agent":
             # Otherwise an agent could avoid a bad score by making itself impossible to grade.
             score_lowest(self._journal, self._plan.task, node, cause)
@@ -274,7 +276,7 @@ class TreeScheduler:
     ) -> None:
         async with slot:
             try:
-                self._journal.phase(start.id, "teardown")
+                self._journal.enter_phase(start.id, "teardown")
             finally:
                 self._failures.leaks.extend(await world.aclose())
                 await run.aclose()

@@ -36,7 +36,7 @@ from .step_return import step_return
 
 
 @dataclass(frozen=True, slots=True)
-class _Matter:
+class _Subject:
     """The subject of grading: the task, or one of its steps."""
 
     task: Task
@@ -55,8 +55,8 @@ async def verify(
 ) -> None:
     """Score the leaf of a branch. Its agents have ended.
 
-    If a reward fails, is late, or returns an invalid value, its result is unscored and says
-    why; the other rewards score all the same. No fault becomes a number. In a task of several
+    If a reward fails, is late, or returns an invalid value, its result is unscored, with the
+    reason. The other rewards still score. A failure never becomes a score. In a task of several
     steps, only step `ungraded` is scored, if there is one; the return of the leaf then comes
     from the verdicts of all steps.
 
@@ -65,8 +65,8 @@ async def verify(
         HostError: The host failed processes of the agent; nothing is scored.
     """
     if not plan.task.steps:
-        matter = _Matter(plan.task, plan.planes.rewards, world.verifier_dir)
-        await _score_all(plan, journal, world, leaf, matter)
+        subject = _Subject(plan.task, plan.planes.rewards, world.verifier_dir)
+        await _score_all(plan, journal, world, leaf, subject)
         return
     if ungraded is not None:
         await verify_step(plan, journal, world, leaf, ungraded, continues=False)
@@ -86,7 +86,7 @@ async def verify_step(
         EnvironmentError_: The state cannot be read; nothing is scored.
     """
     step = plan.task.steps[index].name
-    matter = _Matter(
+    subject = _Subject(
         task=plan.task.step(index),
         rewards=plan.rewards(index),
         log_dir=world.verifier_dir_of(step),
@@ -94,45 +94,45 @@ async def verify_step(
         step=step,
         continues=continues,
     )
-    await _score_all(plan, journal, world, node, matter)
+    await _score_all(plan, journal, world, node, subject)
 
 
 async def _score_all(
-    plan: Plan, journal: Journal, world: World, node_id: str, matter: _Matter
+    plan: Plan, journal: Journal, world: World, node_id: str, subject: _Subject
 ) -> None:
     expect_host(world.sandbox)
     state = await world.query() if plan.config.capture_state else None
     if state is not None:
         journal.append(StateCaptured, node=node_id, state=state)
     # A hermetic grading ends the services with the sandbox.
-    await world.keep_service_logs()
+    await world.save_service_logs()
     node = journal.node(node_id)
     deadline = asyncio.get_running_loop().time() + plan.config.deadlines.verify
-    for index, reward in enumerate(matter.rewards):
-        later = any(needs_processes(each) for each in matter.rewards[index + 1 :])
-        may_end = not (matter.continues or later)
-        evidence = _evidence(plan, world, node_id, matter, may_end_processes=may_end)
+    for index, reward in enumerate(subject.rewards):
+        later = any(needs_processes(other) for other in subject.rewards[index + 1 :])
+        may_end = not (subject.continues or later)
+        evidence = _evidence(plan, world, node_id, subject, may_end_processes=may_end)
         result = await _score(reward, node, evidence, deadline)
-        journal.append(NodeScored, node=node_id, name=matter.name_of(reward), result=result)
+        journal.append(NodeScored, node=node_id, name=subject.name_of(reward), result=result)
 
 
 def _evidence(
-    plan: Plan, world: World, node: str, matter: _Matter, *, may_end_processes: bool
+    plan: Plan, world: World, node: str, subject: _Subject, *, may_end_processes: bool
 ) -> Evidence:
     return Evidence(
-        task=matter.task,
+        task=subject.task,
         world=LiveWorld(
             sandbox=world.sandbox,
             provider=plan.planes.provider,
-            grading_spec=world.grading_spec(matter.task),
+            grading_spec=world.grading_spec(subject.task),
             environment=world.environment,
-            continues=matter.continues,
-            before_tests=partial(world.phases.tests, matter.index),
+            continues=subject.continues,
+            before_tests=partial(world.phases.enter_tests, subject.index),
             identity=identity_of(plan, node),
             may_end_processes=may_end_processes,
         ),
         plays_solution=plan.solution,
-        log_dir=matter.log_dir,
+        log_dir=subject.log_dir,
     )
 
 
@@ -143,9 +143,9 @@ async def _score(
     try:
         async with scope:
             result = cast("object", await reward.score(node, evidence))
-    except Exception as error:  # noqa: BLE001 - whatever it is: a cause, not a number
+    except Exception as error:  # noqa: BLE001 - every failure is a cause, not a score
         if scope.expired():
-            return _unscored(f"reward {reward.name!r} ran over the verify deadline")
+            return _no_verdict(f"reward {reward.name!r} ran over the verify deadline")
         if isinstance(error, ExceptionGroup):
             error = classify(cast("Exception", error), "reward")
         kind = type(error).__name__
@@ -158,22 +158,22 @@ async def _score(
             cause=cause,
         )
     if not isinstance(result, VerifyResult):
-        return _unscored(f"reward {reward.name!r} returned {type(result).__name__}")
+        return _no_verdict(f"reward {reward.name!r} returned {type(result).__name__}")
     return result
 
 
-def _unscored(why: str) -> VerifyResult:
-    return VerifyResult.unscored(why, cause=Cause(by="unknown", what=why))
+def _no_verdict(reason: str) -> VerifyResult:
+    return VerifyResult.unscored(reason, cause=Cause(by="unknown", what=reason))
 
 
 def is_ungraded(tree: RolloutTree) -> bool:
     """Return whether leaves were graded, and none has a verdict.
 
-    A verdict that is not counted, or has nothing to reward, is a verdict.
+    A verdict that does not count, or has nothing to reward, is also a verdict.
     """
     verdicts = [leaf.results["reward"] for leaf in tree.leaves if "reward" in leaf.results]
-    told = (v.reward is not None or v.error_type == NO_REWARDS for v in verdicts)
-    return bool(verdicts) and not any(told)
+    scored = (v.reward is not None or v.error_type == NO_REWARDS for v in verdicts)
+    return bool(verdicts) and not any(scored)
 
 
 def score_lowest(journal: Journal, task: Task, node: str, cause: Cause) -> None:

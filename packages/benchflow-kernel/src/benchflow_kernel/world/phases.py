@@ -12,9 +12,9 @@ from benchflow_kernel.resolve.network_policy import NetworkPolicy
 class Phases:
     """The current network and user of one world's sandbox.
 
-    Before a phase with a wider network, all processes are ended if an agent was in the
-    sandbox; the files stay. So no agent, and no process that an agent left, ever reaches more
-    than that agent's phase allows.
+    If an agent was in the sandbox, all processes are ended before a phase with a wider network;
+    the files stay. So neither an agent nor a process that it left reaches more than the agent's
+    phase allows.
     """
 
     def __init__(self, plan: Plan) -> None:
@@ -26,9 +26,9 @@ class Phases:
         self._default_user = ""
 
     def set_sandbox(self, sandbox: Sandbox, step: int | None) -> None:
-        """Set the sandbox that was created: for the setup, or for the agent's phase of `step`.
+        """Set the sandbox: it starts in the setup, or in the agent's phase of `step`.
 
-        Give `step` for a sandbox from a checkpoint: processes of an agent may be in it.
+        Give `step` for a sandbox from a checkpoint, which may have processes of an agent.
 
         Raises:
             SandboxUnsupportedError: The sandbox cannot change its network or its user.
@@ -43,22 +43,22 @@ class Phases:
         self._sandbox, self._default_user = sandbox, sandbox.spec.user
         self._network, self._had_agent = self._plan.first_network(step), step is not None
 
-    async def setup(self, step: int) -> None:
+    async def enter_setup(self, step: int) -> None:
         """Switch to the setup of a step: the first network, and the step's user."""
         await self._switch(self._baseline, self._plan.phases[step].user)
 
-    async def agent(self, step: int) -> None:
+    async def enter_agent(self, step: int) -> None:
         """Switch to the agent's phase of a step."""
         phases = self._plan.phases[step]
         await self._switch(phases.agent, phases.user)
         self._had_agent = True
 
-    async def after(self) -> None:
+    async def leave_agent(self) -> None:
         """Switch to the phase after an agent, whose network is not wider than before."""
         narrower = self._baseline if self._baseline.within(self._network) else self._network
         await self._switch(narrower, None)
 
-    async def tests(self, step: int) -> None:
+    async def enter_tests(self, step: int) -> None:
         """Switch to the phase of tests that run in the sandbox itself."""
         await self._switch(self._plan.phases[step].tests or self._network, None)
 
@@ -68,11 +68,11 @@ class Phases:
             return  # `set_sandbox` has checked that no phase changes anything.
         if network != self._network:
             if self._had_agent and not network.within(self._network):
-                await self._timed(self._end_all)
-            await self._timed(lambda: sandbox.switch_network(network.mode, network.hosts))
+                await self._run_in_time(self._end_all)
+            await self._run_in_time(lambda: sandbox.switch_network(network.mode, network.hosts))
             self._network = network
         if name != sandbox.spec.user:
-            await self._timed(lambda: sandbox.switch_user(name))
+            await self._run_in_time(lambda: sandbox.switch_user(name))
 
     async def _end_all(self) -> None:
         """End every process of the sandbox; its files stay as they are."""
@@ -85,7 +85,7 @@ class Phases:
             await provider.discard(image)
         self._had_agent = False
 
-    async def _timed(self, work: Callable[[], Awaitable[None]]) -> None:
+    async def _run_in_time(self, work: Callable[[], Awaitable[None]]) -> None:
         seconds = self._plan.config.deadlines.start
         async with within(seconds, "sandbox", "changing the network or the user"):
             await work()

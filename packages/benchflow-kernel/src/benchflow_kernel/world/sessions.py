@@ -59,17 +59,17 @@ class Sessions:
         Raises:
             AgentError: The agent did not start in time.
         """
-        held = self._open.get(role.name)
-        if held is not None and held[0] == role:
-            return held[1]
-        if held is not None:
+        entry = self._open.get(role.name)
+        if entry is not None and entry[0] == role:
+            return entry[1]
+        if entry is not None:
             await self._close(role.name)
         seconds = self._plan.config.deadlines.connect
         async with within(seconds, "agent", f"connecting role {role.name!r}"):
             session = await agent_of(self._plan.planes, role).connect(
                 sandbox, role, resume=self._resume(role), log_dir=self._next_log_dir(role)
             )
-        self._hold(role, session, on_ask, on_step)
+        self._register(role, session, on_ask, on_step)
         return session
 
     async def attach(
@@ -81,22 +81,22 @@ class Sessions:
             AgentError: A session cannot be continued.
         """
         seconds = self._plan.config.deadlines.connect
-        for role, carry in live.values():
+        for role, state in live.values():
             async with within(seconds, "agent", f"attaching to role {role.name!r}"):
                 session = await agent_of(self._plan.planes, role).attach(
-                    sandbox, role, carry, log_dir=self._next_log_dir(role)
+                    sandbox, role, state, log_dir=self._next_log_dir(role)
                 )
-            self._hold(role, session, on_ask, on_step)
+            self._register(role, session, on_ask, on_step)
 
     @property
     def any_opened(self) -> bool:
-        """Whether an agent was started or attached here."""
+        """Whether an agent was started or attached in this world."""
         return self._opened > 0
 
     @property
     def unopened(self) -> CarriedSessions:
         """The carried sessions that no turn has opened yet."""
-        return {name: held for name, held in self._carried.items() if name not in self._open}
+        return {name: session for name, session in self._carried.items() if name not in self._open}
 
     async def snapshot(self) -> CarriedSessions:
         """Return the state of every open session, and the carried ones that are not open.
@@ -104,21 +104,25 @@ class Sessions:
         Raises:
             SnapshotError: A session cannot be carried into another sandbox.
         """
-        taken = {name: (role, await held.snapshot()) for name, (role, held) in self._open.items()}
-        return {**self._carried, **taken}
+        snapshots = {
+            name: (role, await session.snapshot()) for name, (role, session) in self._open.items()
+        }
+        return {**self._carried, **snapshots}
 
     async def capture(self) -> LiveSessions:
-        """Return the client side of every open session, while the sandbox is frozen.
+        """Return the host's half of every open session, while the sandbox is frozen.
 
         Raises:
             SnapshotError: A session cannot be carried from this point.
         """
-        return {name: (role, await held.capture()) for name, (role, held) in self._open.items()}
+        return {
+            name: (role, await session.capture()) for name, (role, session) in self._open.items()
+        }
 
     async def aclose(self) -> None:
-        """End every agent; the next turn of a role opens a new session.
+        """End every agent. Idempotent. The next turn of a role opens a new session.
 
-        Idempotent. Every session is closed, then the first error is raised.
+        Close every session, then raise the first error.
         """
         self._carried.clear()
         errors: list[BenchFlowError] = []
@@ -130,7 +134,7 @@ class Sessions:
         if errors:
             raise errors[0]
 
-    def _hold(
+    def _register(
         self, role: Role, session: Session, on_ask: AskUserHandler, on_step: StepHandler
     ) -> None:
         self._opened += 1

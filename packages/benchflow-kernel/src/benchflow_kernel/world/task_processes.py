@@ -31,7 +31,7 @@ async def wait_healthy(sandbox: Sandbox, check: Healthcheck, *, where: str) -> N
     """Run the command as the sandbox's default user until it succeeds.
 
     The rules are those of Docker's HEALTHCHECK and of Harbor 0.24: failures within the start
-    period do not count, and a try that takes too long is a failure.
+    period do not count, and a try without a result in time is a failure.
 
     Raises:
         ReadinessError: The command failed `retries` times in a row; `where` names the check.

@@ -54,12 +54,12 @@ _CALLS_END_SEC = 60
 
 
 class World:
-    """Where one branch of the rollout runs: the root's, or a forked child's.
+    """The world of one branch: the root of the rollout, or a forked child.
 
     `open` runs the phases from `start` to `readiness`, and only then can an agent be
     connected. It reports each phase to `on_phase`, and the image digests of a new sandbox
-    to `on_created`. `aclose` reverts whatever was done, in reverse order, and may be called
-    at any time.
+    to `on_created`. `aclose` reverts everything that was done, in reverse order, and may be
+    called at any time.
     """
 
     def __init__(
@@ -174,8 +174,8 @@ class World:
         of `step`, a world from the spec in the setup.
 
         Raises:
-            BenchFlowError: A phase failed or exceeded its deadline. Call `aclose` all the
-                same.
+            BenchFlowError: A phase failed or exceeded its deadline. Call `aclose` also
+                then.
         """
         deadlines = self._plan.config.deadlines
         self._on_phase("start")
@@ -188,34 +188,34 @@ class World:
         self._on_phase("provision")
         await self._provision(image, live, state)
         self._on_phase("readiness")
-        await self._gate()
-        await self._healthy()
+        await self._wait_ready()
+        await self._wait_healthy()
         if image is not None:
-            await self.phases.agent(step)
+            await self.phases.enter_agent(step)
         elif not self._plan.task.steps:
             await self.set_baseline()
 
     async def set_baseline(self) -> None:
         """Let the sandbox report file changes relative to its files now."""
-        if (compared := self._compared) is not None:
+        if (tracker := self._change_tracker) is not None:
             with suppress(SandboxUnsupportedError):
                 async with within(self._plan.config.deadlines.start, "sandbox", "marking files"):
-                    await compared.set_baseline()
+                    await tracker.set_baseline()
 
     @asynccontextmanager
     async def ignore_changes(self) -> AsyncGenerator[None]:
         """Do not count file changes made inside this block as the agent's.
 
-        They count while a process of an agent runs, since their author is then unknown.
+        The changes do count while a process of an agent runs, since their author is then unknown.
         """
         async with AsyncExitStack() as stack:
-            if (compared := self._compared) is not None:
+            if (tracker := self._change_tracker) is not None:
                 with suppress(SandboxUnsupportedError):
-                    await stack.enter_async_context(compared.ignore_changes())
+                    await stack.enter_async_context(tracker.ignore_changes())
             yield
 
     @property
-    def _compared(self) -> TracksFileChanges | None:
+    def _change_tracker(self) -> TracksFileChanges | None:
         """The sandbox, if grading compares its files.
 
         A hermetic grader compares artifacts with its own image. It needs the baseline only
@@ -242,11 +242,11 @@ class World:
         Raises:
             SandboxError: The command did not exit with 0.
         """
-        seconds, what = self._plan.config.deadlines.start, " ".join(command)
-        async with within(seconds, "sandbox", f"running {what!r}"):
+        seconds, text = self._plan.config.deadlines.start, " ".join(command)
+        async with within(seconds, "sandbox", f"running {text!r}"):
             result = await self.sandbox.exec(command, user="root", cwd="/")
         if not result.ok:
-            raise SandboxError(f"{what!r} exited with {result.exit_code}: {result.stderr[-200:]}")
+            raise SandboxError(f"{text!r} exited with {result.exit_code}: {result.stderr[-200:]}")
 
     async def quiesce(self) -> None:
         """Wait until the model route has no call in flight.
@@ -274,7 +274,8 @@ class World:
     async def expect_sandbox(self) -> None:
         """Raise `SandboxError` if the sandbox itself has failed.
 
-        A lost sandbox is not the agent's failure. A sandbox that the agent filled is.
+        A lost sandbox is not the agent's failure. If the agent has used up the sandbox, that is
+        the agent's failure.
         """
         try:
             await self.sandbox.exec(["true"], timeout=_ALIVE_SEC)
@@ -310,10 +311,10 @@ class World:
 
     async def discard(self, image: SandboxImage) -> None:
         """Delete a snapshot of this world. `aclose` returns the error if that fails."""
-        undo = partial(self._plan.planes.provider.discard, image)
-        await self._undo("sandbox", "discarding a snapshot", undo, self._leaks)
+        revert = partial(self._plan.planes.provider.discard, image)
+        await self._revert("sandbox", "discarding a snapshot", revert, self._leaks)
 
-    def quiesced(self) -> AbstractAsyncContextManager[None]:
+    def while_quiesced(self) -> AbstractAsyncContextManager[None]:
         """Stop the environment's servers from writing inside this block, around a freeze."""
         return nullcontext() if self._environment is None else self._environment.quiesce()
 
@@ -325,7 +326,7 @@ class World:
         async with within(deadline, "environment", "reading the environment's state"):
             return await self._environment.query()
 
-    async def keep_service_logs(self) -> None:
+    async def save_service_logs(self) -> None:
         """Save the services' output so far. An error here does not fail the rollout."""
         if self._sandbox is None or self._log_dir is None:
             return
@@ -346,28 +347,28 @@ class World:
         except BenchFlowError as error:
             errors.append(error)
         if self._user is not None:
-            await self._undo("environment", "releasing the user", self._user.aclose, errors)
+            await self._revert("environment", "releasing the user", self._user.aclose, errors)
         if self._environment is not None and self._provisioned:
-            undo = self._environment.teardown
-            await self._undo("environment", "tearing down the environment", undo, errors)
-        await self.keep_service_logs()
+            revert = self._environment.teardown
+            await self._revert("environment", "tearing down the environment", revert, errors)
+        await self.save_service_logs()
         if self._sandbox is not None:
-            undo = self._sandbox.teardown
-            await self._undo("sandbox", "tearing down the sandbox", undo, errors)
+            revert = self._sandbox.teardown
+            await self._revert("sandbox", "tearing down the sandbox", revert, errors)
         if self._route is not None:
-            await self._undo("sandbox", "closing the model route", self._route.aclose, errors)
+            await self._revert("sandbox", "closing the model route", self._route.aclose, errors)
         return errors
 
-    async def _undo(
+    async def _revert(
         self,
         boundary: Literal["environment", "sandbox"],
-        what: str,
-        undo: Callable[[], Awaitable[None]],
+        work: str,
+        revert: Callable[[], Awaitable[None]],
         errors: list[BenchFlowError],
     ) -> None:
         try:
-            async with within(self._plan.config.deadlines.teardown, boundary, what):
-                await undo()
+            async with within(self._plan.config.deadlines.teardown, boundary, work):
+                await revert()
         except BenchFlowError as error:
             errors.append(error)
 
@@ -440,13 +441,13 @@ class World:
         async with within(seconds, "environment", "provisioning the environment"):
             await self._environment.provision(context)
 
-    async def _healthy(self) -> None:
+    async def _wait_healthy(self) -> None:
         check = self._plan.task.config.environment.healthcheck
         if check is not None:
             with boundary("sandbox"):
                 await wait_healthy(self.sandbox, check, where="task.toml:environment.healthcheck")
 
-    async def _gate(self) -> None:
+    async def _wait_ready(self) -> None:
         if self._environment is None:
             return
         seconds = self._plan.config.deadlines.provision
@@ -454,9 +455,9 @@ class World:
             probe = await self._environment.readiness()
         if probe.ready:
             return
-        silent = [name for name, answered in probe.checked.items() if not answered]
+        failed = [name for name, answered in probe.checked.items() if not answered]
         raise ReadinessError(
             f"environment {self._environment.name!r} is not ready after"
             f" {probe.waited_sec:g} s: {probe.error or 'no answer'}"
-            + (f" ({', '.join(silent)})" if silent else "")
+            + (f" ({', '.join(failed)})" if failed else "")
         )

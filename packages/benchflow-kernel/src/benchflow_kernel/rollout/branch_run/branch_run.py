@@ -69,7 +69,7 @@ class BranchRun:
         start, world = self._branch.start, self._branch.world
         checkpoint = start.checkpoint
         if checkpoint is not None:
-            self._branch.journal.phase(start.id, "setup")
+            self._branch.journal.enter_phase(start.id, "setup")
         world.setup()
         if checkpoint is None:
             await world.open()
@@ -95,7 +95,7 @@ class BranchRun:
             if fork is not None or not await self._next_step():
                 return fork
 
-    async def seal(self) -> Position | None:
+    async def capture_end(self) -> Position | None:
         """Capture the end of the branch, so that a later branch can resume from there.
 
         The result is `None` if no branch will be compared with this one, or if this one ended
@@ -105,8 +105,8 @@ class BranchRun:
         if not is_compared or self._turns.early_end is not None or not self.has_steps:
             return None
         # A resumed branch starts in the agent phase.
-        await self._branch.world.phases.agent(self.progress.task_step)
-        return await self._forks.seal(self.progress.cursor)
+        await self._branch.world.phases.enter_agent(self.progress.task_step)
+        return await self._forks.capture_end(self.progress.cursor)
 
     async def finish(self) -> str:
         """End the agents and return the leaf to be scored. No step is recorded after this.
@@ -134,8 +134,8 @@ class BranchRun:
         return self.progress.tip != self._branch.start.node
 
     def cause_of(self, error: BenchFlowError) -> Cause:
-        """Return who caused `error`: the host, if it ended processes of the agent's sandbox."""
-        acted = self.progress.acted
+        """Return the cause of `error`: the host, if it ended processes of the agent's sandbox."""
+        acted = self.progress.has_acted
         cause = blame(error, inside="agent" if acted else "task")
         if not acted or cause.by not in {"agent", "unknown"}:
             return cause
@@ -187,11 +187,11 @@ class BranchRun:
         except TimeoutError:
             if not scope.expired():
                 raise
-        what, hint = f"the turns did not end within {seconds:g} s", "raise the execute deadline"
+        problem, hint = f"the turns did not end within {seconds:g} s", "raise the execute deadline"
         if self.progress.state is not BranchState.PROMPTING:
-            raise EnvironmentError_(f"{what}, and it was not the agent's turn", hint=hint)
+            raise EnvironmentError_(f"{problem}, and it was not the agent's turn", hint=hint)
         self.progress.state = BranchState.IDLE
-        self._turns.end_early(node_error(AgentTimeoutError(what, hint=hint)))
+        self._turns.end_early(node_error(AgentTimeoutError(problem, hint=hint)))
         return None
 
     async def _run_turns(self) -> Fork | None:
@@ -200,7 +200,7 @@ class BranchRun:
             if progress.schedule[progress.turn].task_step != step:
                 return None
             progress.go_to(progress.turn)
-            await self._branch.world.phases.agent(step)
+            await self._branch.world.phases.enter_agent(step)
             fork = await self._fork_before_turn()
             if fork is not None and not self._forks.continues_after(fork):
                 return fork
@@ -236,7 +236,7 @@ class BranchRun:
     async def _next_step(self) -> bool:
         """Grade the task's step and prepare the next one; return whether a step follows."""
         stop = self._branch.start.stop
-        following = self.progress.following(stop)
+        following = self.progress.next_step_turn(stop)
         if following is None:
             return False
         if not await self._close_step():
@@ -260,12 +260,12 @@ class BranchRun:
 
     async def _end_agents(self) -> None:
         await self._branch.world.sessions.aclose()
-        await self._branch.world.phases.after()
+        await self._branch.world.phases.leave_agent()
         if self._branch.start.label is not None and not self.has_steps:
             raise AgentProtocolError("the agent recorded no step after the fork")
         self._turns.check_model()
         if self._turns.early_end is not None:
-            self._branch.journal.failed(self.progress.tip, self._turns.early_end)
+            self._branch.journal.record_failure(self.progress.tip, self._turns.early_end)
 
 
 def _seed_of(rollout_id: str, node: str) -> int:

@@ -92,7 +92,7 @@ class StepRecorder:
         self._progress = progress
         self._replay = replay
         self._interruption = interruption
-        self._assigned = 0
+        self._assigned_calls = 0
         """How many model calls belong to steps that are in the tree."""
         self.prompt: str | None = None
         """The prompt that the next step answers."""
@@ -105,14 +105,14 @@ class StepRecorder:
         progress, start, journal = self._progress, self._branch.start, self._branch.journal
         calls = self._branch.world.calls
         if not self._replay.is_finished:
-            self._assigned = len(calls)
+            self._assigned_calls = len(calls)
             return
         is_first = start.id != start.node and progress.tip == start.node
         node = start.id if is_first else journal.new_id()
         label = start.label if is_first else None
-        attributed = _with_turn(step, progress.current, prompt, self._own_calls(step, calls))
+        full_step = _with_turn(step, progress.current, prompt, self._own_calls(step, calls))
         try:
-            journal.step(progress.tip, node, attributed, label)
+            journal.add_step(progress.tip, node, full_step, label)
         except StoreError as error:
             self._interruption.interrupt(error)
         else:
@@ -124,12 +124,12 @@ class StepRecorder:
         A tool returns its result after the call that asked for the tool, and before the next
         call. A step that ends a turn, or that waits for an answer, gets all remaining calls.
         """
-        fresh = calls[self._assigned :]
+        new_calls = calls[self._assigned_calls :]
         if step.stop_reason is None and step.ask is None:
-            later = (at for at, call in enumerate(fresh) if call.finished_at > step.finished_at)
-            fresh = fresh[: next(later, len(fresh))]
-        self._assigned += len(fresh)
-        return fresh
+            later = (at for at, call in enumerate(new_calls) if call.finished_at > step.finished_at)
+            new_calls = new_calls[: next(later, len(new_calls))]
+        self._assigned_calls += len(new_calls)
+        return new_calls
 
 
 def _with_turn(

@@ -34,7 +34,7 @@ from .progress import BranchContext, Cursor
 
 @dataclass(frozen=True, slots=True)
 class ForkServices:
-    """What all branches of a rollout fork with."""
+    """The services that all branches of a rollout use to fork."""
 
     selector: FidelitySelector
     budget: BranchBudgetTracker
@@ -74,8 +74,8 @@ class ForkController:
         at_start = start.checkpoint is not None and cursor.turn == start.position.turn
         if at_start and not start.resumed:
             return None  # The parent was forked here.
-        wants = policy is not None and forks_at_turn(policy, cursor.turn, states)
-        if policy is not None and wants and self._is_allowed(cursor, policy, None):
+        should_fork = policy is not None and forks_at_turn(policy, cursor.turn, states)
+        if policy is not None and should_fork and self._is_allowed(cursor, policy, None):
             fork = await self._fork(cursor, policy, None)
             if fork is not None:
                 return fork
@@ -92,7 +92,7 @@ class ForkController:
             FidelityError: The policy requires a fidelity that is not available here.
         """
         start, policy = self._branch.start, self._branch.start.policy
-        if policy is None or ask.kind != "question" or not self._wants(cursor, policy, ask):
+        if policy is None or ask.kind != "question" or not self._should_fork(cursor, policy, ask):
             return None
         step = self._branch.journal.node(cursor.node).step
         is_restored = start.resumed and cursor.node == start.node
@@ -101,11 +101,11 @@ class ForkController:
         return await self._fork(cursor, policy, ask)
 
     def at_restored_ask(self, cursor: Cursor, ask: Ask) -> Fork | None:
-        """Fork at the open question of a saved checkpoint, which is the capture."""
+        """Fork at the open question of a saved checkpoint, without another capture."""
         start, policy = self._branch.start, self._branch.start.policy
         if not start.resumed or policy is None or start.checkpoint is None:
             return None
-        if not self._wants(cursor, policy, ask):
+        if not self._should_fork(cursor, policy, ask):
             return None
         self._services.refs.acquire(start.checkpoint)
         self._services.budget.record_fork()
@@ -126,7 +126,7 @@ class ForkController:
         self._on_fork(fork)
         return True
 
-    async def seal(self, cursor: Cursor) -> Position:
+    async def capture_end(self, cursor: Cursor) -> Position:
         """Capture the end of a branch that may be resumed. The caller owns one reference."""
         captured = await self._services.selector.capture(
             self._branch.world, cursor.turn, mid_turn=False, require=None
@@ -144,7 +144,7 @@ class ForkController:
         base = await self._services.selector.capture_base(self._branch.world, cursor.turn)
         if base is not None:
             await self._rebase(cursor, base)
-            await self._services.writer.save(_at(cursor, base), "state", fork=False)
+            await self._services.writer.save(_position_at(cursor, base), "state", fork=False)
 
     async def _fork(self, cursor: Cursor, policy: BranchPolicy, ask: Ask | None) -> Fork | None:
         captured = await self._services.selector.capture(
@@ -176,14 +176,14 @@ class ForkController:
             refs.acquire(base)
             script = (*self._replay_log.script, *question)
             calls = self._branch.world.calls_since(self._replay_log.calls_before)
-            return _at(cursor, base, script, calls)
+            return _position_at(cursor, base, script, calls)
         if ask is None:
             await self._rebase(cursor, checkpoint)
             refs.acquire(checkpoint)
         else:
             refs.acquire(checkpoint)
             await self._record(cursor, checkpoint)
-        return _at(cursor, checkpoint, question)
+        return _position_at(cursor, checkpoint, question)
 
     async def _rebase(self, cursor: Cursor, base: Checkpoint) -> None:
         self._services.refs.acquire(base)
@@ -207,7 +207,7 @@ class ForkController:
             await self._services.refs.release(taken)
             raise
 
-    def _wants(self, cursor: Cursor, policy: BranchPolicy, ask: Ask) -> bool:
+    def _should_fork(self, cursor: Cursor, policy: BranchPolicy, ask: Ask) -> bool:
         states, self._states = self._states, self._states + 1
         return forks_at_ask(policy, ask, states) and self._is_allowed(cursor, policy, ask)
 
@@ -240,7 +240,7 @@ class ForkController:
         self._branch.journal.append(Branched, node=cursor.node, record=record)
 
 
-def _at(
+def _position_at(
     cursor: Cursor,
     checkpoint: Checkpoint,
     script: tuple[Exchange, ...] = (),

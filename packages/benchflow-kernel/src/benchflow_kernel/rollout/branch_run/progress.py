@@ -1,4 +1,4 @@
-"""Where one branch is: its turn, its last node and its state."""
+"""The place of one branch: its turn, its last node and its state."""
 
 import asyncio
 from dataclasses import dataclass
@@ -14,7 +14,7 @@ from benchflow_kernel.world import World
 
 @dataclass(frozen=True, slots=True)
 class BranchContext:
-    """What all objects of one branch run share."""
+    """The shared objects of one branch run."""
 
     plan: Plan
     journal: Journal
@@ -57,7 +57,7 @@ class Progress:
         self.tip = start.node
         """The node of the last step."""
         self.state = BranchState.READY
-        self.acted = False
+        self.has_acted = False
         """Whether an agent received a prompt in this world."""
 
     @property
@@ -76,11 +76,11 @@ class Progress:
         return self.current.task_step
 
     @property
-    def ungraded(self) -> int | None:
+    def ungraded_step(self) -> int | None:
         """The step of the task that this branch has run and not graded, if there is one."""
         return None if self.state is BranchState.READY else self.task_step
 
-    def following(self, stop: int | None) -> int | None:
+    def next_step_turn(self, stop: int | None) -> int | None:
         """Return the first turn of the task's next step, or `None` if `stop` comes before it."""
         step = self.task_step
         later = (at for at, turn in enumerate(self.schedule) if turn.task_step > step)

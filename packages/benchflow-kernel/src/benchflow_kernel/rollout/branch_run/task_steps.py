@@ -39,7 +39,7 @@ class TaskSteps:
         if not self._branch.plan.task.steps:
             return
         if checkpoint is None:
-            await self._world.phases.setup(index)
+            await self._world.phases.enter_setup(index)
             await self._make_ready(index, self._branch.start.node)
             await self._world.set_baseline()
         elif checkpoint.from_disk:
@@ -54,7 +54,7 @@ class TaskSteps:
             EnvironmentError_: The state at the end of the step cannot be read.
         """
         step, journal = self._step(index), self._branch.journal
-        journal.phase(self._branch.start.id, "verify")
+        journal.enter_phase(self._branch.start.id, "verify")
         await verify_step(self._branch.plan, journal, self._world, node, index, continues=True)
         verdict = journal.node(node).results.get(verdict_name(step.name))
         if verdict is not None and verdict.grading == "shared":
@@ -67,10 +67,10 @@ class TaskSteps:
         Raises:
             BenchFlowError: The step's files, a command or its healthcheck failed.
         """
-        self._branch.journal.phase(self._branch.start.id, "setup")
+        self._branch.journal.enter_phase(self._branch.start.id, "setup")
         step = self._step(index)
         # First, because it may end the agent's processes: they could change our files.
-        await self._world.phases.setup(index)
+        await self._world.phases.enter_setup(index)
         async with self._world.ignore_changes():
             if step.emptied_directories:
                 await self._clear(step.emptied_directories)

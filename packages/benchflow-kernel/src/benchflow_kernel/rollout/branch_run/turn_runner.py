@@ -50,12 +50,12 @@ class TurnRunner:
         self.restored_ask: Ask | None = None if checkpoint is None else checkpoint.ask
         """The question that was open in the checkpoint, until it is answered."""
         self.early_end: NodeError | None = None
-        """Why the agent ended its work early. The branch is graded all the same."""
+        """Why the agent ended its work early. The branch is still graded."""
 
     async def attach(self, sessions: LiveSessions) -> None:
         """Attach to the sessions whose processes came with a live checkpoint."""
         world = self._branch.world
-        self._branch.journal.phase(self._branch.start.id, "connect")
+        self._branch.journal.enter_phase(self._branch.start.id, "connect")
         await world.sessions.attach(
             world.sandbox, sessions, self._responder.answer, self._recorder.record
         )
@@ -68,7 +68,7 @@ class TurnRunner:
         """
         world = self._branch.world
         if not world.sessions.any_opened:
-            self._branch.journal.phase(self._branch.start.id, "connect")
+            self._branch.journal.enter_phase(self._branch.start.id, "connect")
         return await world.sessions.get(
             world.sandbox,
             self._progress.current.role,
@@ -86,7 +86,7 @@ class TurnRunner:
         """
         session = await self.connect()
         if self._progress.state is BranchState.READY:
-            self._branch.journal.phase(self._branch.start.id, "execute")
+            self._branch.journal.enter_phase(self._branch.start.id, "execute")
         stop = await self._prompt(session)
         self._progress.state = (
             BranchState.IDLE if self._replay.is_finished else BranchState.REPLAYED
@@ -123,13 +123,13 @@ class TurnRunner:
 
     async def _prompt(self, session: Session) -> StopReason | None:
         """Run one turn, or the rest of a turn; return `None` if it was interrupted."""
-        own: BenchFlowError | None = None
+        agent_error: BenchFlowError | None = None
         stop: StopReason | None = None
-        turn = await self._opened(session)
+        turn = await self._turn_call(session)
         interruption = self._interruption
         # A deadline that expires in the block below leaves this state: it was the agent's turn.
         self._progress.state = BranchState.PROMPTING
-        self._progress.acted = True
+        self._progress.has_acted = True
         try:
             async with interruption.new_scope():
                 self._branch.world.watch_model(self._on_model_error)
@@ -137,7 +137,7 @@ class TurnRunner:
                     stop = await turn()
         except (AgentError, SandboxLimitError) as error:
             if interruption.reason is None:
-                own = await self._agents_error(error)
+                agent_error = await self._attribute(error)
         except (TimeoutError, BenchFlowError):
             if interruption.reason is None:
                 raise
@@ -147,13 +147,13 @@ class TurnRunner:
             raise reason
         if self.check_model() or reason is not None:
             return None
-        if own is not None:
-            self.end_early(node_error(own, blame(own, inside="agent")))
+        if agent_error is not None:
+            self.end_early(node_error(agent_error, blame(agent_error, inside="agent")))
         elif stop != "end_turn":
-            self.end_early(_stopped(stop))
+            self.end_early(_stop_error(stop))
         return stop
 
-    async def _opened(self, session: Session) -> Callable[[], Awaitable[StopReason]]:
+    async def _turn_call(self, session: Session) -> Callable[[], Awaitable[StopReason]]:
         """Return the call that runs the turn: a prompt, or the answer to the restored question."""
         ask, self.restored_ask = self.restored_ask, None
         if ask is not None:
@@ -168,16 +168,16 @@ class TurnRunner:
         task = self._branch.plan.task_of(turn)
         return task.config.agent.prompt_prefix + task.instruction
 
-    async def _agents_error(self, error: BenchFlowError) -> BenchFlowError:
-        """Return the error that the agent caused; raise if the agent is not the cause."""
-        is_agents = isinstance(error, AgentTimeoutError | AgentExitError | SandboxLimitError)
+    async def _attribute(self, error: BenchFlowError) -> BenchFlowError:
+        """Return the error that the agent caused. Raise the error if something else caused it."""
+        is_agents_error = isinstance(error, AgentTimeoutError | AgentExitError | SandboxLimitError)
         try:
             await self._branch.world.expect_sandbox()
         except SandboxError as failed:
             if not caused_inside(failed):
                 raise
-            return error if is_agents else failed
-        if is_agents:
+            return error if is_agents_error else failed
+        if is_agents_error:
             return error
         raise error
 
@@ -186,10 +186,10 @@ class TurnRunner:
             self._interruption.interrupt(error)
 
 
-def _stopped(stop: StopReason | None) -> NodeError:
+def _stop_error(stop: StopReason | None) -> NodeError:
     return NodeError(
         boundary="agent",
         type="StopReason",
         message=f"the agent ended its turn with {stop!r}",
-        hint="the node was graded on what the agent left behind",
+        hint="the node is graded on the files that the agent left",
     )
