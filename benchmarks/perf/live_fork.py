@@ -149,7 +149,7 @@ async def timed(provider: LocalProvider, image: SandboxImage, agent: str) -> lis
     carried = await sandbox.attach(agent)
     await ask(carried)
     took.append(time.perf_counter() - started)
-    await sandbox.filled()
+    await sandbox.wait_for_memory()
     took.append(time.perf_counter() - started)
     await carried.aclose()
     await sandbox.teardown()

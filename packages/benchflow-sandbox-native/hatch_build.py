@@ -28,28 +28,28 @@ LIBRARY = (
     "-fno-sanitize=all",
     "-fvisibility=hidden",
 )
-# No libc at all, since the box and CRIU decide which one there is; errno is found when loaded.
-# For the linker alone: zig would take the headers away, too.
+# Without a libc, because the libraries run in programs of any libc; the loader resolves errno.
+# Only for the linker: with this flag, zig would also remove the headers.
 LIBRARY_LINK = ("-nostdlib", "-Wl,-z,now")
-# What bf-guest has in common with bf-init.
+# The sources that bf-guest shares with bf-init.
 GUEST = ("child.c", "process.c", "request.c", "signals.c")
 ARCHITECTURES = {"x86_64": "x86_64", "amd64": "x86_64", "aarch64": "aarch64", "arm64": "aarch64"}
 PROBE = '#include <stdlib.h>\nint main(void) { return getenv("PATH") == NULL; }\n'
 
 
 def architecture() -> str:
-    """Return the architecture in the words of wheel tags and of zig."""
+    """Return the name of the architecture in wheel tags and for zig."""
     machine = platform.machine().lower()
     if sys.platform != "linux" or machine not in ARCHITECTURES:
         raise RuntimeError(
             f"benchflow-sandbox-native is for Linux on {sorted(set(ARCHITECTURES.values()))}, "
-            f"not {sys.platform!r} on {machine!r}: its program is the PID 1 of a Linux namespace"
+            f"not {sys.platform!r} on {machine!r}: its programs use Linux namespaces"
         )
     return ARCHITECTURES[machine]
 
 
 def links_statically(compiler: list[str]) -> bool:
-    """Return whether `compiler` can build a static program here: many lack the static libc."""
+    """Return whether `compiler` can build a static program: many machines lack the static libc."""
     if shutil.which(compiler[0]) is None:
         return False
     with tempfile.TemporaryDirectory() as directory:
@@ -69,7 +69,7 @@ def local_compiler() -> list[str] | None:
 def compile_to(
     output: Path, sources: list[Path], *flags: str, link_flags: tuple[str, ...] = ()
 ) -> None:
-    """Compile to a neighbour and rename it, since the present one may be in use."""
+    """Compile to a temporary file and rename it: the present program may be in use."""
     zig = [sys.executable, "-m", "ziglang", "cc", "-target", f"{architecture()}-linux-musl"]
     compiler = [*(local_compiler() or zig), *FLAGS, *flags]
     output.parent.mkdir(parents=True, exist_ok=True)
@@ -90,16 +90,16 @@ def _run(command: list[str]) -> None:
 
 
 class NativeBuildHook(BuildHookInterface[Any]):
-    """Compile for wheels, editable ones included; an sdist carries the C source only."""
+    """Compile for wheels, also for editable ones; an sdist contains only the C source."""
 
     def dependencies(self) -> list[str]:
-        """Ask for zig only where no C compiler works."""
+        """Require zig only where no C compiler works."""
         if sys.platform != "linux" or local_compiler() is not None:
             return []
         return [ZIG_REQUIREMENT]
 
     def initialize(self, _version: str, build_data: dict[str, Any]) -> None:
-        """Compile, and tag the wheel for every libc: no part links one."""
+        """Compile, and tag the wheel for every libc: its programs and libraries need none."""
         machine = architecture()
         root = Path(self.root)
         output = root / "src" / "benchflow_sandbox_native" / "bin"

@@ -190,7 +190,7 @@ def test_pairs_are_read_in_both_forms():
 )
 def test_a_variable_that_has_no_meaning_or_would_never_end_is_refused(text, what):
     words = Words({"A": "1", "LONG": "x" * 5000, "HUGE": "x" * 600_000}, "here")
-    for read in (words.one, words.document):
+    for read in (words.resolve, words.document):
         with pytest.raises(TaskError, match=what) as refused:
             read(text)
         assert refused.value.where == "here"
@@ -228,7 +228,7 @@ def test_a_replacement_takes_the_place_of_the_first_match_and_as_much_as_matches
 
 @given(st.text("$A{}#%/?:-+*\\'\" b", max_size=40))
 def test_any_variable_is_a_word_or_a_typed_error(text):
-    for read in (Words(KNOWN, "here").one, Words(KNOWN, "here").document):
+    for read in (Words(KNOWN, "here").resolve, Words(KNOWN, "here").document):
         try:
             assert isinstance(read(f"${{A{text}}}"), str)
         except TaskError as error:

@@ -33,7 +33,7 @@ def with_guest(root, tmp_path):
             guest = subprocess.Popen(command, stdin=subprocess.DEVNULL)  # noqa: ASYNC220
             try:
                 await calls.ping()
-                calls.met()
+                calls.confirm_open()
                 await test(calls, fifos, guest)
             finally:
                 calls.close()

@@ -180,7 +180,7 @@ EOF
         ("type=bind,target=/x,rw", "rw"),
         ("type=cache", "needs a target"),
         ("type=cache,target=/x,mode=rwx", "numbers"),
-        ("type=cache,target=/link/x", "below a link"),
+        ("type=cache,target=/link/x", "below a symlink"),
     ],
 )
 def test_a_mount_that_cannot_be_had_is_refused_with_its_line(built, flags, what):
@@ -247,7 +247,9 @@ def test_a_source_that_is_a_link_is_what_it_leads_to(built, context):
     for target in ("secret/c", "absent", "round"):
         (context / "round").unlink(missing_ok=True)
         (context / "round").symlink_to(target)
-        with pytest.raises(TaskError, match=r"'round'.* (is not in the context|to each other)"):
+        with pytest.raises(
+            TaskError, match=r"'round'.* (is not in the context|more than 40 symlinks)"
+        ):
             built("FROM tiny\nCOPY round /x\n", never)
 
 
@@ -315,7 +317,7 @@ def test_an_image_is_made_up_to_the_stage_that_a_recipe_names(built, target, sta
 
 @pytest.mark.parametrize(
     ("target", "where", "what"),
-    [("third", "Dockerfile", "no stage 'third'"), ("twice", "Dockerfile:7", "absent")],
+    [("third", "Dockerfile", "not have a stage 'third'"), ("twice", "Dockerfile:7", "absent")],
 )
 def test_of_stages_of_one_name_the_last_is_meant_and_one_that_is_none_is_named(
     built, target, where, what
@@ -326,7 +328,7 @@ def test_of_stages_of_one_name_the_last_is_meant_and_one_that_is_none_is_named(
 
 
 def test_a_stage_that_is_made_from_itself_is_refused(built):
-    with pytest.raises(TaskError, match="made from itself") as refused:
+    with pytest.raises(TaskError, match="depends on itself") as refused:
         built("FROM tiny AS a\nCOPY --from=b /x /x\nFROM a AS b\nRUN true\nFROM b\n", never)
     assert refused.value.where == "Dockerfile:3"
 
@@ -373,10 +375,10 @@ def test_the_images_own_entrypoint_runs_as_its_own_user(built):
     [
         ("FROM tiny\nRUN echo no >&2; exit 3", SandboxError, ":2", "exit code 3:\nno"),
         ("FROM tiny\n\nCOPY none /", TaskError, ":3", "'none' is not in the context"),
-        ("FROM tiny\nCOPY ../x /", TaskError, ":2", "leaves the context"),
+        ("FROM tiny\nCOPY ../x /", TaskError, ":2", "is outside of the context"),
         ("FROM tiny\nADD https://example.org/x /", SandboxUnsupportedError, ":2", "network"),
         ("FROM tiny\nRUN --mount=type=ssh true", SandboxUnsupportedError, ":2", "--mount"),
-        ("FROM none-such", SandboxUnsupportedError, ":1", "no image 'none-such'"),
+        ("FROM none-such", SandboxUnsupportedError, ":1", "image 'none-such' was not found"),
         ("FROM /etc", TaskError, ":1", "is not the name of an image"),
         ("FROM host", TaskError, ":1", "the host's root"),
         ("FROM --platform=linux/none tiny", SandboxUnsupportedError, ":1", "this machine"),

@@ -18,7 +18,7 @@ from benchflow_sandbox_local import accounts
 from benchflow_sandbox_local.accounts import AccountBook
 from benchflow_sandbox_local.build.copier import Copier
 from benchflow_sandbox_local.build.run_mount import RunMount, strip
-from benchflow_sandbox_local.entrypoint import read_shown
+from benchflow_sandbox_local.entrypoint import read_start
 from benchflow_sandbox_local.launcher_process.criu.socket_options import differing
 from benchflow_sandbox_local.launcher_process.inspection.message_queues import queues
 from benchflow_sandbox_local.launcher_process.layers import tree
@@ -169,10 +169,10 @@ def test_message_queues_that_cannot_be_looked_for_are_not_taken_for_absent(root)
 
 def test_an_entrypoint_that_cannot_be_looked_at_is_not_taken_for_settled(image):
     _, fd = image
-    assert read_shown(fd, "/secret/key") == b"s"
-    assert read_shown(fd, "/none") == b""
+    assert read_start(fd, "/secret/key") == b"s"
+    assert read_start(fd, "/none") == b""
     with no_more_files(), pytest.raises(HostError, match="open files"):
-        read_shown(fd, "/secret/key")
+        read_start(fd, "/secret/key")
 
 
 def test_a_process_that_cannot_be_looked_at_is_not_taken_for_one_that_runs():

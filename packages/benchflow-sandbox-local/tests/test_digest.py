@@ -54,7 +54,7 @@ def test_more_than_the_cap_is_refused(with_box):
         await sandbox.exec("printf 12345 > a; printf 67890 > b")
         paths = ["/workspace/a", "/workspace/b"]
         assert len(await sandbox.file_digests(paths, max_bytes=10)) == 2
-        with pytest.raises(TransferError, match="cap"):
+        with pytest.raises(TransferError, match="limit"):
             await sandbox.file_digests(paths, max_bytes=9)
 
     with_box(check)

@@ -87,7 +87,7 @@ def test_a_file_larger_than_the_host_can_have_is_not_saved_and_the_box_did_that(
     async def check(provider):
         box = await provider.create(SandboxSpec())
         assert (await box.exec(["python3", "-I", "-c", SPARSE.format(size=1 << 32)])).ok
-        with pytest.raises(TransferError, match="goes over the cap"):
+        with pytest.raises(TransferError, match="exceeds the limit"):
             await box.download("/workspace", small / "got")
         image = await box.snapshot()
         # A tmpfs could have it, and a disk cannot.

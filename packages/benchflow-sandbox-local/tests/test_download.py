@@ -91,10 +91,10 @@ def test_size_and_count_are_capped_before_they_cost(with_box, tmp_path):
         await sandbox.exec(
             "mkdir big many; truncate -s 1T big/sparse; seq 1 3000 | sed 's,^,many/,' | xargs touch"
         )
-        with pytest.raises(TransferError, match="cap"):
+        with pytest.raises(TransferError, match="limit"):
             await sandbox.download("/workspace/big", tmp_path / "out")
         await sandbox.exec("head -c 3000 /dev/zero > big/one; truncate -s 3000 big/sparse")
-        with pytest.raises(TransferError, match="cap"):
+        with pytest.raises(TransferError, match="limit"):
             await sandbox.download("/workspace/big", tmp_path / "out", max_bytes=5000)
         await sandbox.download("/workspace/big", tmp_path / "out", max_bytes=6000)
         await sandbox.exec("d=deep; for i in $(seq 80); do d=$d/x; done; mkdir -p $d")

@@ -115,7 +115,7 @@ def test_a_checkpoint_that_nobody_took_does_not_keep_a_box_from_the_next(
     ask = Launcher.ask
 
     async def lacking(launcher, op, *fds, **request):
-        if op == "take":
+        if op == "take_image":
             raise LauncherShortError("take: no open files", errno.EMFILE)
         return await ask(launcher, op, *fds, **request)
 

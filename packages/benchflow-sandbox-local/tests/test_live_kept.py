@@ -11,16 +11,16 @@ from benchflow_contracts.sandbox import SandboxSpec
 from benchflow_sandbox_local.in_sandbox import fork_probe_program
 from benchflow_sandbox_local.launcher_process.layers.inode_pins import (
     ATTRIBUTE,
-    MOST_BYTES,
-    MOST_ENTRIES,
+    MAX_COPIED_BYTES,
+    MAX_COPIED_ENTRIES,
 )
 
 pytestmark = pytest.mark.usefixtures("criu")
 
 TOY = ["python3", "-I", "-c", Path(fork_probe_program.__file__).read_text(), "toy", "0"]
 FEW = "true"
-MANY = f"mkdir -p $RANDOM$RANDOM && cd $_ && seq 0 {MOST_ENTRIES} | xargs touch"
-LARGE = f"head -c {MOST_BYTES + 1} /dev/zero > $RANDOM$RANDOM"
+MANY = f"mkdir -p $RANDOM$RANDOM && cd $_ && seq 0 {MAX_COPIED_ENTRIES} | xargs touch"
+LARGE = f"head -c {MAX_COPIED_BYTES + 1} /dev/zero > $RANDOM$RANDOM"
 
 
 async def line_of(process):

@@ -118,13 +118,13 @@ def test_a_large_child_runs_before_its_memory_is_there_and_lacks_nothing(with_pr
         image = await parent.snapshot("live")
         for _ in range(2):
             child = await provider.create(SandboxSpec(), image=image)
-            assert child.came_lazily
+            assert child.is_lazy
             toy = await child.attach(toy.id)
             assert await look(toy) == {}
-            await child.filled()
+            await child.wait_for_memory()
             assert await look(toy) == {}
             image = await child.snapshot("live")
-        assert not parent.came_lazily
+        assert not parent.is_lazy
 
     run(with_provider, check)
 
@@ -134,13 +134,13 @@ def test_a_small_child_and_one_of_an_unproven_machine_come_with_their_memory(wit
     async def check(provider):
         parent, _ = await parent_of(provider, 4)
         image = await parent.snapshot("live")
-        assert not (await provider.create(SandboxSpec(), image=image)).came_lazily
+        assert not (await provider.create(SandboxSpec(), image=image)).is_lazy
         parent, toy = await parent_of(provider)
         image = await parent.snapshot("live")
         child = await provider.create(SandboxSpec(), image=image)
-        assert not child.came_lazily
+        assert not child.is_lazy
         assert await look(await child.attach(toy.id)) == {}
-        await child.filled()
+        await child.wait_for_memory()
 
     with_provider(check, lazy_megabytes=LEAST)
 
@@ -170,7 +170,7 @@ def test_memory_comes_into_a_box_that_is_held(with_provider):
         image = await parent.snapshot("live")
         child = await provider.create(SandboxSpec(), image=image)
         async with child.freeze():
-            await child.filled()
+            await child.wait_for_memory()
         assert await look(await child.attach(toy.id)) == {}
 
     run(with_provider, check)
@@ -188,9 +188,9 @@ def test_a_child_whose_pager_is_killed_is_dead_and_has_read_nothing(with_provide
         async with asyncio.timeout(60):
             assert await carried.wait() == 137
             assert await carried.stdout.read() == b""
-        with pytest.raises(SnapshotError, match="lost before all of its memory"):
-            await child.filled()
-        with pytest.raises(SnapshotError, match="lost before all of its memory"):
+        with pytest.raises(SnapshotError, match="ended before all of its memory"):
+            await child.wait_for_memory()
+        with pytest.raises(SnapshotError, match="ended before all of its memory"):
             await child.snapshot("live")
         with pytest.raises(SandboxError):
             await child.exec(["true"])
@@ -272,10 +272,10 @@ def test_a_machine_that_cannot_is_found_out_and_children_come_whole(
     async def check(provider):
         found = await provider.capabilities()
         assert "live" in found.snapshot_levels
-        assert "before their memory" in found.notes["lazy"]
+        assert "did not restore a sandbox lazily" in found.notes["lazy"]
         parent, toy = await parent_of(provider)
         child = await provider.create(SandboxSpec(), image=await parent.snapshot("live"))
-        assert not child.came_lazily
+        assert not child.is_lazy
         assert await look(await child.attach(toy.id)) == {}
         await no_pager_left()
 
@@ -284,7 +284,7 @@ def test_a_machine_that_cannot_is_found_out_and_children_come_whole(
 
 def test_a_page_that_is_lost_is_found_by_the_probe():
     class UndigestedImage:
-        came_lazily = True
+        is_lazy = True
         id = "toy"
 
         def __init__(self):
@@ -324,12 +324,16 @@ def test_a_page_that_is_lost_is_found_by_the_probe():
 
 def test_the_toy_finds_what_is_wrong():
     memory = lazy_probe_program.Memory(4)
-    assert lazy_probe_program.look(memory) == {}
+    assert lazy_probe_program.check(memory) == {}
     missing = max(memory.expected)
     lazy_probe_program.LIBC.madvise(
         lazy_probe_program.ctypes.c_void_p(missing), lazy_probe_program.ctypes.c_size_t(1), 4
     )
-    assert lazy_probe_program.look(memory) == {"thread": 1, "a forked child": 256, "the process": 1}
+    assert lazy_probe_program.check(memory) == {
+        "thread": 1,
+        "a forked child": 256,
+        "the process": 1,
+    }
 
 
 @pytest.mark.parametrize(

@@ -8,13 +8,13 @@ from pathlib import Path
 import pytest
 from benchflow_contracts.errors import SandboxError, SnapshotError
 from benchflow_contracts.sandbox import SandboxSpec
-from benchflow_sandbox_local.launcher_process.layers.inode_pins import MOST_ENTRIES
+from benchflow_sandbox_local.launcher_process.layers.inode_pins import MAX_COPIED_ENTRIES
 
 pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("criu")]
 
 PROGRAM = "/srv/static"
 MODES = ["wal", "delete"]
-MANY = f"i=0; while [ $i -le {MOST_ENTRIES} ]; do : > many-$i; i=$((i+1)); done"
+MANY = f"i=0; while [ $i -le {MAX_COPIED_ENTRIES} ]; do : > many-$i; i=$((i+1)); done"
 
 # It runs without the library, so that the numbers that it knows are those of the kernel.
 BAIT = """

@@ -23,7 +23,7 @@ class ScriptedToy:
     async def write(self, data):
         note = data.decode().strip()
         if note.startswith(fork_probe_program.MANY):
-            self.said.append(b'{"filled": true}\n')
+            self.said.append(b'{"created": true}\n')
             return
         self.state["notes"].append(note)
         self.state["files"].append(note)
@@ -158,7 +158,7 @@ def test_the_toy_tells_what_is_lost_from_what_failed():
         "bad": lambda: fork_probe_program.expect(1, 2, "a number"),
         "late": late,
     }
-    assert fork_probe_program.look(checks) == {
+    assert fork_probe_program.run_checks(checks) == {
         "lost": {"bad": "a number: 1 instead of 2"},
         "failed": {"late": "timed out"},
     }

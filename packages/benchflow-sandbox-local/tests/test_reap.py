@@ -203,7 +203,7 @@ def test_a_label_cannot_point_reaping_at_another_process(store):
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="sandboxes with users need root")
 def test_a_launcher_that_hangs_is_killed(store, monkeypatch):
-    monkeypatch.setattr("benchflow_sandbox_local.store.reap._PATIENCE", 0.1)
+    monkeypatch.setattr("benchflow_sandbox_local.store.reap._END_SECONDS", 0.1)
     found, members = killed_runner(store, state="stopped-launcher")
     assert not gone(found["launcher"])
     assert [record.id for record in reap(store)] == [found["id"]]

@@ -13,7 +13,7 @@ from benchflow_sandbox_local.launcher_process.layers.digest import (
     memory_digest,
     tree_digest,
 )
-from benchflow_sandbox_local.launcher_process.layers.live_images import take_in
+from benchflow_sandbox_local.launcher_process.layers.live_images import copy_images
 
 SNAPSHOT = "snapshot.json"
 
@@ -53,7 +53,7 @@ def test_a_forged_device_node_with_right_digests_is_refused(with_provider, tmp_p
         await saved_by(provider, saved := tmp_path / "saved")
         os.mknod(saved / "0" / "disk", 0o60666, os.makedev(8, 0))
         with_right_digests(saved)
-        with pytest.raises(SnapshotError, match="not saved by this user") as refused:
+        with pytest.raises(SnapshotError, match="saved by another store") as refused:
             await provider.load(saved)
         assert "store" in refused.value.hint
 
@@ -70,7 +70,7 @@ def test_a_live_image_is_not_brought_up_over_other_places_of_the_host(with_provi
     async def check(provider):
         await saved_by(provider, saved := tmp_path / "saved", "live", bundles=(mount,))
         change(saved, lambda told: told["live"]["mounts"][0].__setitem__(0, f"{tmp_path}/secrets"))
-        with pytest.raises(SnapshotError, match="not saved by this user"):
+        with pytest.raises(SnapshotError, match="saved by another store"):
             await provider.load(saved)
 
     with_provider(check)
@@ -85,7 +85,7 @@ def test_a_live_image_that_was_edited_and_digested_anew_is_refused(with_provider
         data[0] ^= 1
         pages.write_bytes(data)
         with_right_digests(saved)
-        with pytest.raises(SnapshotError, match="not saved by this user"):
+        with pytest.raises(SnapshotError, match="saved by another store"):
             await provider.load(saved)
 
     with_provider(check)
@@ -95,10 +95,10 @@ def test_what_another_store_saved_is_refused_and_its_secret_is_its_own(with_prov
     async def check(provider):
         await saved_by(provider, saved := tmp_path / "saved")
         async with LocalProvider(store=tmp_path / "other") as other:
-            with pytest.raises(SnapshotError, match="not saved by this user"):
+            with pytest.raises(SnapshotError, match="saved by another store"):
                 await other.load(saved)
             await saved_by(other, theirs := tmp_path / "theirs")
-            with pytest.raises(SnapshotError, match="not saved by this user"):
+            with pytest.raises(SnapshotError, match="saved by another store"):
                 await provider.load(theirs)
             secret = tmp_path / "other" / "seal"
             assert secret.stat().st_mode & 0o777 == 0o600
@@ -125,7 +125,7 @@ def test_images_that_are_no_plain_files_or_too_large_are_not_taken_in(tmp_path, 
     else:
         place.write_bytes(b"x" * 101)
     with pytest.raises(OSError, match=r"symbolic links|not a file|larger"):
-        take_in(str(source), str(tmp_path / "target"), 100)
+        copy_images(str(source), str(tmp_path / "target"), 100)
 
 
 def test_only_images_are_taken_in(tmp_path):
@@ -134,7 +134,7 @@ def test_only_images_are_taken_in(tmp_path):
     (source / "parent" / "pages-1.img").write_bytes(b"theirs")
     (source / "pages-1.img").write_bytes(b"ours")
     (source / "engine.log").write_text("log")
-    take_in(str(source), str(tmp_path / "target"), 100)
+    copy_images(str(source), str(tmp_path / "target"), 100)
     assert [path.name for path in (tmp_path / "target").iterdir()] == ["pages-1.img"]
 
 

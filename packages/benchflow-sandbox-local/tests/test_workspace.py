@@ -11,7 +11,7 @@ from benchflow_sandbox_local.launcher_process.layers.workspace import Workspace
 
 @pytest.fixture
 def space(tmp_path, monkeypatch):
-    """Return a workspace with one family, whose waits are counted and not waited for."""
+    """Return a workspace with one pool, whose waits are counted and not waited for."""
     (tmp_path / "f").mkdir()
     (tmp_path / "f/trash").mkdir()
     monkeypatch.setattr(workspace.time, "sleep", lambda _: None)

@@ -1,12 +1,12 @@
 /*
- * bf-init: PID 1 of a box. Spawns, waits for and kills processes on request of the
- * host, and reaps orphans. While idle it holds one fd, its listening socket, so that
- * a checkpoint of the box finds nothing that points outside.
+ * bf-init: PID 1 of a sandbox. It spawns, waits for and kills processes on request of
+ * the host, and reaps orphans. While idle it has one fd open, its listening socket, so
+ * that a checkpoint of the sandbox does not meet an fd of the host.
  *
  *   bf-init [SOCKET_PATH]
  *
- * It closes every inherited fd once it listens: the end of file on a pipe given as
- * its standard output means "ready".
+ * It closes every inherited fd once it listens: end of file on a pipe that is its
+ * standard output means "ready".
  */
 #include "bf_init.h"
 #include "signals.h"
@@ -44,7 +44,7 @@ static int listen_at(const char *path)
     int fd = socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
     if (fd < 0)
         die("socket");
-    unlink(path); /* a box made from an image has the socket of the box before it */
+    unlink(path); /* a sandbox from a snapshot has the socket file of the earlier sandbox */
     mode_t before = umask(0177);
     if (bind(fd, (const struct sockaddr *)&address, sizeof address) < 0 || listen(fd, SOMAXCONN) < 0)
         die(path);
@@ -53,16 +53,16 @@ static int listen_at(const char *path)
 }
 
 /* Move the listener above the standard streams and close everything else. */
-static int keep_only(int fd)
+static int close_all_except(int fd)
 {
-    int kept = fcntl(fd, F_DUPFD_CLOEXEC, STDIO_FDS);
-    if (kept < 0)
+    int copy = fcntl(fd, F_DUPFD_CLOEXEC, STDIO_FDS);
+    if (copy < 0)
         die("dup");
-    if (syscall(SYS_close_range, kept + 1, UINT_MAX, 0) < 0)
+    if (syscall(SYS_close_range, copy + 1, UINT_MAX, 0) < 0)
         die("close_range");
-    for (int other = 0; other < kept; other++)
+    for (int other = 0; other < copy; other++)
         close(other);
-    return kept;
+    return copy;
 }
 
 static void serve(int listener, const sigset_t *during_poll) __attribute__((noreturn));
@@ -71,7 +71,7 @@ static void serve(int listener, const sigset_t *during_poll)
 {
     static struct pollfd polled[2 * MAX_CONNECTIONS + 1];
     const struct timespec retry = {.tv_nsec = 50 * 1000 * 1000};
-    bool starved = false; /* a failed accept leaves the listener ready: do not spin on it */
+    bool starved = false; /* after a failed accept the listener stays ready: pause, do not spin */
     for (;;) {
         bool childless = reap_children();
         connections_child_exited();
@@ -89,7 +89,7 @@ static void serve(int listener, const sigset_t *during_poll)
             kill_everything();
         starved = false;
         if (ready <= 0)
-            continue; /* a signal: revents mean nothing */
+            continue; /* a signal: revents are not valid */
         connections_handle(polled);
         if (watched > count && polled[count].revents != 0)
             starved = !connection_accept(listener);
@@ -103,13 +103,13 @@ int main(int argc, char **argv)
         fprintf(stderr, "usage: bf-init [SOCKET_PATH]\n");
         return 2;
     }
-    if (getpid() != 1) { /* KILLALL would be kill(-1) on the host */
+    if (getpid() != 1) { /* kill_all would be kill(-1) on the host */
         fprintf(stderr, "bf-init: refused: not PID 1 of a pid namespace\n");
         return 2;
     }
     setup_signals(&during_poll);
     connections_setup();
-    int listener = keep_only(listen_at(argc == 2 ? argv[1] : "/.bf/init.sock"));
+    int listener = close_all_except(listen_at(argc == 2 ? argv[1] : "/.bf/init.sock"));
     if (chdir("/") < 0)
         exit(1);
     serve(listener, &during_poll);

@@ -1,12 +1,12 @@
 /*
- * Shared declarations of bf-init, the PID 1 of a box.
+ * Shared declarations of bf-init, the PID 1 of a sandbox.
  *
  * Layout of the program:
  *   bf_init.c     start-up and the event loop
  *   connection.c  one request per connection (with receive.c and operation.c)
  *   request.c     decoding of hostile bytes into a request
  *   process.c     the bounded table of children and their exit statuses
- *   child.c       what happens between fork and exec
+ *   child.c       the steps between fork and exec
  */
 #ifndef BF_INIT_H
 #define BF_INIT_H
@@ -33,7 +33,7 @@ enum {
     STDIO_FDS = 3,
 };
 
-/* Where a request failed. The Python client has the same list in the same order. */
+/* The step at which a request failed. The Python client has the same list in the same order. */
 enum stage {
     STAGE_NONE,
     STAGE_REQUEST,
@@ -66,7 +66,7 @@ struct rlimit_request {
     uint64_t hard;
 };
 
-/* Strings point into the body of the request; arrays are owned. */
+/* Strings point into the body of the request. `release_spawn` frees the arrays. */
 struct spawn_request {
     uint32_t uid;
     uint32_t gid;
@@ -108,7 +108,7 @@ bool reap_children(void); /* true once no child is left */
 /* connection.c */
 void connections_setup(void);
 bool connections_room(void);
-bool connection_accept(int listener); /* false: the kernel is out of something, try later */
+bool connection_accept(int listener); /* false: the kernel has no resources now, try later */
 nfds_t connections_poll(struct pollfd *out);
 void connections_handle(const struct pollfd *polled);
 void connections_child_exited(void);

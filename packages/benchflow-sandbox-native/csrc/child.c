@@ -1,7 +1,7 @@
 /*
- * From fork to exec. A plain fork, not a vfork: a child that shares init's memory
- * while it already runs as the agent could be traced or stopped by the agent, and
- * would take PID 1 with it. The copy costs some tens of microseconds.
+ * The steps from fork to exec. It is a fork and not a vfork: the agent could trace or stop a
+ * child that already runs as the agent. With vfork that child would share init's memory, and
+ * stop PID 1 too. The copy takes some tens of microseconds.
  */
 #include "bf_init.h"
 
@@ -28,7 +28,7 @@ static void fail(int stage) __attribute__((noreturn));
 static void fail(int stage)
 {
     struct failure failure = {.error = (uint32_t)errno, .stage = (uint32_t)stage};
-    /* Shorter than PIPE_BUF, so it arrives whole; without a reader SIGPIPE ends us here. */
+    /* Shorter than PIPE_BUF, so the write is atomic. Without a reader, SIGPIPE ends the child. */
     ssize_t written = write(report_fd, &failure, sizeof failure);
     _exit(written == (ssize_t)sizeof failure ? 127 : 126);
 }
@@ -53,7 +53,7 @@ static void arrange_fds(const int stdio[STDIO_FDS], int report)
     if (dup3(report_high, STDIO_FDS, O_CLOEXEC) < 0)
         fail(STAGE_STDIO);
     report_fd = STDIO_FDS;
-    /* Every fd of init is close-on-exec; this is for a child that is stopped before its exec. */
+    /* Every fd of init is close-on-exec; this covers a child that is stopped before its exec. */
     (void)syscall(SYS_close_range, STDIO_FDS + 1, UINT_MAX, 0);
 }
 
@@ -80,7 +80,7 @@ static void set_rlimits(const struct spawn_request *spawn)
     }
 }
 
-/* The bounding set must go while this process still is root. */
+/* Only root can clear the bounding set, so this comes before the change of the user. */
 static void clear_bounding_set(void)
 {
     for (unsigned long capability = 0; capability < 64; capability++) {
@@ -170,7 +170,7 @@ static void run_child(const struct spawn_request *spawn, const int stdio[STDIO_F
     set_rlimits(spawn);
     umask(spawn->umask);
     become(spawn);
-    if (chdir(spawn->cwd) < 0) /* as the target user: its permissions count */
+    if (chdir(spawn->cwd) < 0) /* with the permissions of the target user */
         fail(STAGE_CWD);
     if (strchr(spawn->argv[0], '/') != NULL)
         execve(spawn->argv[0], spawn->argv, spawn->envp);

@@ -3,12 +3,12 @@
  *
  *   client: header {u32 operation, u32 length}, body, three fds with a spawn
  *   init:   reply {u32 error, u32 stage, u32 value, u32 text length}, text
- *   client: one byte = "I have it"
+ *   client: one byte = "received"
  *   init:   closes
  *
- * A connection that ends without that byte takes its effect back: a spawned process
- * is killed, a collected status stays. So a caller that is cancelled or dies at any
- * point leaves no process that nobody knows, and loses no exit status.
+ * If a connection ends without that byte, init undoes the request: it kills a spawned
+ * process, and keeps the status of a wait. So a caller that is cancelled or dies at any
+ * point leaves no unknown process, and loses no exit status.
  */
 #include "connection.h"
 
@@ -58,7 +58,7 @@ void close_connection(struct connection *c)
     open_count--;
 }
 
-/* The caller is gone before it learnt of its process, so nobody will ever end it. */
+/* The caller is gone before it knew the pid, so no caller would ever end this process. */
 static void abandon_spawn(struct connection *c)
 {
     kill(c->pid, SIGKILL);
@@ -66,7 +66,7 @@ static void abandon_spawn(struct connection *c)
     process_forget(c->pid);
 }
 
-void give_up(struct connection *c)
+void abandon(struct connection *c)
 {
     bool spawned = c->state == SPAWNING ||
                    (c->state == REPLIED && c->header.operation == OP_SPAWN && c->pid > 0);
@@ -80,9 +80,9 @@ void send_reply(struct connection *c, const struct reply *reply)
     size_t length = offsetof(struct reply, text) + reply->text_length;
     release_input(c);
     c->state = REPLIED;
-    /* Far below the smallest socket buffer, so it is sent whole or not at all. */
+    /* Far smaller than any socket buffer, so it is sent completely or not at all. */
     if (send(c->fd, reply, length, MSG_NOSIGNAL | MSG_DONTWAIT) != (ssize_t)length)
-        give_up(c);
+        abandon(c);
 }
 
 void reply_value(struct connection *c, uint32_t value)
@@ -105,7 +105,7 @@ bool connection_accept(int listener)
         return errno != EMFILE && errno != ENFILE && errno != ENOMEM && errno != ENOBUFS;
     struct ucred peer;
     socklen_t size = sizeof peer;
-    /* A peer that has a pid in here lives in the box; the host's has none. */
+    /* A peer with a pid in this namespace is inside the sandbox; a peer on the host has pid 0. */
     if (getsockopt(fd, SOL_SOCKET, SO_PEERCRED, &peer, &size) < 0 || peer.pid != 0) {
         close(fd);
         return true;
@@ -114,7 +114,7 @@ bool connection_accept(int listener)
         if (c->state == FREE) {
             *c = (struct connection){.state = HEADER, .fd = fd, .report = -1};
             open_count++;
-            receive_request(c); /* most often it is here already */
+            receive_request(c); /* most requests have already arrived */
             return true;
         }
     }
@@ -149,7 +149,7 @@ void connections_handle(const struct pollfd *polled)
         else if (ready && c->state == REPLIED)
             receive_acknowledgement(c);
         else if (ready)
-            give_up(c); /* nothing may be sent before the reply: the caller hung up */
+            abandon(c); /* a client sends nothing before the reply: it hung up */
     }
 }
 

@@ -1,5 +1,5 @@
 /*
- * One connection and what the three files that move it share.
+ * One connection, and the functions that these three files share.
  *
  *   connection.c  the table of connections, replies, the poll set
  *   receive.c     bytes into a request
@@ -33,7 +33,7 @@ struct connection {
     char *body;
     int fds[STDIO_FDS];
     int fd_count;
-    pid_t pid;  /* that a spawn made or a wait is for */
+    pid_t pid;  /* the process of a spawn or of a wait */
     int report; /* read end of the exec report while spawning */
     nfds_t polled;
 };
@@ -41,7 +41,7 @@ struct connection {
 /* connection.c */
 void close_connection(struct connection *c);
 void release_input(struct connection *c);
-void give_up(struct connection *c);
+void abandon(struct connection *c);
 void send_reply(struct connection *c, const struct reply *reply);
 void reply_value(struct connection *c, uint32_t value);
 void reply_failure(struct connection *c, int error, enum stage stage);

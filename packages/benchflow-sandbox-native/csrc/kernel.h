@@ -1,4 +1,4 @@
-/* System calls without a libc. Each returns the kernel's own answer, -errno on failure. */
+/* System calls without a libc. Each returns the result of the kernel, -errno on failure. */
 #ifndef BF_KERNEL_H
 #define BF_KERNEL_H
 

@@ -1,4 +1,4 @@
-/* What each request does. */
+/* The effect of each request. */
 #include "connection.h"
 
 #include <errno.h>
@@ -39,7 +39,7 @@ static void handle_spawn(struct connection *c)
     c->state = SPAWNING;
 }
 
-/* The report pipe ended: empty after a successful exec, else with the failure. */
+/* Read the report pipe: it is empty after a successful exec, or has the failure. */
 void finish_spawn(struct connection *c)
 {
     struct failure failure = {0};
@@ -56,7 +56,7 @@ void finish_spawn(struct connection *c)
     reply_value(c, (uint32_t)c->pid);
 }
 
-/* Answer, or stay WAITING while the process runs. */
+/* Answer the wait, or stay WAITING while the process runs. */
 void answer_wait(struct connection *c)
 {
     int status = 0;
@@ -89,14 +89,14 @@ static void handle_kill(struct connection *c)
 {
     struct kill_request request;
     int status;
-    /* 0, 1 and -1 mean "my group", init and everything to kill(2): never from here. */
+    /* For kill(2), 0, 1 and -1 mean the own group, init and all processes: refuse them. */
     if (!decode_kill(c->body, c->header.length, &request) || request.pid < 2 ||
         request.pid > INT_MAX || request.signal >= NSIG) {
         reply_failure(c, EINVAL, STAGE_REQUEST);
         return;
     }
     pid_t pid = (pid_t)request.pid;
-    /* A pid that is no running child of ours may belong to anybody by now. */
+    /* A pid that is not a running child of init may belong to another process now. */
     if (!request.group && process_find(pid, &status) != PROCESS_RUNNING)
         reply_failure(c, ESRCH, STAGE_KILL);
     else if (kill(request.group ? -pid : pid, (int)request.signal) < 0)

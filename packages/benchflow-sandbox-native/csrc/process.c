@@ -13,7 +13,7 @@ struct process {
 };
 
 static struct process table[MAX_PROCESSES];
-static size_t used; /* no slot at or above this index was ever taken */
+static size_t used; /* slots at or above this index have never been used */
 static uint64_t exits;
 
 static struct process *find(pid_t pid)
@@ -24,7 +24,7 @@ static struct process *find(pid_t pid)
     return NULL;
 }
 
-/* A free slot, else the status that nobody collected for the longest time. */
+/* A free slot, or the slot with the oldest uncollected status. */
 static struct process *vacant(void)
 {
     struct process *oldest = NULL;
@@ -46,7 +46,7 @@ bool process_room(void)
 
 void process_add(pid_t pid)
 {
-    /* The kernel reused the pid of a child whose status was never collected. */
+    /* The kernel may reuse the pid of a child whose status was never collected. */
     struct process *slot = find(pid);
     if (slot == NULL)
         slot = vacant();
@@ -85,7 +85,7 @@ bool reap_children(void)
             continue;
         if (pid <= 0)
             return pid < 0;
-        struct process *slot = find(pid); /* an orphan has none and is dropped */
+        struct process *slot = find(pid); /* an orphan does not have a slot */
         if (slot != NULL && !slot->exited) {
             slot->exited = true;
             slot->status = shell_status(raw);

@@ -1,4 +1,4 @@
-/* Bytes into a request, and the acknowledgement of a reply. */
+/* Receive a request, and the acknowledgement of a reply. */
 #include "connection.h"
 
 #include <errno.h>
@@ -7,8 +7,8 @@
 #include <sys/socket.h>
 #include <unistd.h>
 
-/* Keep the fds of one message; more than a spawn needs is a protocol error. */
-static bool keep_fds(struct connection *c, struct msghdr *message)
+/* Store the fds of one message; more than a spawn needs are a protocol error. */
+static bool store_fds(struct connection *c, struct msghdr *message)
 {
     bool valid = (message->msg_flags & MSG_CTRUNC) == 0;
     /* The kernel merges all fds of one receive into one control message. */
@@ -31,7 +31,7 @@ static bool keep_fds(struct connection *c, struct msghdr *message)
 
 enum progress { PROGRESS_MORE, PROGRESS_BLOCKED, PROGRESS_BROKEN };
 
-/* Receive at most `size` bytes, never past this request. */
+/* Receive at most `size` bytes, and none of the next request. */
 static enum progress receive_some(struct connection *c, char *into, size_t size)
 {
     union {
@@ -44,7 +44,7 @@ static enum progress receive_some(struct connection *c, char *into, size_t size)
     ssize_t got = recvmsg(c->fd, &message, MSG_DONTWAIT | MSG_CMSG_CLOEXEC);
     if (got < 0)
         return errno == EAGAIN || errno == EINTR ? PROGRESS_BLOCKED : PROGRESS_BROKEN;
-    if (!keep_fds(c, &message) || got == 0)
+    if (!store_fds(c, &message) || got == 0)
         return PROGRESS_BROKEN;
     c->received += (size_t)got;
     return PROGRESS_MORE;
@@ -95,7 +95,7 @@ void receive_acknowledgement(struct connection *c)
     if (got < 0 && (errno == EAGAIN || errno == EINTR))
         return;
     if (got != 1) {
-        give_up(c);
+        abandon(c);
         return;
     }
     int status;

@@ -1,6 +1,6 @@
 /*
- * Decoding of a request body. Every byte is hostile: nothing is read past the
- * announced length, every count is bounded, and a body must be consumed to its end.
+ * Decode a request body. Every byte may be hostile: this reads no byte past the
+ * announced length, limits every count, and requires that the body ends where it should.
  *
  * Integers are in host byte order: both ends run on one kernel.
  */
@@ -57,7 +57,7 @@ static char *take_string(struct reader *reader)
 
 static char **take_strings(struct reader *reader, uint32_t count)
 {
-    /* Each string has at least its NUL, so a count above the rest is a lie. */
+    /* Each string has at least its NUL, so a count above the remaining bytes is wrong. */
     if (reader->broken || count > MAX_STRINGS || count > reader->left) {
         reader->broken = true;
         return NULL;
@@ -77,10 +77,10 @@ static bool finished(const struct reader *reader)
     return !reader->broken && reader->left == 0;
 }
 
-static uint32_t take_count(struct reader *reader, uint32_t most)
+static uint32_t take_count(struct reader *reader, uint32_t limit)
 {
     uint32_t count = take_u32(reader);
-    if (count > most) {
+    if (count > limit) {
         reader->broken = true;
         return 0;
     }
@@ -109,7 +109,7 @@ bool decode_spawn(char *body, size_t length, struct spawn_request *out)
     out->cwd = take_string(&reader);
     out->argv = take_strings(&reader, argument_count);
     out->envp = take_strings(&reader, variable_count);
-    /* (uid_t)-1 means "leave it" to the kernel: a spawn that asks for it would stay root. */
+    /* (uid_t)-1 means "unchanged" to the kernel: such a spawn would stay root. */
     bool valid = finished(&reader) && argument_count > 0 && out->argv[0][0] != '\0' &&
                  out->uid != UINT32_MAX && out->gid != UINT32_MAX && out->umask <= 0777;
     if (!valid)

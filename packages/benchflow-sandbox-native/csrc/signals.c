@@ -7,11 +7,11 @@ volatile sig_atomic_t terminated;
 
 static void on_child(int signal_number)
 {
-    (void)signal_number; /* its only use is to end the poll */
+    (void)signal_number; /* the signal only ends the poll */
 }
 
-/* Whoever is root inside cannot end the box like this: `kill` tells who sent it, as the kernel
- * sees to it, and a process of another namespace has no number in ours. */
+/* Root inside cannot end the sandbox like this: the kernel reports the sender of `kill`, and only a
+ * sender outside of this pid namespace has pid 0. */
 static void on_terminate(int signal_number, siginfo_t *info, void *context)
 {
     (void)signal_number, (void)context;
@@ -23,7 +23,7 @@ void setup_signals(sigset_t *during_poll)
 {
     struct sigaction action = {.sa_handler = SIG_DFL};
     for (int number = 1; number < NSIG; number++)
-        sigaction(number, &action, NULL); /* an ignored signal would be inherited */
+        sigaction(number, &action, NULL); /* children would inherit an ignored signal */
     action.sa_handler = on_child;
     action.sa_flags = SA_NOCLDSTOP;
     sigaction(SIGCHLD, &action, NULL);

@@ -41,12 +41,12 @@ class Freezer:
         self._switching = asyncio.Lock()
 
     @property
-    def is_held(self) -> bool:
+    def is_frozen(self) -> bool:
         """Whether the sandbox is frozen."""
         return bool(self._holders)
 
     @asynccontextmanager
-    async def hold(self) -> AsyncGenerator[None]:
+    async def while_frozen(self) -> AsyncGenerator[None]:
         """Freeze the sandbox inside the block.
 
         Raises:
@@ -72,7 +72,9 @@ class Freezer:
             self._drop(holder)
 
     @asynccontextmanager
-    async def hold_by(self, stop: AbstractAsyncContextManager[None]) -> AsyncGenerator[None]:
+    async def while_stopped_by(
+        self, stop: AbstractAsyncContextManager[None]
+    ) -> AsyncGenerator[None]:
         """Freeze the sandbox by `stop` inside the block, where the switch cannot freeze it."""
         holder = asyncio.current_task()
         async with stop:

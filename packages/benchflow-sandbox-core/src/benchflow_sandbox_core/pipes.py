@@ -73,7 +73,7 @@ class _End:
         """Continue with the current pipe."""
         self._free.set()
 
-    def become(self, other: "_End") -> None:
+    def replace_pipe(self, other: "_End") -> None:
         """Replace the pipe by the pipe of `other`. A closed end stays closed."""
         fd = other.detach()
         if fd >= 0:
@@ -101,32 +101,32 @@ def _resolve(waiting: "asyncio.Future[None]") -> None:
 class PipeReader(_End):
     """The reading end of a pipe. The pipe is the buffer, except after a live fork."""
 
-    def __init__(self, fd: int, carried: bytes = b"") -> None:
+    def __init__(self, fd: int, buffered: bytes = b"") -> None:
         super().__init__(fd)
-        self._carried = bytearray(carried)
+        self._buffer = bytearray(buffered)
         self._ended = False
 
     @property
-    def carried(self) -> bytes:
-        """Bytes that `take` moved out of the pipe and that are not read yet."""
-        return bytes(self._carried)
+    def buffered(self) -> bytes:
+        """Bytes that `drain` moved out of the pipe and that are not read yet."""
+        return bytes(self._buffer)
 
     def waiting(self) -> int:
         """Count the bytes that `read` would return without waiting."""
-        return len(self._carried) + (0 if self._ended else self.unread())
+        return len(self._buffer) + (0 if self._ended else self.unread())
 
-    def take(self) -> None:
+    def drain(self) -> None:
         """Move the bytes of the pipe into this process, so that a fork has them."""
         while self.unread():
-            self._carried += os.read(self._fd, 65536)
+            self._buffer += os.read(self._fd, 65536)
 
     async def read(self, max_bytes: int = 65536) -> bytes:
         """Return at least one byte, or `b""` at the end of the stream."""
         while True:
             await self._free.wait()
-            if self._carried:
-                data = bytes(self._carried[:max_bytes])
-                del self._carried[:max_bytes]
+            if self._buffer:
+                data = bytes(self._buffer[:max_bytes])
+                del self._buffer[:max_bytes]
                 return data
             if self._ended or self._fd < 0:
                 return b""

@@ -77,7 +77,7 @@ class RunningContainer:
             if not state["Running"] or asyncio.get_running_loop().time() > end:
                 raise self._no_answer(state)
         # From now on, the end of the pipes means that the container has ended.
-        self._calls.met()
+        self._calls.confirm_open()
         self.meter = counters_of(state["Pid"])
         driver: Mapping[str, Any] = inspected.get("GraphDriver") or {}
         data: Mapping[str, str] = driver.get("Data") or {}

@@ -1,4 +1,4 @@
-"""BenchFlow sandboxes made of this host's own kernel: namespaces, overlay, seccomp, cgroups."""
+"""BenchFlow sandboxes on this host's own kernel: namespaces, overlay, seccomp, cgroups."""
 
 from .provider import LocalProvider
 from .sandbox import LocalSandbox

@@ -12,32 +12,33 @@ _DOING = "read the users of a sandbox"
 
 
 class AccountBook:
-    """Reads the users of one sandbox again whenever its files have changed."""
+    """Looks up users of one sandbox; reads its account files again after each change."""
 
     def __init__(self, root: int) -> None:
         self._root = root
-        self._seen: tuple[object, object] = (None, None)
+        self._signatures: tuple[object, object] = (None, None)
+        """The versions of the files that `_accounts` was read from."""
         self._accounts = Accounts()
-        self._found: dict[str, Account] = {}
+        self._cache: dict[str, Account] = {}
 
     def look_up(self, name: str) -> Account:
         """Find a user by name or number.
 
         Raises:
-            SandboxError: There is no such user.
-            HostError: The host could not look.
+            SandboxError: The user does not exist.
+            HostError: The host could not read the files.
         """
         self._refresh()
-        if name not in self._found:
-            self._found[name] = self._accounts.look_up(name)
-        return self._found[name]
+        if name not in self._cache:
+            self._cache[name] = self._accounts.look_up(name)
+        return self._cache[name]
 
     def _refresh(self) -> None:
-        seen = (_signature(self._root, "etc/passwd"), _signature(self._root, "etc/group"))
-        if seen != self._seen:
+        signatures = (_signature(self._root, "etc/passwd"), _signature(self._root, "etc/group"))
+        if signatures != self._signatures:
             files = _read(self._root, "etc/passwd"), _read(self._root, "etc/group")
             self._accounts = Accounts(*files)
-            self._seen, self._found = seen, {}
+            self._signatures, self._cache = signatures, {}
 
 
 def _signature(root: int, path: str) -> object:
@@ -58,7 +59,7 @@ def _read(root: int, path: str) -> bytes:
         refuse_shortage(_DOING, error)
         return b""
     if not stat.S_ISREG(os.fstat(fd).st_mode):
-        os.close(fd)  # Python refuses to make a file of a directory
+        os.close(fd)  # `fdopen` refuses a directory
         return b""
     with os.fdopen(fd, "rb") as file:
         return file.read(MAX_FILE)

@@ -1,4 +1,4 @@
-"""One sandbox: its layers, its control group and what runs in it."""
+"""One sandbox: its layers, its control group and its processes."""
 
 import asyncio
 import secrets
@@ -33,16 +33,16 @@ _DEFAULT_DISK_MB = 2048
 
 @dataclass(frozen=True, slots=True)
 class BoxHost:
-    """What all sandboxes of one provider share."""
+    """The parts that all sandboxes of one provider share."""
 
     launcher: Launcher
     root: str
-    """Where the launcher mounts its file systems."""
+    """The directory in which the launcher mounts its file systems."""
     runtime: BoxRuntime
     snapshots: SnapshotStore
     budget: LiveImageBudget
     notes: dict[str, str] = field(default_factory=dict[str, str])
-    """What this machine lacks, for `capabilities()`."""
+    """Missing features of this machine, for `capabilities()`."""
 
 
 class SandboxBox(Protocol):
@@ -56,7 +56,7 @@ class SandboxBox(Protocol):
 
     @property
     def running(self) -> LocalRunningBox:
-        """What runs; raise `SandboxError` when the sandbox is gone or lost."""
+        """The running sandbox; raise `SandboxError` when it is gone or lost."""
         ...
 
     @property
@@ -64,16 +64,16 @@ class SandboxBox(Protocol):
         """Compares the files of the sandbox, while it is frozen, with their baseline.
 
         Raises:
-            SandboxUnsupportedError: The files of the sandbox are not apart from others.
+            SandboxUnsupportedError: The files of the sandbox are not separate from others.
         """
         ...
 
-    def while_files_rest(self) -> AbstractAsyncContextManager[None]:
-        """Keep the files of one instant: frozen, or stopped where nothing can freeze."""
+    def while_files_unchanged(self) -> AbstractAsyncContextManager[None]:
+        """Freeze the sandbox for the block; where nothing can freeze, stop its processes."""
         ...
 
     async def serve(self, running: LocalRunningBox) -> None:
-        """Take a started sandbox and serve its doors and its allowed hosts."""
+        """Use `running` as the running sandbox; serve its doors and its allowed hosts."""
         ...
 
     async def switch_network(self, mode: NetworkMode, allowed_hosts: Sequence[str]) -> None:
@@ -85,7 +85,7 @@ class SandboxBox(Protocol):
         ...
 
     async def seal(self, while_frozen: WhileFrozen | None) -> SandboxImage:
-        """Copy the upper layer away while the sandbox is frozen."""
+        """Copy the upper directory into a new layer while the sandbox is frozen."""
         ...
 
     async def snapshot_live(
@@ -126,13 +126,13 @@ class Box:
 
     @property
     def running(self) -> LocalRunningBox:
-        """What runs; raise `SandboxError` when the sandbox is gone or lost."""
-        running = self._started()
+        """The running sandbox; raise `SandboxError` when it is gone or lost."""
+        running = self._running_or_lost()
         if running.closed:
             raise SandboxError(f"sandbox {self.name!r} is lost", hint="restore or replace it")
         return running
 
-    def _started(self) -> LocalRunningBox:
+    def _running_or_lost(self) -> LocalRunningBox:
         if self._running is None:
             raise SandboxError(f"sandbox {self.name!r} is gone", hint="create a new one")
         return self._running
@@ -141,7 +141,7 @@ class Box:
         """Start the first process and serve it.
 
         Raises:
-            SandboxError: It did not start. `remove` still has to be called.
+            SandboxError: The sandbox did not start. The caller must still call `remove`.
         """
         base, runtime = self.stack.base, self.host.runtime
         running = await runtime.start(self.new_place(), self.spec, base, self.group)
@@ -149,7 +149,7 @@ class Box:
         await self.serve(running)
 
     async def serve(self, running: LocalRunningBox) -> None:
-        """Take a started sandbox and serve its doors and its allowed hosts."""
+        """Use `running` as the running sandbox; serve its doors and its allowed hosts."""
         self._running = running
         await self.services.start(running, self.spec)
 
@@ -159,7 +159,7 @@ class Box:
         await self.services.switch(self.spec)
 
     def new_place(self) -> Place:
-        """Return new directories for the next start: it never sees the old upper directory."""
+        """Create a place for the next start. It does not have the old upper directory."""
         stack = self.stack
         stack.box = secrets.token_hex(4)
         limit = self.spec.limits.disk_mb or _DEFAULT_DISK_MB
@@ -174,17 +174,17 @@ class Box:
         return Place(stack.pool.name, stack.box, stack.pool.size, lowers)
 
     async def stop(self) -> None:
-        """Kill every process and remove what they wrote. Idempotent."""
+        """Kill every process and remove the files that they wrote. Idempotent."""
         stack = self.stack
         if not stack.box:
             return
         box, stack.box = stack.box, ""
         stack.pool.boxes.pop(box, None)
         async with asyncio.timeout(30):
-            await self.host.launcher.ask("stop", box=box, drop_family=stack.pool.empty)
+            await self.host.launcher.ask("stop", box=box, drop_pool=stack.pool.empty)
 
     async def reset(self) -> None:
-        """Stop, and make the control group anew: a failed restore leaves processes in it."""
+        """Stop, and create a new control group: a failed restore leaves processes in the old."""
         await self.stop()
         self.group.remove()
         self.group.create(self.spec.limits)
@@ -197,37 +197,39 @@ class Box:
             self.stack, host.launcher, host.root, counts=host.runtime.counts_processes
         )
 
-    def while_files_rest(self) -> AbstractAsyncContextManager[None]:
-        """Keep the files of one instant: frozen, or stopped where nothing can freeze."""
+    def while_files_unchanged(self) -> AbstractAsyncContextManager[None]:
+        """Freeze the sandbox for the block; where nothing can freeze, stop its processes."""
         if self._switch.can_freeze:
-            return self.freezer.hold()
-        return self.freezer.hold_by(while_stopped(self.running.pid))
+            return self.freezer.while_frozen()
+        return self.freezer.while_stopped_by(while_stopped(self.running.pid))
 
     async def copy_changes(self, to: Path) -> None:
-        """Copy what the sandbox has changed to `to`, an empty directory of the host.
+        """Copy the upper directory of the sandbox to `to`, an empty directory of the host.
 
         Raises:
-            SandboxError: It failed; something may be in `to`.
+            SandboxError: The copy failed. `to` may contain a part of it.
         """
         pool, box = self.stack.pool.name, self.stack.box
-        async with self.while_files_rest():
-            await self.host.launcher.ask("keep", family=pool, box=box, to=str(to))
+        async with self.while_files_unchanged():
+            await self.host.launcher.ask("copy_upper", pool=pool, box=box, to=str(to))
 
     async def seal(self, while_frozen: WhileFrozen | None) -> SandboxImage:
-        """Copy the upper layer away while the sandbox is frozen, after `while_frozen`.
+        """Copy the upper directory into a new layer while the sandbox is frozen.
+
+        `while_frozen` runs first.
 
         Raises:
-            SnapshotError: It failed; nothing of it is left.
+            SnapshotError: The copy failed, and no part of it is left.
         """
-        made: list[SandboxImage] = []
-        async with AsyncExitStack() as still:
-            await still.enter_async_context(self.while_files_rest())
+        images: list[SandboxImage] = []
+        async with AsyncExitStack() as freeze:
+            await freeze.enter_async_context(self.while_files_unchanged())
             if while_frozen is not None:
                 await while_frozen()
             try:
-                return await finish(self._seal(made, still))
+                return await finish(self._seal(images, freeze))
             except asyncio.CancelledError:
-                for image in made:
+                for image in images:
                     await finish(self.host.snapshots.discard(image))
                 raise
             except HostError:
@@ -235,27 +237,27 @@ class Box:
             except LauncherError as error:
                 raise SnapshotError(f"cannot snapshot {self.name!r}: {error}") from error
 
-    async def _seal(self, made: list[SandboxImage], still: AsyncExitStack) -> SandboxImage:
-        async with self.sealed_layers(still) as layers:
+    async def _seal(self, images: list[SandboxImage], freeze: AsyncExitStack) -> SandboxImage:
+        async with self.sealed_layers(freeze) as layers:
             name = f"l{secrets.token_hex(3)}"
-            made.append(self.host.snapshots.add_files(self.stack, layers, name))
-        return made[0]
+            images.append(self.host.snapshots.add_files(self.stack, layers, name))
+        return images[0]
 
     @asynccontextmanager
-    async def sealed_layers(self, still: AsyncExitStack) -> AsyncGenerator[tuple[Layer, ...]]:
+    async def sealed_layers(self, freeze: AsyncExitStack) -> AsyncGenerator[tuple[Layer, ...]]:
         """Copy the upper directory into a layer; yield the layers of a snapshot, top first.
 
-        `still` is closed as soon as the copy is complete. The layers are in use for the block.
+        Close `freeze` as soon as the copy is complete. Inside the block the layers are in use.
         """
         stack, launcher = self.stack, self.host.launcher
         name = f"l{secrets.token_hex(3)}"
         merged = len(stack.layers) >= MAX_CHAIN
-        # Until it is sealed, the copy may take as much as the sandbox itself.
+        # Until the copy is sealed, it may take as many bytes as the sandbox itself.
         stack.pool.boxes[name] = stack.pool.boxes[stack.box]
         try:
             async with launcher.call(
                 "seal",
-                family=stack.pool.name,
+                pool=stack.pool.name,
                 size=stack.pool.size,
                 box=stack.box,
                 layer=name,
@@ -263,8 +265,8 @@ class Box:
                 parent=stack.base.key if merged else stack.parent,
             ) as call:
                 size = (await call.answer()).message["bytes"]
-                # The copy is complete: the sandbox may run while its digest is computed.
-                await still.aclose()
+                # The copy is complete: the sandbox may run while the launcher computes the digest.
+                await freeze.aclose()
                 sealed = (await call.answer()).message
         finally:
             del stack.pool.boxes[name]
@@ -277,7 +279,7 @@ class Box:
         try:
             yield layers
             if twin is not None:
-                await launcher.ask("drop", family=stack.pool.name, layer=name)
+                await launcher.ask("remove_layer", pool=stack.pool.name, layer=name)
         finally:
             await self.host.snapshots.free(release_layers(layers))
 
@@ -288,7 +290,7 @@ class Box:
     async def restart(self, image: SandboxImage) -> None:
         """Kill every process and start again from `image`."""
         sealed = self.host.snapshots.get(image)
-        old = self._started()
+        old = self._running_or_lost()
         await self.services.stop(old)
         self._running = None
         old.close()
@@ -316,15 +318,15 @@ class Box:
         """Start a new sandbox from a live image.
 
         Raises:
-            SnapshotError: It cannot be restored. `remove` still has to be called.
+            SnapshotError: The image cannot be restored. The caller must still call `remove`.
         """
         engine = self.host.runtime.live
-        async with engine.restore(self, state, held=False, lazy=True) as restored:
+        async with engine.restore(self, state, frozen=False, lazy=True) as restored:
             await self.serve(restored.running)
             processes.add_restored(restored, state)
 
     async def disconnect(self) -> None:
-        """End the connections into processes that have ended; the addresses stay."""
+        """End the connections into a sandbox that has ended; the exposed addresses stay valid."""
         await self.services.hang_up(self._running)
 
     async def remove(self) -> None:
@@ -334,7 +336,7 @@ class Box:
         running, self._running = self._running, None
         if running is not None:
             running.close()
-        # What the launcher cannot remove goes when it ends; a dead one has nothing left.
+        # The launcher removes the rest when it ends; a dead launcher has left nothing.
         with suppress(LauncherError):
             await self.stop()
         layers, self.stack.layers = self.stack.layers, ()

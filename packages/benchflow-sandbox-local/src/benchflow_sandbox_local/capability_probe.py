@@ -1,4 +1,4 @@
-"""Detecting capabilities by using each one once in a real sandbox."""
+"""Detect capabilities: use each one once in a real sandbox."""
 
 import asyncio
 from collections.abc import Awaitable, Callable
@@ -32,7 +32,7 @@ _REPLY = b"HTTP/1.1 200 OK\r\nContent-Length: 5\r\n\r\nprobe"
 
 
 @dataclass(slots=True)
-class _Findings:
+class _ProbeResults:
     limits: set[ResourceKind] = field(default_factory=lambda: {"output"})
     levels: set[SnapshotLevel] = field(default_factory=set[SnapshotLevel])
     modes: set[NetworkMode] = field(default_factory=lambda: {"none"})
@@ -42,23 +42,23 @@ class _Findings:
     freeze: bool = False
     kill_all: bool = False
 
-    async def attempt(self, what: str, action: Callable[[], Awaitable[None]]) -> bool:
-        """Try one capability; note the reason when it fails."""
+    async def attempt(self, name: str, action: Callable[[], Awaitable[None]]) -> bool:
+        """Try one capability. If it fails, note the reason and return False."""
         try:
             await action()
         except BenchFlowError as error:
-            self.notes[what] = f"{error} (hint: {error.hint})"
+            self.notes[name] = f"{error} (hint: {error.hint})"
             return False
         return True
 
 
 async def probe(manager: BoxManager) -> SandboxCapabilities:
-    """Try every capability. Leave out the ones that fail, with a note of the reason.
+    """Try every capability. Leave out each one that fails, with a note of the reason.
 
     Raises:
         SandboxUnsupportedError: No sandbox can be created.
     """
-    found = _Findings()
+    found = _ProbeResults()
     door, server = await _upstream()
     async with server:
         spec = SandboxSpec(limits=_LIMITS, network="model-only", doors=(door,))
@@ -112,7 +112,7 @@ async def _upstream() -> tuple[Door, asyncio.Server]:
     return Door(upstream=f"http://127.0.0.1:{port}"), server
 
 
-async def _limits(sandbox: LocalSandbox, found: _Findings) -> None:
+async def _limits(sandbox: LocalSandbox, found: _ProbeResults) -> None:
     actions: dict[ResourceKind, Callable[[LocalSandbox], Awaitable[None]]] = {
         "disk": _disk,
         "memory": _memory,
@@ -132,7 +132,7 @@ async def _disk(sandbox: LocalSandbox) -> None:
 
 async def _memory(sandbox: LocalSandbox) -> None:
     _needs(sandbox, "memory")
-    # tail keeps all of a stream without a line end in memory.
+    # `tail` holds a stream without a line end completely in memory.
     command = ["/bin/sh", "-c", "head -c 268435456 /dev/zero | exec tail"]
     try:
         result = await sandbox.exec(command, timeout=20)
@@ -155,7 +155,7 @@ async def _pids(sandbox: LocalSandbox) -> None:
 
 
 async def _cpu(sandbox: LocalSandbox) -> None:
-    # The kernel took the quota when the group was made; a refusal would have raised there.
+    # The kernel accepted the quota when the group was created; otherwise `create` had raised.
     _needs(sandbox, "cpu")
 
 
@@ -168,9 +168,9 @@ def _needs(sandbox: LocalSandbox, kind: ResourceKind) -> None:
 
 
 async def _users(sandbox: LocalSandbox) -> None:
-    mine = await sandbox.exec(["id", "-u"])
+    default = await sandbox.exec(["id", "-u"])
     root = await sandbox.exec(["id", "-u"], user="root")
-    if mine.stdout == root.stdout:
+    if default.stdout == root.stdout:
         raise SandboxUnsupportedError(
             "root and the default user are the same user of the host",
             hint="run as root to have users",
@@ -189,7 +189,7 @@ async def _relay(sandbox: LocalSandbox, port: int) -> None:
         raise SandboxUnsupportedError("the relay does not reach its upstream")
 
 
-async def _allowed(manager: BoxManager, door: Door, found: _Findings) -> None:
+async def _allowed(manager: BoxManager, door: Door, found: _ProbeResults) -> None:
     outside = urlsplit(door.upstream)
     hosts = (str(outside.hostname),)
     spec = SandboxSpec(network="allowlist", allowed_hosts=hosts, doors=(door,), limits=_LIMITS)
@@ -203,7 +203,7 @@ async def _allowed(manager: BoxManager, door: Door, found: _Findings) -> None:
             reply = await reader.read()
             writer.close()
             if expected not in reply:
-                raise SandboxUnsupportedError(f"the proxy answers {reply[:200]!r} for {host}")
+                raise SandboxUnsupportedError(f"the proxy responds {reply[:200]!r} for {host}")
     except OSError as error:
         raise SandboxUnsupportedError(f"the proxy cannot be reached: {error}") from error
     finally:
@@ -227,14 +227,14 @@ async def _freeze(sandbox: LocalSandbox) -> None:
 
 async def _build(manager: BoxManager) -> None:
     with TemporaryDirectory() as context:
-        # A new image each time: an old one would prove nothing about the present.
+        # A new image each time: an image of the store would not prove that builds work now.
         recipe = ImageRecipe(context=Path(context))
         text = f"FROM scratch\nCOPY Dockerfile /probe\n# {context}\n"
         await asyncio.to_thread((recipe.context / recipe.dockerfile).write_text, text)
-        made = await manager.builder.source(SandboxSpec(recipe=recipe))
-    if not (made.lowers[0] / "probe").is_file():
-        raise SandboxUnsupportedError("an image lacks what was copied into it")
-    await manager.builder.forget(made)
+        source = await manager.builder.source(SandboxSpec(recipe=recipe))
+    if not (source.lowers[0] / "probe").is_file():
+        raise SandboxUnsupportedError("an image lacks a file that COPY added")
+    await manager.builder.delete(source)
 
 
 async def _live(manager: BoxManager, door: Door) -> None:
@@ -251,18 +251,18 @@ async def _live(manager: BoxManager, door: Door) -> None:
 
 
 async def _lazy(manager: BoxManager) -> None:
-    """Let large children run before their memory is there, if a probe loses nothing."""
+    """Allow lazy restores of large images if the probe of a lazy restore loses nothing."""
     engine = manager.runtime.live
-    laziness = engine.laziness
-    if laziness is None or laziness.megabytes is None:
+    policy = engine.lazy_policy
+    if policy is None or policy.megabytes is None:
         return
     lost = await cached_probe(
         f"{await engine.probe()} lazily",
-        lambda: probe_lazy(manager, laziness, SandboxSpec()),
+        lambda: probe_lazy(manager, policy, SandboxSpec()),
     )
     if lost:
-        raise SandboxUnsupportedError(lost, hint="children come with all of their memory")
-    laziness.proven = True
+        raise SandboxUnsupportedError(lost, hint="each child waits for all of its memory")
+    policy.is_proven = True
 
 
 async def _snapshot(manager: BoxManager, sandbox: LocalSandbox) -> None:
@@ -272,12 +272,12 @@ async def _snapshot(manager: BoxManager, sandbox: LocalSandbox) -> None:
         await sandbox.exec("echo after > state")
         child = await manager.create(sandbox.spec, image, {})
         try:
-            carried = await child.exec(["cat", "state"])
+            copied = await child.exec(["cat", "state"])
         finally:
             await child.teardown()
         await sandbox.restore(image)
         restored = await sandbox.exec(["cat", "state"])
     finally:
         await manager.discard(image)
-    if (carried.stdout, restored.stdout) != ("before\n", "before\n"):
-        raise SandboxUnsupportedError("a snapshot did not carry the files")
+    if (copied.stdout, restored.stdout) != ("before\n", "before\n"):
+        raise SandboxUnsupportedError("a snapshot did not contain the files")

@@ -30,47 +30,49 @@ class ChangeTracker:
     launcher: Launcher
     root: str
     counts: bool = True
-    """Whether the processes of the sandbox are processes of the host, which can be counted."""
+    """Whether the host can count the processes of the sandbox."""
 
     async def set_baseline(self) -> None:
         """Set the present files as the baseline of this sandbox and its forks.
 
         Raises:
-            SandboxUnsupportedError: The sandbox is from a snapshot, which may have a baseline.
+            SandboxUnsupportedError: The sandbox was made from a snapshot.
             HostError: The files cannot be read.
         """
         if self.stack.layers:
             raise SandboxUnsupportedError(
-                "a sandbox from a snapshot compares with the baseline of its first sandbox",
+                "a sandbox from a snapshot has the baseline of the sandbox that was snapshotted",
                 hint="set the baseline in the sandbox that is made from the spec",
             )
-        self.stack.mark = await self._prints()
+        self.stack.mark = await self._fingerprints()
 
     @asynccontextmanager
     async def ignore_changes(
-        self, hold: Callable[[], AbstractAsyncContextManager[None]], group: Group, first: int
+        self, freeze: Callable[[], AbstractAsyncContextManager[None]], group: Group, first: int
     ) -> AsyncGenerator[None, None]:
         """Add the changes made inside this block to the baseline.
 
-        `hold` freezes the sandbox. Only its `first` process may live in its `group`.
+        `freeze` freezes the sandbox. At the start of the block, only the process `first` may live
+        in `group`.
         """
-        self._marked()
-        async with hold():
+        self._baseline()
+        async with freeze():
             if not self.counts or (group.members() or members(first)) != [first]:
                 raise SandboxUnsupportedError("the sandbox has processes that could write, too")
-            before = await self._prints()
+            before = await self._fingerprints()
         yield
-        async with hold():
-            self.stack.mark = with_ignored_changes(self._marked(), before, await self._prints())
+        async with freeze():
+            after = await self._fingerprints()
+            self.stack.mark = with_ignored_changes(self._baseline(), before, after)
 
-    async def _prints(self) -> Mapping[str, str]:
+    async def _fingerprints(self) -> Mapping[str, str]:
         return await self._compare(Comparison.fingerprints)
 
-    def _marked(self) -> Mapping[str, str]:
+    def _baseline(self) -> Mapping[str, str]:
         mark = self.stack.mark
         if mark is None:
             raise SandboxUnsupportedError(
-                "there is no baseline: changes are not known",
+                "the sandbox does not have a baseline to compare with",
                 hint="set the baseline before the agent starts",
             )
         return mark
@@ -82,7 +84,7 @@ class ChangeTracker:
             SandboxUnsupportedError: There is no baseline.
             HostError: The files cannot be read.
         """
-        mark = self._marked()
+        mark = self._baseline()
         return await self._compare(lambda comparison: comparison.since(mark))
 
     async def _compare(self, work: Callable[[Comparison], T]) -> T:
@@ -90,8 +92,8 @@ class ChangeTracker:
         directories = [*uppers, *self.stack.base.lowers]
         try:
             answer = await self.launcher.ask("open", directories=directories)
-            opaque, mine = answer.message["opaque"], len(uppers)
-            comparison = Comparison(answer.fds[:mine], answer.fds[mine:], opaque)
+            opaque, count = answer.message["opaque"], len(uppers)
+            comparison = Comparison(answer.fds[:count], answer.fds[count:], opaque)
             try:
                 return await run(lambda _: work(comparison))
             finally:

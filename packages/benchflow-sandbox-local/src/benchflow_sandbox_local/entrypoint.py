@@ -31,33 +31,33 @@ async def start(running: LocalRunningBox, command: SandboxCommand) -> int:
 
 
 async def start_image(running: LocalRunningBox, command: SandboxCommand) -> None:
-    """Start the image's entrypoint, and return when it has settled.
+    """Start the image's entrypoint, and return when it has done its work.
 
     Raises:
         SandboxError: The entrypoint cannot be started, or has ended.
     """
 
     async def show(path: str) -> bytes:
-        return read_shown(running.root, path)
+        return read_start(running.root, path)
 
     code = await wait_until_settled(running, await start(running, command), show)
     if code is not None:
         raise exit_error(command, code, "only the docker sandbox keeps its output")
 
 
-def read_shown(root: int, path: str) -> bytes:
-    """Return the first bytes of a file of the sandbox; no bytes when the file does not exist.
+def read_start(root: int, path: str) -> bytes:
+    """Return the first bytes of a file of the sandbox; `b""` when the file cannot be read.
 
     Raises:
-        HostError: The host could not open it.
+        HostError: The host could not open the file.
     """
     try:
         fd = open_strict(root, path.lstrip("/"), os.O_RDONLY | os.O_NONBLOCK)
     except OSError as error:
         refuse_shortage("look at the entrypoint of a sandbox", error)
-        return b""  # it is not there, or the sandbox has a kernel of its own
+        return b""  # the file does not exist, or the sandbox has a kernel of its own
     if not stat.S_ISREG(os.fstat(fd).st_mode):
-        os.close(fd)  # Python refuses to make a file of a directory
+        os.close(fd)  # `fdopen` refuses a directory
         return b""
     with os.fdopen(fd, "rb") as file:
         return file.read(_MAX_BYTES)

@@ -1,4 +1,4 @@
-"""What the host serves inside a sandbox, and the ports of the sandbox that it serves outside."""
+"""The servers of the host inside a sandbox, and the ports of the sandbox exposed outside."""
 
 import socket
 from collections.abc import Callable, Mapping
@@ -26,7 +26,7 @@ class HostServices:
         self.relays: Mapping[int, Relay] = {}
         """The relays of the doors, by their ports inside."""
         self.door_paths: Mapping[str, DoorPath] = {}
-        """How each door leads out, by name."""
+        """The path out of each door, by the door's name."""
         self._proxy: Proxy | None = None
 
     async def connect(self, port: int) -> Connection:
@@ -34,7 +34,7 @@ class HostServices:
         return await self._running().connect(port)
 
     async def expose(self, port: int) -> Endpoint:
-        """Make a port inside reachable from the host's loopback. The same port twice is one."""
+        """Make a port inside reachable from the host's loopback. A port has one address."""
         return await self.forwards.expose(port)
 
     async def start(self, running: LocalRunningBox, spec: SandboxSpec) -> None:
@@ -55,7 +55,7 @@ class HostServices:
                 raise
 
     async def switch(self, spec: SandboxSpec) -> None:
-        """Let the proxy through to the hosts that the spec lists now."""
+        """Let the proxy connect to the hosts that `spec` lists, and to no others."""
         if self._proxy is not None:
             await self._proxy.switch(allowlist_of(spec))
 
@@ -65,24 +65,24 @@ class HostServices:
 
     @property
     def in_flight(self) -> bool:
-        """Whether a call of the inside has begun and not ended."""
-        return any(each.in_flight for each in self._all)
+        """Whether a request from inside waits for the end of its response."""
+        return any(server.in_flight for server in self._all)
 
     async def drain(self) -> None:
-        """Return when each service has had a moment without a call in flight."""
-        for each in self._all:
-            await each.drain()
+        """Wait until each server in turn has no request in flight."""
+        for server in self._all:
+            await server.drain()
 
     async def stop(self, running: LocalRunningBox | None) -> None:
         """Stop serving `running`; `start` may serve another sandbox. Idempotent."""
         if running is not None:
             await running.disconnect()
-        services, self.relays, self._proxy = self._all, {}, None
-        for each in services:
-            await each.aclose()
+        servers, self.relays, self._proxy = self._all, {}, None
+        for server in servers:
+            await server.aclose()
 
     async def hang_up(self, running: LocalRunningBox | None) -> None:
-        """Stop serving, and end the connections to exposed ports; their addresses stay."""
+        """Stop serving, and end the connections to exposed ports; their addresses stay valid."""
         await self.forwards.hang_up()
         await self.stop(running)
 

@@ -1,4 +1,4 @@
-"""The calls to a sandbox's init, which can wait while the sandbox is frozen or restored."""
+"""Calls to a sandbox's init. They can wait while the sandbox is frozen or restored."""
 
 import asyncio
 import errno
@@ -11,27 +11,27 @@ from benchflow_sandbox_core.gate import Gate
 from benchflow_sandbox_native import InitClient, InitError
 
 _REST_SECONDS = 30.0
-_REACH = "reach the init of a sandbox"
+_DOING = "reach the init of a sandbox"
 
 
 class InitCalls:
     """Passes calls to the init of one sandbox, also after a restore.
 
-    While it rests no connection to init is open, so nothing inside refers to the outside.
-    A pending `wait` is cancelled then and repeated later.
+    Between `rest` and `resume` no connection to init is open, so nothing inside refers to the
+    outside. `rest` cancels a pending `wait`, which is repeated after `resume`.
     """
 
     def __init__(self, client: Callable[[], InitClient | None]) -> None:
-        self._find = client
+        self._find_client = client
         self._gate = Gate()
         self._waits: set[asyncio.Task[int]] = set()
         self._codes: dict[int, int] = {}
         """Exit codes whose caller was cancelled before the code arrived."""
 
-    def _client(self, what: str) -> InitClient:
-        client = self._find()
+    def _client(self, operation: str) -> InitClient:
+        client = self._find_client()
         if client is None:
-            raise InitError(errno.ECONNREFUSED, "connection", what)
+            raise InitError(errno.ECONNREFUSED, "connection", operation)
         return client
 
     async def spawn(
@@ -48,7 +48,7 @@ class InitCalls:
     ) -> int:
         """Start a program; see `InitClient.spawn`."""
         async with self._gate.while_open():
-            with shortage_is_host_error(_REACH):
+            with shortage_is_host_error(_DOING):
                 return await self._client("spawn").spawn(
                     argv,
                     env=env,
@@ -63,19 +63,19 @@ class InitCalls:
     async def kill(self, pid: int, signal: int, *, group: bool = True) -> None:
         """Send a signal; see `InitClient.kill`."""
         async with self._gate.while_open():
-            with shortage_is_host_error(_REACH):
+            with shortage_is_host_error(_DOING):
                 await self._client("kill").kill(pid, signal, group=group)
 
     async def kill_all(self) -> None:
         """Kill everything but init; see `InitClient.kill_all`."""
         async with self._gate.while_open():
-            with shortage_is_host_error(_REACH):
+            with shortage_is_host_error(_DOING):
                 await self._client("kill_all").kill_all()
 
     async def ping(self) -> str:
         """Return init's version; see `InitClient.ping`."""
         async with self._gate.while_open():
-            with shortage_is_host_error(_REACH):
+            with shortage_is_host_error(_DOING):
                 return await self._client("ping").ping()
 
     async def wait(self, pid: int) -> int:
@@ -84,42 +84,45 @@ class InitCalls:
             await self._gate.wait_open()
             if pid in self._codes:
                 return self._codes.pop(pid)
-            asking = asyncio.get_running_loop().create_task(self._client("wait").wait(pid))
-            self._waits.add(asking)
+            call = asyncio.get_running_loop().create_task(self._client("wait").wait(pid))
+            self._waits.add(call)
             try:
-                with shortage_is_host_error(_REACH):
-                    return await asking
+                with shortage_is_host_error(_DOING):
+                    return await call
             except asyncio.CancelledError:
                 task = asyncio.current_task()
                 if task is not None and not task.cancelling() and self._gate.is_closed:
                     continue
-                if asking.done() and not asking.cancelled() and asking.exception() is None:
-                    self._codes[pid] = asking.result()
+                if call.done() and not call.cancelled() and call.exception() is None:
+                    self._codes[pid] = call.result()
                 raise
             finally:
-                self._waits.discard(asking)
+                self._waits.discard(call)
 
     async def rest(self) -> None:
         """Cancel or finish every call; let new calls wait until `resume`.
 
         Raises:
-            SandboxError: Init does not answer. Calls continue.
+            SandboxError: Init does not respond. Calls continue.
         """
         self._gate.close()
         try:
             async with asyncio.timeout(_REST_SECONDS):
                 waits = list(self._waits)
-                for asking in waits:
-                    asking.cancel()
+                for call in waits:
+                    call.cancel()
                 if waits:
                     await asyncio.wait(waits)
                 await self._gate.wait_empty()
-                # The answer means that init has closed what was given up; a dead one has, too.
-                with suppress(InitError), shortage_is_host_error(_REACH):
+                # After a response, init has closed the connections of cancelled calls. A dead
+                # init has no connections.
+                with suppress(InitError), shortage_is_host_error(_DOING):
                     await self._client("ping").ping()
         except TimeoutError as error:
             self._gate.open()
-            raise SandboxError("the sandbox does not come to rest", retryable=True) from error
+            raise SandboxError(
+                f"calls to the sandbox's init did not end in {_REST_SECONDS:.0f} s", retryable=True
+            ) from error
         except BaseException:
             self._gate.open()
             raise

@@ -21,13 +21,13 @@ from benchflow_sandbox_core.descriptors import INITIAL_LIMIT, SHORTAGE_ERRNOS
 from .launcher_process import wire
 from .readiness import readable, writable
 
-_ROOM = str(Path(__file__).parent)
-# An empty module stands for this package, so that its `__init__` and what that imports are not
-# loaded: the launcher starts in 15 ms.
+_PACKAGE_DIR = str(Path(__file__).parent)
+# An empty module replaces this package, so that `__init__` and its imports are not loaded:
+# the launcher then starts in 15 ms.
 _PROGRAM = f"""
 import sys
 package = sys.modules[{__package__!r}] = type(sys)({__package__!r})
-package.__path__ = [{_ROOM!r}]
+package.__path__ = [{_PACKAGE_DIR!r}]
 from {__package__}.launcher_process.server import main
 main()
 """
@@ -35,7 +35,7 @@ main()
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """One message of the launcher, with the descriptors that came along."""
+    """One message of the launcher, with the descriptors that it sent."""
 
     message: dict[str, Any]
     fds: list[int] = field(default_factory=list[int])
@@ -44,14 +44,14 @@ class Answer:
 class LauncherError(SandboxError):
     """The launcher refused or failed. `errno` is the kernel's error number, if there is one.
 
-    A full sandbox also gives ENOSPC, so ENOSPC does not mean that the host is short.
+    A full disk of a sandbox also gives ENOSPC, so ENOSPC is not a shortage of the host.
     """
 
     def __init__(self, message: str, errno: int | None, *, ended: bool = False) -> None:
         full = errno in {ENOSPC, EDQUOT}
         short = errno is not None and not full and host_is_short(OSError(errno, message))
         host = short or ended
-        # By name: after it in the order of `LauncherShortError` comes `HostError`, with other ones.
+        # `super()` would be `HostError` in a `LauncherShortError`; it has other parameters.
         SandboxError.__init__(self, message, retryable=host, caused_by="host" if host else None)
         self.errno = errno
 
@@ -65,39 +65,39 @@ def _error(message: str, errno: int | None) -> LauncherError:
 
 
 class Call:
-    """One pending request. Close it to ignore further answers."""
+    """One pending request. Close the call to ignore further answers."""
 
-    def __init__(self, sock: socket.socket, what: str) -> None:
+    def __init__(self, sock: socket.socket, operation: str) -> None:
         self._sock = sock
-        self._what = what
+        self._operation = operation
 
     async def answer(self) -> Answer:
         """Return the next message; raise `LauncherError` when it reports a failure."""
-        answer = await self.last()
+        answer = await self.next_message()
         if answer is None:
-            raise LauncherError(f"the launcher ended during {self._what!r}", None, ended=True)
+            raise LauncherError(f"the launcher ended during {self._operation!r}", None, ended=True)
         return answer
 
-    def go_on(self, **word: object) -> None:
-        """Send the next order to a request that waits for one."""
+    def send_order(self, **order: object) -> None:
+        """Send the next order to a request that waits for an order."""
         try:
-            wire.send(self._sock, word)
+            wire.send(self._sock, order)
         except OSError as error:
-            raise LauncherError(f"{self._what}: {error}", None) from error
+            raise LauncherError(f"{self._operation}: {error}", None) from error
 
-    async def give_up(self) -> None:
-        """Cancel a request that waits for an order; return when nothing of the request is left."""
+    async def cancel(self) -> None:
+        """Cancel a request that waits for an order; return when its process has ended."""
         with suppress(LauncherError, OSError):
             self._sock.shutdown(socket.SHUT_WR)
-            while await self.last():
+            while await self.next_message():
                 pass
 
     def close(self) -> None:
-        """Hang up. Idempotent."""
+        """Close the connection. Idempotent."""
         self._sock.close()
 
-    async def last(self) -> Answer | None:
-        """Return the next message, or `None` when there is none to come."""
+    async def next_message(self) -> Answer | None:
+        """Return the next message, or `None` after the last one."""
         try:
             await readable(self._sock.fileno())
             received = wire.receive(self._sock)
@@ -105,12 +105,12 @@ class Call:
             return None
         except wire.NoRoomError as error:
             wire.close(error.fds)
-            raise _error(f"{self._what}: {error}", error.errno) from error
+            raise _error(f"{self._operation}: {error}", error.errno) from error
         if received is None:
             return None
         message, fds = received
         if "error" in message:
-            raise _error(f"{self._what}: {message['error']}", message.get("errno"))
+            raise _error(f"{self._operation}: {message['error']}", message.get("errno"))
         return Answer(message, fds)
 
 
@@ -130,10 +130,10 @@ class Launcher:
     async def start(
         cls, root: Path, *, locks: Path, userns: bool, budget: int, disk: Path | None
     ) -> Self:
-        """Start a launcher whose private mounts live at `root`, an existing directory.
+        """Start a launcher whose private mounts are at `root`, an existing directory.
 
         The launcher locks a file in `locks`, an existing directory, while it lives. Live images
-        take up to `budget` bytes of memory, or are below `disk`.
+        use at most `budget` bytes of memory, or are stored below `disk`.
         """
         name = secrets.token_hex(16)
         ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
@@ -212,9 +212,9 @@ class Launcher:
                 else:
                     return
         except (OSError, ValueError) as error:
-            what = message["op"]
             number = error.errno if isinstance(error, OSError) else None
-            raise _error(f"{what}: cannot reach the launcher: {error}", number) from error
+            reason = f"{message['op']}: cannot reach the launcher: {error}"
+            raise _error(reason, number) from error
 
     async def aclose(self) -> None:
         """End the launcher and, with it, every sandbox. Idempotent."""
@@ -224,5 +224,5 @@ class Launcher:
 
 
 def mount_point(directory: Path) -> Path:
-    """Return where a launcher mounts its private file systems."""
+    """Return the directory in which a launcher mounts its private file systems."""
     return directory / "mnt"

@@ -1,4 +1,4 @@
-"""Creating sandboxes, from images, recipes and snapshots."""
+"""Create sandboxes from images, recipes and snapshots."""
 
 import secrets
 import time
@@ -63,7 +63,7 @@ class BoxManager:
 
     @property
     def runtime(self) -> BoxRuntime:
-        """The kind of its sandboxes."""
+        """The kind of the sandboxes."""
         return self.host.runtime
 
     async def create(
@@ -81,7 +81,7 @@ class BoxManager:
     async def create_from(
         self, spec: SandboxSpec, origin: StoredImage | RootSource, labels: Mapping[str, str]
     ) -> LocalSandbox:
-        """Start a sandbox of an image that was found, or from a snapshot."""
+        """Start a sandbox from an image or from a snapshot."""
         stored = origin if isinstance(origin, StoredImage) else None
         if isinstance(origin, StoredImage):
             base = origin.base
@@ -143,7 +143,7 @@ class BoxManager:
         live = self._archive.read(saved).live
         if live is not None:
             _ = self.runtime.live
-        with self.host.budget.promised(0 if live is None else live.bytes):
+        with self.host.budget.reserve(0 if live is None else live.bytes):
             stored = await finish(self._archive.load(saved, self.bases.of))
             self.snapshots.add(stored)
         return stored.image

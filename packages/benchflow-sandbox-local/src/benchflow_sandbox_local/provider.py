@@ -1,4 +1,4 @@
-"""The provider `local`: sandboxes made of this host's own kernel."""
+"""The provider `local`: sandboxes on this host's own kernel."""
 
 import asyncio
 import os
@@ -32,29 +32,28 @@ from .sandbox import LocalSandbox
 
 LiveImages = Literal["memory", "disk"]
 PLACE = "BENCHFLOW_LIVE_IMAGES"
-"""The environment variable of the place of live images, when no option sets it."""
+"""The environment variable for `live_images`, when that option is not set."""
 Engine = Literal["criu", "runsc"]
 ENGINE = "BENCHFLOW_LIVE_ENGINE"
-"""The environment variable that names the engine of live snapshots."""
+"""The environment variable for `engine`, when that option is not set."""
 
 
 class LocalProvider(AsyncCloseable):
-    """Makes isolated sandboxes with namespaces, an overlay root, seccomp and cgroups.
+    """Creates isolated sandboxes with namespaces, an overlay root, seccomp and cgroups.
 
-    Needs only Linux: no daemon and no image registry. As root everything works;
-    without root a user namespace is used, and `capabilities()` says what is
-    missing then. Where no namespace can be made, every call is refused, unless
-    `allow_unisolated` accepts plain processes.
+    It needs Linux, and neither a daemon nor an image registry. As root everything works. Without
+    root it uses a user namespace, and `capabilities()` reports the missing features. Where the
+    kernel allows no namespaces it refuses every call, unless `allow_unisolated` accepts plain
+    processes.
 
-    `store` is the directory of labels and unpacked images; by default one per user.
-    `live_budget_mb` limits the processes of all live images, and `live_images` says where
-    they are: in `memory`, or on the `disk` of the store. Unset, $BENCHFLOW_LIVE_IMAGES says
-    it, and without that they are in memory. `live_seconds` is the most that one dump or one
-    restore may take: a sandbox that is dumped for longer is lost. `engine` is what runs and forks
-    the sandboxes: `criu` for processes of this kernel, `runsc` for those of gVisor's; unset,
-    $BENCHFLOW_LIVE_ENGINE says it, and without that it is `criu`. A child of a live image of
-    `lazy_megabytes` or more runs before all its memory is there, once `capabilities()` has
-    found that to work; unset, $BENCHFLOW_LAZY_MEGABYTES says it, and 0 is never.
+    `store` is the directory of labels and unpacked images (default: one per user).
+    `live_budget_mb` limits the size of the processes in all live images. `live_images` is the
+    place of live images: `memory`, or the `disk` of the store (default: $BENCHFLOW_LIVE_IMAGES,
+    then memory). `live_seconds` limits the time of one dump or one restore: a sandbox whose dump
+    takes longer is lost. `engine` runs and forks the sandboxes: `criu` on this kernel, `runsc` on
+    gVisor's (default: $BENCHFLOW_LIVE_ENGINE, then criu). A child of a live image of at least
+    `lazy_megabytes` runs before all of its memory is loaded, after `capabilities()` has shown that
+    this works (default: $BENCHFLOW_LAZY_MEGABYTES, then 80; 0 turns it off).
     """
 
     def __init__(
@@ -109,7 +108,7 @@ class LocalProvider(AsyncCloseable):
         """Detect capabilities by real probes, once. May take several seconds."""
         async with self._probing:
             if self._capabilities is None:
-                # Most jobs ask only what `ready` answers.
+                # Most jobs do not need the probe, so its modules load here.
                 from .capability_probe import probe  # noqa: PLC0415
 
                 manager = await self._ready()
@@ -139,9 +138,9 @@ class LocalProvider(AsyncCloseable):
         await (await self._ready()).save(image, to)
 
     async def load(self, saved: Path) -> SandboxImage:
-        """Load what `save` wrote, here or in an earlier process on this machine.
+        """Load a snapshot that `save` wrote, in this process or an earlier one on this machine.
 
-        The image under the snapshot must be there, unchanged.
+        The image below the snapshot must still exist, unchanged.
         """
         return await (await self._ready()).load(saved)
 
@@ -189,7 +188,7 @@ class LocalProvider(AsyncCloseable):
     def _runtime(self, launcher: Launcher) -> BoxRuntime:
         rooted, seconds = self._rooted, self._live_seconds
         if self._engine == "runsc":
-            # Sandboxes of the host's kernel need nothing of gVisor.
+            # Sandboxes on the host's kernel do not need the modules of gVisor.
             from .gvisor.runtime import GvisorRuntime  # noqa: PLC0415
 
             return GvisorRuntime(launcher, rooted=rooted, seconds=seconds)
@@ -212,7 +211,7 @@ class LocalProvider(AsyncCloseable):
             if error.errno is not None and host_is_short(OSError(error.errno, "")):
                 raise host_error("start the launcher of the sandboxes", error) from error
             raise SandboxUnsupportedError(
-                f"this machine lets this user make no namespaces: {error}",
+                f"this machine does not allow namespaces for this user: {error}",
                 hint="run as root, enable user namespaces, or accept --allow-unisolated",
             ) from error
 

@@ -1,4 +1,4 @@
-"""Waiting for one descriptor on the running event loop."""
+"""Wait for one descriptor on the running event loop."""
 
 import asyncio
 

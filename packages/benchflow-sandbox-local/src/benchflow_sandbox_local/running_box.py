@@ -39,41 +39,41 @@ from .readiness import readable
 _ENOSPC, _EDQUOT = 28, 122
 
 FileAccess = Literal["shared", "guest", "host"]
-"""How the host reaches the files inside: a root of its own on the host's kernel, files of another
-kernel that writes them late, or the host's own files."""
+"""The files inside, as the host sees them: a separate root on the host's kernel (`shared`), files
+that gVisor's kernel writes back late (`guest`), or the host's own files (`host`)."""
 
 
 class LocalRunningBox(RunningBox, Protocol):
     """The processes of a sandbox, from its first process to its last."""
 
     notes: dict[str, str]
-    """What the launcher had to do without."""
+    """Missing features of this machine that the launcher found."""
     root: int
     """A descriptor of the root directory."""
     accounts: AccountBook
 
     @property
     def file_access(self) -> FileAccess:
-        """How the host reaches the files inside."""
+        """How the host sees the files inside."""
         ...
 
     @property
     def door_path(self) -> DoorPath | None:
-        """How each door leads out; None for a sandbox without doors."""
+        """The path out of each door; None for a sandbox without doors."""
         ...
 
     @property
     def pid(self) -> int:
-        """The first process's number on the host; 0 when there is none."""
+        """The first process's number on the host; 0 for a sandbox without a first process."""
         ...
 
     @property
-    def came_lazily(self) -> bool:
-        """Whether it ran before all of its memory was there."""
+    def is_lazy(self) -> bool:
+        """Whether the sandbox ran before all of its memory was loaded."""
         ...
 
-    async def filled(self) -> None:
-        """Return when all of its memory is there.
+    async def wait_for_memory(self) -> None:
+        """Return when all memory of the sandbox is loaded.
 
         Raises:
             SnapshotError: The sandbox ended before.
@@ -91,7 +91,7 @@ class LocalRunningBox(RunningBox, Protocol):
     async def start_relays(self, doors: Sequence[Door]) -> Mapping[int, Relay]:
         """Serve the doors inside; return the relays by their ports inside.
 
-        A door is left out if the sandbox was started without its port.
+        A door whose port was not requested at the start of the sandbox has no relay.
         """
         ...
 
@@ -108,7 +108,7 @@ class LocalRunningBox(RunningBox, Protocol):
         ...
 
     async def disconnect(self) -> None:
-        """End the connections into the sandbox that need help of the host. Idempotent."""
+        """End the connections into the sandbox that the host forwards. Idempotent."""
         ...
 
     async def ended(self) -> None:
@@ -116,7 +116,7 @@ class LocalRunningBox(RunningBox, Protocol):
         ...
 
     def close(self) -> None:
-        """Release everything that leads into the sandbox. Idempotent."""
+        """Close every descriptor that refers to the sandbox. Idempotent."""
         ...
 
 
@@ -124,7 +124,7 @@ class LocalRunningBox(RunningBox, Protocol):
 class Place:
     """The directories of one start of a sandbox."""
 
-    family: str
+    pool: str
     box: str
     size: int
     """Bytes that the tmpfs of the pool may hold."""
@@ -132,7 +132,7 @@ class Place:
 
 
 class NamespaceRunningBox:
-    """The descriptors of a running sandbox. They keep the sandbox reachable while it is frozen."""
+    """The descriptors of a running sandbox. They stay valid while the sandbox is frozen."""
 
     file_access: FileAccess = "shared"
     door_path: DoorPath = "socket"
@@ -160,7 +160,7 @@ class NamespaceRunningBox:
         """Start a sandbox; its init listens on return.
 
         Raises:
-            SandboxError: It did not start. The launcher still has to `stop` it.
+            SandboxError: The sandbox did not start. The caller must still send `stop`.
         """
         request = box_request(place, spec, base, group)
         async with launcher.call("start", **request) as call:
@@ -171,23 +171,23 @@ class NamespaceRunningBox:
                 raise explain(error, spec, fresh=fresh) from error
             running = cls(place.box, answer.message["notes"], answer.fds, launcher)
             try:
-                await running._meet_init(call)
+                await running._wait_for_init(call)
             except BaseException:
                 running.close()
                 raise
         return running
 
-    async def _meet_init(self, call: Call) -> None:
-        # The end of this channel means that init listens; an error means it never ran.
-        await call.last()
-        await self._meet()
+    async def _wait_for_init(self, call: Call) -> None:
+        # The channel ends when init listens. An error means that init did not start.
+        await call.next_message()
+        await self._connect_init()
 
-    async def _meet(self, *, held: bool = False) -> None:
+    async def _connect_init(self, *, stopped: bool = False) -> None:
         try:
             with shortage_is_host_error("start a sandbox"):
                 self._control = open_strict(self.root, ".bf")
                 self._pid = pid_of(self.pidfd)
-            if not held:
+            if not stopped:
                 await self.init.ping()
         except (OSError, InitError) as error:
             raise SandboxError(f"the init of {self.name!r} did not start: {error}") from error
@@ -202,13 +202,15 @@ class NamespaceRunningBox:
     ) -> "NamespaceRunningBox":
         """Restore a sandbox from a live image; its processes run on return.
 
+        With `stopped` in the request, its processes are stopped by a signal on return.
+
         Raises:
-            SandboxError: The restore failed. The launcher still has to `stop` it.
+            SandboxError: The restore failed. The caller must still send `stop`.
         """
-        given = pipes if memory is None else [*pipes, memory.writer]
-        async with launcher.call("restore", given, **request) as call:
+        fds = pipes if memory is None else [*pipes, memory.writer]
+        async with launcher.call("restore", fds, **request) as call:
             if memory is not None:
-                memory.started()
+                memory.close_writer()
             outside = (await call.answer()).fds
             try:
                 answer = await call.answer()
@@ -216,11 +218,11 @@ class NamespaceRunningBox:
                 for fd in outside:
                     os.close(fd)
                 raise
-        fds = [*answer.fds, *outside]
-        running = cls(request["box"], answer.message["notes"], fds, launcher)
+        inside = [*answer.fds, *outside]
+        running = cls(request["box"], answer.message["notes"], inside, launcher)
         running._memory = memory
         try:
-            await running._meet(held=request["stopped"])
+            await running._connect_init(stopped=request["stopped"])
         except BaseException:
             running.close()
             raise
@@ -236,7 +238,7 @@ class NamespaceRunningBox:
     def _client(self) -> InitClient | None:
         if self._control < 0:
             return None
-        # Through a descriptor of the directory: no name inside can lead this elsewhere.
+        # By a descriptor of the directory, so that a symlink inside cannot redirect the path.
         return InitClient(Path(f"/proc/self/fd/{self._control}/init.sock"))
 
     @property
@@ -245,25 +247,25 @@ class NamespaceRunningBox:
         return self.pidfd, self.root, self.netns, self._control
 
     @property
-    def came_lazily(self) -> bool:
-        """Whether it ran before all of its memory was there."""
+    def is_lazy(self) -> bool:
+        """Whether the sandbox ran before all of its memory was loaded."""
         return self._memory is not None
 
-    async def filled(self) -> None:
-        """Return when all of its memory is there.
+    async def wait_for_memory(self) -> None:
+        """Return when all memory of the sandbox is loaded.
 
         Raises:
-            SnapshotError: It never will be: the sandbox is dead.
+            SnapshotError: The sandbox ended before.
         """
         if self._memory is not None:
-            await self._memory.done()
+            await self._memory.wait()
 
     async def kill_all(self) -> None:
         """Kill every process but the first."""
         await self.init.kill_all()
 
     async def start_relays(self, doors: Sequence[Door]) -> Mapping[int, Relay]:
-        """Serve the doors inside; close the listeners that no door has any more."""
+        """Serve the doors inside; close the listeners that belong to no door."""
         upstreams = {door.port: RelayUpstream.of(door) for door in doors}
         relays = dict[int, Relay]()
         async with AsyncExitStack() as undo:
@@ -292,10 +294,10 @@ class NamespaceRunningBox:
         return await asyncio.open_connection(sock=await self.dial(port))
 
     async def disconnect(self) -> None:
-        """Return at once: connections go through the network namespace alone."""
+        """Return at once: the host forwards no connection of a network namespace."""
 
     def park(self) -> None:
-        """Release a sandbox that has ended and will be restored; callers keep this object."""
+        """Release the descriptors of a dead sandbox until `move`; callers keep this object."""
         self._parked.close()
         null = os.open("/dev/null", os.O_RDONLY | os.O_CLOEXEC)
         for fd in self.fds:
@@ -303,7 +305,7 @@ class NamespaceRunningBox:
         os.close(null)
 
     def move(self, other: "NamespaceRunningBox") -> None:
-        """Become `other`, the restored sandbox. The descriptors keep their numbers."""
+        """Take over the descriptors of `other`, the restored sandbox, under the old numbers."""
         for old, new in zip(self.fds, other.fds, strict=True):
             os.dup2(new, old, inheritable=False)
         self.name, self._pid = other.name, other.pid
@@ -313,7 +315,7 @@ class NamespaceRunningBox:
 
     @property
     def closed(self) -> bool:
-        """Whether the sandbox has ended. Process numbers are then invalid."""
+        """Whether this object is closed. Process numbers inside are then invalid."""
         return self._control < 0
 
     def streams(self) -> Streams:
@@ -347,7 +349,7 @@ class NamespaceRunningBox:
 
 
 async def connect_inside(inside: socket.socket, port: int) -> socket.socket:
-    """Connect a socket that was made in a sandbox to a port of the inside's loopback."""
+    """Connect a socket that was created in a sandbox to a port of the inside's loopback."""
     try:
         inside.setblocking(False)
         await asyncio.get_running_loop().sock_connect(inside, ("127.0.0.1", port))
@@ -361,7 +363,7 @@ def box_request(place: Place, spec: SandboxSpec, base: Base, group: Group) -> di
     """Return the launcher's request for a new sandbox."""
     directory = {"path": spec.workdir, "uid": base.uid, "gid": base.gid}
     return {
-        "family": place.family,
+        "pool": place.pool,
         "box": place.box,
         "size": place.size,
         "lowers": place.lowers,
@@ -375,15 +377,15 @@ def box_request(place: Place, spec: SandboxSpec, base: Base, group: Group) -> di
 
 
 def cannot_kill_all(name: str) -> SandboxUnsupportedError:
-    """Return the refusal of a sandbox that a process could escape from."""
+    """Return the refusal of a sandbox in which a process could escape from `kill_all`."""
     return SandboxUnsupportedError(
-        f"the processes of {name!r} cannot be killed at once: one may escape",
+        f"cannot kill all processes of {name!r}: one may escape",
         hint="run where namespaces are allowed",
     )
 
 
 def explain(error: SandboxError, spec: SandboxSpec, *, fresh: bool) -> SandboxError:
-    """Return the error of a failed start. The disk of a fresh sandbox cannot be full by itself."""
+    """Return the error of a failed start. A fresh sandbox has not filled its own disk."""
     if getattr(error, "errno", None) in {_ENOSPC, _EDQUOT}:
         if fresh:
             return HostError(f"the sandbox did not start: {error}")

@@ -1,4 +1,4 @@
-"""The kinds of sandboxes: what starts a sandbox, and what this kind of sandbox can do."""
+"""The kinds of sandboxes: how one is started, and the features of each kind."""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -23,7 +23,7 @@ class BoxRuntime(Protocol):
 
     @property
     def isolation(self) -> Isolation:
-        """What separates the processes of a sandbox from the host."""
+        """The mechanism that separates the processes of a sandbox from the host."""
         ...
 
     @property
@@ -33,17 +33,17 @@ class BoxRuntime(Protocol):
 
     @property
     def build_refusal(self) -> str | None:
-        """Why no image can be built in sandboxes of this kind; None when images can be built."""
+        """The reason why this kind cannot build images; None when it can build images."""
         ...
 
     @property
     def counts_processes(self) -> bool:
-        """Whether the processes of a sandbox are processes of the host's kernel."""
+        """Whether the host's kernel sees each process of a sandbox as a process."""
         ...
 
     @property
     def notes(self) -> dict[str, str]:
-        """What sandboxes of this kind cannot do."""
+        """The features that sandboxes of this kind do not have."""
         ...
 
     @property
@@ -58,7 +58,7 @@ class BoxRuntime(Protocol):
 
     @property
     def live(self) -> LiveEngine:
-        """The engine of live snapshots; raise `SandboxUnsupportedError` when there is none."""
+        """The engine of live snapshots; raise `SandboxUnsupportedError` when it is missing."""
         ...
 
     def limit(self, group: Group) -> Group:
@@ -66,7 +66,7 @@ class BoxRuntime(Protocol):
         ...
 
     def freeze_switch(self, group: Group, running: Callable[[], LocalRunningBox]) -> FreezeSwitch:
-        """Return what freezes a sandbox."""
+        """Return the switch that freezes a sandbox."""
         ...
 
     async def start(
@@ -75,7 +75,7 @@ class BoxRuntime(Protocol):
         """Start a sandbox. Its first process answers on return.
 
         Raises:
-            SandboxError: It did not start. The launcher still has to stop it.
+            SandboxError: The sandbox did not start. The launcher must still stop it.
         """
         ...
 
@@ -85,7 +85,7 @@ class NamespaceRuntime:
 
     isolation: Isolation = "namespaces"
     networks: frozenset[NetworkMode] = frozenset({"none", "model-only", "allowlist"})
-    """A loopback, and what the host serves there."""
+    """Each has only a loopback, on which the host serves doors and the proxy."""
     counts_processes = True
 
     def __init__(
@@ -97,20 +97,21 @@ class NamespaceRuntime:
         self.init = init_path()
         self.identity: Path | None = None
         self._live: LiveEngine | None = None
-        self._no_live: SandboxUnsupportedError | None = None
+        self._live_refusal: SandboxUnsupportedError | None = None
         try:
-            laziness = LazyRestorePolicy(lazy_megabytes)
-            self._live = CriuEngine(launcher, CriuProgram.find(rooted=rooted), seconds, laziness)
+            lazy_policy = LazyRestorePolicy(lazy_megabytes)
+            self._live = CriuEngine(launcher, CriuProgram.find(rooted=rooted), seconds, lazy_policy)
             self.identity = identity_library()
         except SandboxUnsupportedError as error:
-            self._no_live = error
+            self._live_refusal = error
 
     @property
     def live(self) -> LiveEngine:
-        """The engine of live snapshots; raise `SandboxUnsupportedError` when there is none."""
-        if self._no_live is not None:
+        """The engine of live snapshots; raise `SandboxUnsupportedError` when it is missing."""
+        refusal = self._live_refusal
+        if refusal is not None:
             raise SandboxUnsupportedError(
-                f"no live snapshot can be taken: {self._no_live}", hint=self._no_live.hint
+                f"live snapshots are not supported here: {refusal}", hint=refusal.hint
             )
         assert self._live is not None
         return self._live
@@ -120,7 +121,7 @@ class NamespaceRuntime:
         return group
 
     def freeze_switch(self, group: Group, running: Callable[[], LocalRunningBox]) -> FreezeSwitch:
-        """Return what freezes a sandbox."""
+        """Return the control group: it freezes its processes."""
         del running
         return group
 
@@ -136,6 +137,6 @@ def refuse_network(spec: SandboxSpec, known: frozenset[NetworkMode]) -> None:
     for mode in (spec.network, *spec.switches):
         if mode not in known:
             raise SandboxUnsupportedError(
-                f"the local provider has no network {mode!r}",
-                hint="--sandbox docker has; --offline runs the task without",
+                f"the local provider does not support network {mode!r}",
+                hint="use --sandbox docker, or run the task without a network (--offline)",
             )

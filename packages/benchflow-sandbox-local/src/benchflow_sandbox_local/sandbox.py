@@ -52,7 +52,7 @@ from .box import SandboxBox
 from .running_box import LocalRunningBox
 
 _SPECIAL = 3
-"""The exit code of init's program for a pipe or a socket."""
+"""The exit code of `init plain` when it finds a pipe or a socket."""
 
 
 class LocalSandbox:
@@ -77,7 +77,7 @@ class LocalSandbox:
         """Commands and transfers in progress."""
         self.processes = ProcessTable()
         self._known = known or DigestCache()
-        """Digests of the files that the sandbox began with."""
+        """Digests of the files below the sandbox's own layer."""
         self._on_removed = on_removed
 
     @property
@@ -87,7 +87,7 @@ class LocalSandbox:
 
     @property
     def spec(self) -> SandboxSpec:
-        """The spec that the sandbox was made from, with the present network and user."""
+        """The spec of the sandbox, with the present network and user."""
         return self._box.spec
 
     @property
@@ -112,7 +112,7 @@ class LocalSandbox:
 
     @property
     def door_paths(self) -> Mapping[str, DoorPath]:
-        """How each door leads out."""
+        """The path out of each door, by the door's name."""
         return self._box.services.door_paths
 
     async def switch_network(self, mode: NetworkMode, allowed_hosts: Sequence[str] = ()) -> None:
@@ -128,10 +128,10 @@ class LocalSandbox:
         self._box.spec = self.spec.model_copy(update={"user": user})
 
     async def start_entrypoint(self) -> None:
-        """Start the spec's entrypoint: its own as root, or the image's as the image says.
+        """Start the spec's own entrypoint as root, or the image's as the image's user.
 
         Raises:
-            SandboxError: It cannot be started, or the image's ended at once.
+            SandboxError: The entrypoint cannot be started, or the image's entrypoint ended.
         """
         if self.spec.entrypoint == "image":
             await self.start_image_entrypoint()
@@ -140,17 +140,20 @@ class LocalSandbox:
             await entrypoint.start(self.running, command)
 
     async def start_image_entrypoint(self) -> bool:
-        """Start the image's own entrypoint; return when it has done its work and is healthy."""
+        """Start the image's own entrypoint, and wait until it is ready and healthy.
+
+        Return False if the image does not have an entrypoint.
+        """
         config = self._config
         user, workdir = config.user or "root", config.workdir or "/"
         if words := config.command(self.spec.container):
             command = self._command(words, user, workdir, None)
             await entrypoint.start_image(self.running, command)
         if config.health is not None:
-            await config.health.wait(partial(self._checked, user, workdir))
+            await config.health.wait(partial(self._run_health_test, user, workdir))
         return bool(words)
 
-    async def _checked(
+    async def _run_health_test(
         self, user: str, workdir: str, test: Sequence[str], timeout: float
     ) -> ExecResult:
         return await self.exec(test, user=user, cwd=workdir, timeout=timeout)
@@ -191,18 +194,18 @@ class LocalSandbox:
             return process
 
     def host_shortage(self) -> str | None:
-        """Return what the host refused to processes inside; see `SupportsHostShortage`."""
+        """Return the shortage of the host for processes inside; see `SupportsHostShortage`."""
         return self.group.host_shortage()
 
     async def attach(self, process_id: str) -> SandboxProcess:
-        """Return a spawned process that a live image has carried into this sandbox, once."""
+        """Return a spawned process that a live image restored here. Attach each process once."""
         self._box.require_live()
         process = self.processes.claim(process_id)
         if process is None:
             raise SandboxError(
-                f"no unclaimed process {process_id!r} was carried into {self.id!r}",
-                hint="attach once, in a child of a live snapshot; a process that had ended when"
-                " the snapshot was taken is not carried",
+                f"sandbox {self.id!r} has no restored process {process_id!r} to attach",
+                hint="attach once, in a child of a live snapshot; a process that had ended at the"
+                " time of the snapshot is not restored",
             )
         return process
 
@@ -229,10 +232,10 @@ class LocalSandbox:
         if self._rooted:
             return self.running.accounts.look_up(name)
         if name in {self.spec.user, "root", "0"}:
-            # Only one user is mapped: it is called root inside, and is the caller outside.
+            # The user namespace maps one user: root inside, the caller outside.
             return Account(name, 0, 0, (), "/root" if name == "root" else f"/home/{name}")
         raise SandboxUnsupportedError(
-            f"user {name!r} is not mapped: a rootless sandbox has one user",
+            f"user {name!r} does not exist: a rootless sandbox has one user",
             hint="run as root to have users, or leave `user` out",
         )
 
@@ -245,7 +248,7 @@ class LocalSandbox:
 
     @asynccontextmanager
     async def _files(self) -> AsyncGenerator[int]:
-        """Keep the root directory of this life open, and live snapshots away."""
+        """Yield the root directory of the running sandbox; let live snapshots wait."""
         async with self._work.while_open():
             root = os.dup(self.running.root)
             try:
@@ -255,7 +258,7 @@ class LocalSandbox:
 
     def _owner(self, user: str) -> FileOwner:
         if not self._rooted:
-            return FileOwner(os.getuid(), os.getgid())  # whatever it is called, there is one user
+            return FileOwner(os.getuid(), os.getgid())  # every name means the one mapped user
         account = self._account(user)
         return FileOwner(account.uid, account.gid)
 
@@ -264,14 +267,14 @@ class LocalSandbox:
     ) -> None:
         """Copy a regular file or a directory tree out to `local`, a new path.
 
-        The host does not see a pipe or a socket of a gVisor sandbox. A program inside looks for
-        them. That is not possible while the sandbox is frozen: then they are left out.
+        The host does not see a pipe or a socket of a gVisor sandbox, so a program inside looks for
+        them. While the sandbox is frozen no program can run, and the copy leaves them out.
         """
         guest = self.running.file_access == "guest"
-        if guest and not (leave_out or self._box.freezer.is_held):
+        if guest and not (leave_out or self._box.freezer.is_frozen):
             found = await self.exec((INIT, "plain", absolute(remote)), user="root", cwd="/")
             if found.exit_code == _SPECIAL:
-                raise TransferError(f"{remote!r} is or holds a pipe or a socket")
+                raise TransferError(f"{remote!r} is, or contains, a pipe or a socket")
         async with self._files() as root:
             work = partial(Download, root, max_bytes, leave_out=leave_out)
             await run(lambda stop: work(stop=stop).run(remote, local))
@@ -281,28 +284,28 @@ class LocalSandbox:
     ) -> Mapping[str, str]:
         """Return the SHA-256 of each regular file that exists, while the sandbox runs."""
         if self.running.file_access == "guest":
-            # The host does not see what that kernel has not written back yet.
+            # The host does not see data that gVisor's kernel has not written back yet.
             raise SandboxUnsupportedError("files of a gVisor sandbox cannot be read while it runs")
         async with self._files() as root:
             work = partial(FileDigester, root, max_bytes, self._known)
             return await run(lambda stop: work(stop).run(paths))
 
     async def set_baseline(self) -> None:
-        """Remember the files as they are now: `changed_files` compares with them."""
+        """Set the present files as the baseline of `changed_files`."""
         await self._box.changes.set_baseline()
 
     @asynccontextmanager
     async def ignore_changes(self) -> AsyncGenerator[None, None]:
         """Ignore changes made inside this block, in this sandbox and in its forks."""
         box = self._box
-        freeze = box.while_files_rest
+        freeze = box.while_files_unchanged
         async with box.changes.ignore_changes(freeze, box.group, self.running.pid):
             yield
 
     async def changed_files(self) -> FileChanges:
         """Return what has changed since the baseline, read from the host's copy of the files."""
         changes = self._box.changes
-        async with self._box.while_files_rest():
+        async with self._box.while_files_unchanged():
             return await changes.changed_files()
 
     @asynccontextmanager
@@ -310,8 +313,8 @@ class LocalSandbox:
         """Record the files that are opened inside while the block runs."""
         if self.running.file_access != "shared":
             raise SandboxUnsupportedError(
-                "the files that this sandbox opens cannot be observed: its processes do not open "
-                "them through the host's kernel, or it has no isolation",
+                "the files that this sandbox opens cannot be observed: it has its own kernel, or"
+                " no isolation",
                 hint="use the local sandbox with isolation",
             )
         async with self._files() as root, observe_files(root, wanted) as observed:
@@ -327,21 +330,21 @@ class LocalSandbox:
         return await self.running.connect(port)
 
     async def expose_port(self, port: int) -> Endpoint:
-        """Make a port inside reachable from the host's loopback. The same port twice is one."""
+        """Make a port inside reachable from the host's loopback. A port has one address."""
         return await self._box.services.expose(port)
 
     @property
-    def came_lazily(self) -> bool:
-        """Whether this child of a live snapshot ran before all of its memory was there."""
-        return self.running.came_lazily
+    def is_lazy(self) -> bool:
+        """Whether this child of a live snapshot ran before all of its memory was loaded."""
+        return self.running.is_lazy
 
-    async def filled(self) -> None:
-        """Return when all of a lazy child's memory is there.
+    async def wait_for_memory(self) -> None:
+        """Return when all of a lazy child's memory is loaded.
 
         Raises:
             SnapshotError: The child ended before.
         """
-        await self.running.filled()
+        await self.running.wait_for_memory()
 
     def freeze(self) -> AbstractAsyncContextManager[None]:
         """Freeze every process inside for the block. Re-entrant."""
@@ -350,7 +353,7 @@ class LocalSandbox:
     @asynccontextmanager
     async def _freeze(self) -> AsyncGenerator[None]:
         _ = self.running  # a sandbox that is gone cannot be frozen
-        async with self._box.freezer.hold():
+        async with self._box.freezer.while_frozen():
             yield
 
     async def kill_all(self) -> None:
@@ -372,7 +375,7 @@ class LocalSandbox:
         """Restore `image`. All processes end; `id`, spec and endpoints stay."""
         async with self._changing:
             self._box.check(image)
-            if self._box.freezer.is_held:
+            if self._box.freezer.is_frozen:
                 raise SnapshotError(f"sandbox {self.id!r} is frozen: thaw it before a restore")
             self._known = DigestCache()
             await self._box.restart(image)
@@ -380,7 +383,7 @@ class LocalSandbox:
                 await self.start_entrypoint()
 
     async def teardown(self) -> None:
-        """End every process and remove everything. Idempotent."""
+        """Kill every process and remove the sandbox. Idempotent."""
         await finish(self._teardown())
 
     async def _teardown(self) -> None:
@@ -393,7 +396,7 @@ class LocalSandbox:
 def shell_of(root: int) -> str:
     """Return the shell that runs strings in the sandbox whose root directory is `root`."""
     for path in ("bin/bash", "usr/bin/bash"):
-        # Links are the image's own business here: only the name is used, inside.
+        # A symlink may lead anywhere: the host does not open the path, it only passes the name.
         if os.path.lexists(f"/proc/self/fd/{root}/{path}"):
             return f"/{path}"
     return "/bin/sh"

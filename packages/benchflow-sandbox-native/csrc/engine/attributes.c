@@ -1,12 +1,12 @@
 /*
- * Sets again what CRIU does not carry of threads, sockets and timers: see attributes.h. A file
- * `attributes` in CRIU's working directory says what; there is none for most boxes. When all is
- * set, the file is removed.
+ * Set the attributes of threads, sockets and timers that CRIU does not restore: see attributes.h.
+ * The file `attributes` in CRIU's working directory lists them; most sandboxes do not have this
+ * file. When all attributes are set, the file is deleted.
  */
 #include "attributes.h"
 
-#include "answer.h"
-#include "letting_go.h"
+#include "result.h"
+#include "before_detach.h"
 #include "proc.h"
 
 #include <fcntl.h>
@@ -18,7 +18,7 @@ enum { WHO_PROCESS = 1, SET_TICKS = 0x40085400 };
 static const char ATTRIBUTES[] = "attributes";
 
 static struct attribute *attributes;
-static long count = -1, left; /* -1 until they are looked for */
+static long count = -1, left; /* -1 until the file is read */
 
 static int set_file(long pid, const struct attribute *wanted)
 {
@@ -39,8 +39,8 @@ static int set_file(long pid, const struct attribute *wanted)
     return answer == size ? 0 : -1;
 }
 
-/* Return a descriptor of ours for what a process has open, or a negative number. */
-static long taken(long pid, uint32_t descriptor)
+/* Duplicate a descriptor of another process; return it, or a negative number. */
+static long duplicate(long pid, uint32_t descriptor)
 {
     long process = kernel(SYS_pidfd_open, pid, 0, 0, 0, 0, 0);
     if (process < 0)
@@ -50,9 +50,9 @@ static long taken(long pid, uint32_t descriptor)
     return fd;
 }
 
-/* The kernel starts a timer that has fired again when that is read. CRIU takes one that nobody has
- * read for one that has stopped. */
-static int start_again(long fd, const struct period *period)
+/* The kernel restarts a periodic timer only when the program reads it. CRIU treats an expired timer
+ * that was not read as stopped, so restart it here. */
+static int restart_timer(long fd, const struct period *period)
 {
     struct itimerspec now;
     if (kernel(SYS_timerfd_gettime, fd, (long)&now, 0, 0, 0, 0) < 0)
@@ -70,11 +70,11 @@ static int start_again(long fd, const struct period *period)
 static int set_open(long pid, const struct attribute *wanted)
 {
     const void *value = wanted->value;
-    long answer, fd = taken(pid, wanted->descriptor);
+    long answer, fd = duplicate(pid, wanted->descriptor);
     if (fd < 0)
         return -1;
     if (wanted->kind == TIMER)
-        answer = start_again(fd, value);
+        answer = restart_timer(fd, value);
     else
         answer = kernel(SYS_setsockopt, fd, wanted->level, wanted->name, (long)value, wanted->size,
                         0);

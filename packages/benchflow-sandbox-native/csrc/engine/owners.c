@@ -1,12 +1,12 @@
 /*
- * Lets the unix sockets that CRIU makes again have the makers that they had (SO_PEERCRED). The
- * kernel notes as whom a process acts when it makes a pair or begins to listen, and CRIU does
- * both as root. launcher_process/criu/socket_owners.py says as whom each process of the box makes its sockets; all
- * others, CRIU's own processes among them, make theirs as before.
+ * Create restored unix sockets as the users who made them first (SO_PEERCRED). The kernel records
+ * the user of a process when it creates a pair or starts to listen, and CRIU does both as root.
+ * launcher_process/criu/socket_owners.py writes the user for each process of the sandbox. All other
+ * processes, such as CRIU's own ones, create sockets as root.
  */
 #include "owners.h"
 
-#include "answer.h"
+#include "result.h"
 
 #include <errno.h>
 #include <stddef.h>
@@ -16,26 +16,26 @@
 #include <sys/socket.h>
 #include <sys/stat.h>
 
-enum { MOST_GROUPS = 16, MOST_SAVED = 256, UNCHANGED = -1 };
+enum { MAX_GROUPS = 16, MAX_SAVED = 256, UNCHANGED = -1 };
 
 struct owner {
-    uint32_t process; /* in the box */
+    uint32_t process; /* its number inside */
     uint32_t uid;
     uint32_t gid;
     uint32_t count;
-    uint32_t groups[MOST_GROUPS];
+    uint32_t groups[MAX_GROUPS];
 };
 
 struct saved {
     long count;
-    uint32_t groups[MOST_SAVED];
+    uint32_t groups[MAX_SAVED];
     long dumpable;
 };
 
 static const struct owner *owners;
 static long count;
 
-int take_owners(int fd)
+int load_owners(int fd)
 {
     struct stat info;
     long answer = kernel(SYS_fstat, fd, (long)&info, 0, 0, 0, 0);
@@ -49,7 +49,7 @@ int take_owners(int fd)
     return 0;
 }
 
-static const struct owner *own(void)
+static const struct owner *owner_of_this_process(void)
 {
     long process = count == 0 ? 0 : kernel(SYS_getpid, 0, 0, 0, 0, 0, 0);
     for (long i = 0; i < count; i++)
@@ -60,9 +60,9 @@ static const struct owner *own(void)
 
 static int become(const struct owner *owner, struct saved *saved)
 {
-    saved->count = kernel(SYS_getgroups, MOST_SAVED, (long)saved->groups, 0, 0, 0, 0);
+    saved->count = kernel(SYS_getgroups, MAX_SAVED, (long)saved->groups, 0, 0, 0, 0);
     saved->dumpable = kernel(SYS_prctl, PR_GET_DUMPABLE, 0, 0, 0, 0, 0);
-    if (saved->count < 0 || owner->count > MOST_GROUPS)
+    if (saved->count < 0 || owner->count > MAX_GROUPS)
         return -1;
     if (kernel(SYS_setgroups, owner->count, (long)owner->groups, 0, 0, 0, 0) < 0)
         return -1;
@@ -71,8 +71,8 @@ static int become(const struct owner *owner, struct saved *saved)
     return (int)kernel(SYS_setresuid, UNCHANGED, owner->uid, UNCHANGED, 0, 0, 0);
 }
 
-/* A change of users makes the memory private, which CRIU still has to read. */
-static int come_back(const struct saved *saved)
+/* A change of the user also makes the process undumpable, but CRIU must still read its memory. */
+static int become_root(const struct saved *saved)
 {
     if (kernel(SYS_setresuid, UNCHANGED, 0, UNCHANGED, 0, 0, 0) < 0)
         return -1;
@@ -83,15 +83,15 @@ static int come_back(const struct saved *saved)
     return (int)kernel(SYS_prctl, PR_SET_DUMPABLE, saved->dumpable, 0, 0, 0, 0);
 }
 
-/* A process that cannot be as before must not run on: what it restores would be another's. */
+/* End a process that cannot become root again: it would restore the rest as another user. */
 static long as_owner(long number, long a, long b, long c, long d)
 {
     struct saved saved;
-    const struct owner *owner = own();
+    const struct owner *owner = owner_of_this_process();
     if (owner == NULL)
         return checked(kernel(number, a, b, c, d, 0, 0));
     long answer = become(owner, &saved) < 0 ? -EPERM : kernel(number, a, b, c, d, 0, 0);
-    if (come_back(&saved) < 0)
+    if (become_root(&saved) < 0)
         kernel(SYS_exit_group, 1, 0, 0, 0, 0, 0);
     return checked(answer);
 }

@@ -1,8 +1,9 @@
-/* The makers of unix sockets, as launcher_process/criu/socket_owners.py of benchflow-sandbox-local writes them. */
+/* The makers of unix sockets, which launcher_process/criu/socket_owners.py of benchflow-sandbox-local
+ * writes. */
 #ifndef BF_OWNERS_H
 #define BF_OWNERS_H
 
-/* Take the table that is the whole content of a file; return -1 when it is none. */
-int take_owners(int fd);
+/* Map the table in a file; return -1 if the file is not a table. */
+int load_owners(int fd);
 
 #endif

@@ -1,23 +1,23 @@
 /*
- * Finds where SQLite keeps the device and inode number of its open databases, in the memory of
- * a process that was written down. The layouts are those of os_unix.c, SQLite 3.8 to 3.50:
+ * Find the addresses at which SQLite stores the device and inode number of its open databases, in
+ * the dumped memory of a process. The layouts are those of os_unix.c, SQLite 3.8 to 3.50:
  *
- *   unixInodeInfo   one for each database: its numbers, locks, and how many refer to it
- *   unixFile        one for each connection: the unixInodeInfo, and the descriptor after it
+ *   unixInodeInfo   one for each database: its numbers, locks, and its number of references
+ *   unixFile        one for each connection: a pointer to the unixInodeInfo, then the descriptor
  *
- * The memory is a box's, and may hold anything. Nothing of it is followed but within itself, and
- * what is found is at most as much as there is room for. The time is that of two readings.
+ * The memory comes from a sandbox and may be hostile. This follows no pointer out of the memory,
+ * and limits the number of results. It reads the memory twice.
  */
 #include "places.h"
 
 #include <errno.h>
 #include <stddef.h>
 
-enum { CANDIDATES = 256, DEVICES = 8, MOST = 1 << 20, METHODS = 16, SYSTEM = 8, FILE_LOCK = 12 };
+enum { CANDIDATES = 256, DEVICES = 8, MAX_COUNT = 1 << 20, METHODS = 16, SYSTEM = 8, FILE_LOCK = 12 };
 
-/* Where the fields of a unixInodeInfo are. */
+/* The offsets of the fields of a unixInodeInfo. */
 struct layout {
-    uint8_t mutex; /* 0 when there is none */
+    uint8_t mutex; /* 0 for a layout without a mutex */
     uint8_t shared, lock, process, references, memory, locks, unused, next, previous, size;
 };
 
@@ -42,9 +42,9 @@ struct known {
 struct candidate {
     uint64_t address;
     const struct number *number;
-    uint32_t wanted, found, descriptor;
-    uint8_t linked; /* its neighbours in the list know it */
-    uint8_t strong; /* it holds more than small numbers */
+    uint32_t references, found, descriptor; /* found: the number of unixFiles that refer to it */
+    uint8_t linked; /* its neighbours in the list point back to it */
+    uint8_t strong; /* it has pointers, and not only small numbers */
 };
 
 static uint64_t wide(const uint8_t *at)
@@ -108,13 +108,14 @@ static const struct number *number_of(const struct known *known, uint64_t device
     return known->numbers[low].inode == inode ? &known->numbers[low] : NULL;
 }
 
-/* Whether these bytes, which begin with known numbers, can be a unixInodeInfo that is used. */
+/* Return whether these bytes, which begin with known numbers, can be a unixInodeInfo in use. */
 static int fits(const uint8_t *info, const struct layout *layout)
 {
     uint32_t references = narrow(info + layout->references);
     uint64_t mutex = layout->mutex ? wide(info + layout->mutex) : 0;
-    int counts = references >= 1 && references <= MOST && narrow(info + layout->shared) <= MOST &&
-                 narrow(info + layout->locks) <= MOST && info[layout->lock] <= 4 &&
+    int counts = references >= 1 && references <= MAX_COUNT &&
+                 narrow(info + layout->shared) <= MAX_COUNT &&
+                 narrow(info + layout->locks) <= MAX_COUNT && info[layout->lock] <= 4 &&
                  info[layout->process] <= 1;
     int pads = narrow(info + layout->references + 4) == 0 && info[layout->process + 1] == 0 &&
                info[layout->process + 2] == 0;
@@ -129,21 +130,21 @@ static int points_back(const struct memory *memory, uint64_t neighbour, uint8_t 
     return neighbour == 0 || (back != NULL && wide(back) == to);
 }
 
-static struct candidate look(
+static struct candidate candidate_of(
     const struct memory *memory, uint64_t address, const uint8_t *info, const struct layout *layout)
 {
     uint64_t next = wide(info + layout->next), previous = wide(info + layout->previous);
     return (struct candidate){
         .address = address,
-        .wanted = narrow(info + layout->references),
+        .references = narrow(info + layout->references),
         .linked = points_back(memory, next, layout->previous, address) &&
                   points_back(memory, previous, layout->next, address),
         .strong = next != 0 || previous != 0 || (layout->mutex && wide(info + layout->mutex) > 8),
     };
 }
 
-/* The numbers at `info` are known, and `left` bytes are there: note what can be a unixInodeInfo. */
-static long consider(const struct memory *memory, const struct number *number, uint64_t address,
+/* Add a candidate if the `left` bytes at `info`, which begin with known numbers, fit a layout. */
+static long add_candidate(const struct memory *memory, const struct number *number, uint64_t address,
     const uint8_t *info, uint64_t left, struct candidate *candidates, long count)
 {
     for (size_t i = 0; i < sizeof LAYOUTS / sizeof *LAYOUTS; i++) {
@@ -151,14 +152,14 @@ static long consider(const struct memory *memory, const struct number *number, u
             continue;
         if (count == CANDIDATES)
             return -E2BIG;
-        candidates[count] = look(memory, address, info, &LAYOUTS[i]);
+        candidates[count] = candidate_of(memory, address, info, &LAYOUTS[i]);
         candidates[count].number = number;
         return count + 1;
     }
     return count;
 }
 
-static long first_reading(
+static long find_candidates(
     const struct memory *memory, const struct known *known, struct candidate *candidates)
 {
     const uint8_t *bytes = memory->bytes;
@@ -171,8 +172,8 @@ static long first_reading(
                 continue;
             const struct number *number = number_of(known, device, wide(bytes + at + 8));
             if (number != NULL)
-                count = consider(memory, number, span->address + at, bytes + at, span->size - at,
-                    candidates, count);
+                count = add_candidate(memory, number, span->address + at, bytes + at,
+                    span->size - at, candidates, count);
         }
         if (count < 0)
             return count;
@@ -193,8 +194,9 @@ static struct candidate *candidate_at(struct candidate *candidates, long count, 
     return low < count && candidates[low].address == address ? &candidates[low] : NULL;
 }
 
-/* Count a unixFile that has `candidate` at `field`, when its descriptor is of that very file. */
-static void refer(const struct known *known, struct candidate *candidate, const uint8_t *field)
+/* Count a unixFile with a pointer to `candidate` at `field`, if its descriptor is of that file. */
+static void count_reference(
+    const struct known *known, struct candidate *candidate, const uint8_t *field)
 {
     uint32_t descriptor = narrow(field + 8);
     if (!is_pointer(wide(field - METHODS)) || !is_pointer(wide(field - SYSTEM)) ||
@@ -211,7 +213,7 @@ static void refer(const struct known *known, struct candidate *candidate, const 
     }
 }
 
-static void second_reading(const struct memory *memory, const struct known *known,
+static void find_references(const struct memory *memory, const struct known *known,
     struct candidate *candidates, long count)
 {
     const uint8_t *bytes = memory->bytes;
@@ -223,29 +225,30 @@ static void second_reading(const struct memory *memory, const struct known *know
                 continue;
             struct candidate *candidate = candidate_at(candidates, count, value);
             if (candidate != NULL)
-                refer(known, candidate, bytes + at);
+                count_reference(known, candidate, bytes + at);
         }
     }
 }
 
-static long verdict(const struct candidate *candidates, long count, struct number *found, long room)
+static long write_places(
+    const struct candidate *candidates, long count, struct number *found, long room)
 {
     long places = 0;
-    for (const struct candidate *one = candidates; one < candidates + count; one++) {
-        if (one->found == 0 && !(one->strong && one->linked))
-            continue; /* bytes that look like one, and nobody's */
-        if (!one->linked || one->found < one->wanted)
+    for (const struct candidate *each = candidates; each < candidates + count; each++) {
+        if (each->found == 0 && !(each->strong && each->linked))
+            continue; /* bytes that only look like a unixInodeInfo */
+        if (!each->linked || each->found < each->references)
             return -EAGAIN; /* a database is being opened or closed at this instant */
         if (places == room)
             return -E2BIG;
-        found[places] = *one->number;
-        found[places].descriptor = one->descriptor;
-        found[places++].address = one->address;
+        found[places] = *each->number;
+        found[places].descriptor = each->descriptor;
+        found[places++].address = each->address;
     }
     return places;
 }
 
-static int know(struct known *known)
+static int collect_devices(struct known *known)
 {
     for (long i = 0; i < known->count; i++) {
         if (is_device(known, known->numbers[i].device))
@@ -258,11 +261,11 @@ static int know(struct known *known)
 }
 
 /*
- * Return how many places there are, at most `room` of which are written to `found`; or -EAGAIN
- * when something is half-made, or -E2BIG when there is more than SQLite can explain.
+ * Write the places to `found` and return their number. Return -EAGAIN if a structure is incomplete,
+ * and -E2BIG if there are more than `room` places or too many candidates.
  *
- * `spans` are whole pages, in the order of their addresses; `numbers` are those of the files that
- * the process has open, in the order of device and inode.
+ * `spans` are whole pages, sorted by address. `numbers` are the numbers of the files that the
+ * process has open, sorted by device and inode.
  */
 long bf_places(const uint8_t *bytes, const struct span *spans, long span_count,
     const struct number *numbers, long number_count, struct number *found, long room)
@@ -275,11 +278,11 @@ long bf_places(const uint8_t *bytes, const struct span *spans, long span_count,
     struct known known = {.numbers = numbers, .count = number_count};
     if (number_count == 0)
         return 0;
-    if (know(&known) < 0)
+    if (collect_devices(&known) < 0)
         return -E2BIG;
-    long count = first_reading(&memory, &known, candidates);
+    long count = find_candidates(&memory, &known, candidates);
     if (count <= 0)
         return count;
-    second_reading(&memory, &known, candidates, count);
-    return verdict(candidates, count, found, room);
+    find_references(&memory, &known, candidates, count);
+    return write_places(candidates, count, found, room);
 }

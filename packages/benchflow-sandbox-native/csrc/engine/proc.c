@@ -1,6 +1,6 @@
 #include "proc.h"
 
-#include "answer.h"
+#include "result.h"
 
 #include <errno.h>
 #include <fcntl.h>
@@ -48,7 +48,7 @@ uint32_t inner_number(long pid)
         matched = text[at] == key[matched] ? matched + 1 : text[at] == key[0];
     if (key[matched] != '\0')
         return 0;
-    uint32_t value = 0; /* the last one of the line */
+    uint32_t value = 0; /* becomes the last number of the line */
     for (; at < size && text[at] != '\n'; at++)
         value = text[at] == '\t' ? 0 : value * 10 + (uint32_t)(text[at] - '0');
     return value;

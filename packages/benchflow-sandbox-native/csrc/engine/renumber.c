@@ -1,10 +1,10 @@
 /*
- * Gives the processes that CRIU brings back the numbers that their files have now, before they
- * run. A file `places` in CRIU's working directory says where SQLite keeps the old ones; there is
- * none for most boxes. When all is written, `places` is removed.
+ * Write the present numbers of files into restored processes, before they run. The file `places` in
+ * CRIU's working directory has the addresses at which SQLite stores the old numbers; most sandboxes
+ * do not have this file. When all numbers are written, `places` is deleted.
  */
-#include "answer.h"
-#include "letting_go.h"
+#include "result.h"
+#include "before_detach.h"
 #include "places.h"
 #include "proc.h"
 
@@ -14,10 +14,10 @@
 
 static const char PLACES[] = "places";
 
-static struct number *places;  /* those that are done have the process 0 */
-static long count = -1, left; /* -1 until they are looked for */
+static struct number *places; /* the process is 0 after the number is written */
+static long count = -1, left; /* -1 until the file is read */
 
-static int now(long pid, uint32_t descriptor, uint64_t numbers[2])
+static int read_numbers(long pid, uint32_t descriptor, uint64_t numbers[2])
 {
     struct stat info;
     char path[PROC_PATH];
@@ -29,14 +29,14 @@ static int now(long pid, uint32_t descriptor, uint64_t numbers[2])
     return S_ISREG(info.st_mode) ? 0 : -1;
 }
 
-/* The memory may not be there yet: whoever brings it does so for this call, too. */
+/* In a lazy restore the memory may be missing: this call then waits for the pager. */
 static int exchange(long pid, const struct number *place)
 {
     uint64_t present[2], numbers[2];
     const long size = sizeof numbers;
     struct iovec theirs = {(void *)place->address, sizeof numbers};
     struct iovec ours = {present, sizeof present};
-    if (now(pid, place->descriptor, numbers) < 0)
+    if (read_numbers(pid, place->descriptor, numbers) < 0)
         return -1;
     if (kernel(SYS_process_vm_readv, pid, (long)&ours, 1, (long)&theirs, 1, 0) != size)
         return -1;

@@ -1,13 +1,13 @@
 /*
- * bf-engine.so: lets CRIU read the limits of a process without CAP_SYS_RESOURCE.
+ * bf-engine.so: let CRIU read the limits of a process without CAP_SYS_RESOURCE.
  *
- * prlimit(2) refuses to tell the limits of another user's process to a root that lacks this
- * capability, as a root in a container or a micro VM often does. /proc tells them to
- * everybody. Loaded into CRIU, this answers from there when the kernel refuses. It links no
- * libc, so that one build serves every CRIU; errno is found when it is loaded.
+ * Without this capability, prlimit(2) refuses to read the limits of another user's process, even
+ * for root. Root in a container or a micro VM often lacks it. Anyone can read the limits in /proc,
+ * so this library reads them there when the kernel refuses. It links no libc, so one build serves
+ * every CRIU; the loader resolves errno.
  */
-#include "answer.h"
-#include "waiting.h"
+#include "result.h"
+#include "orders.h"
 
 #include <errno.h>
 #include <fcntl.h>
@@ -15,7 +15,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
-/* The table's columns. Sixteen lines of it are half of TABLE. */
+/* The columns of the table. Its sixteen lines fill half of TABLE. */
 enum { SOFT = 26, HARD = 47, SHORTEST = 60, ARGUMENTS = 6, PATH = 40, TABLE = 4096 };
 
 struct limits {
@@ -66,7 +66,7 @@ static long read_table(long pid, char table[TABLE])
     return got < 0 ? got : size;
 }
 
-/* One line per resource, in the order of their numbers, below a heading. */
+/* The table has a heading, then one line per resource in the order of their numbers. */
 static int from_proc(long pid, long resource, struct limits *out)
 {
     char table[TABLE];
@@ -85,7 +85,7 @@ static int from_proc(long pid, long resource, struct limits *out)
     return -1;
 }
 
-/* CRIU makes this call through the libc's general entry. */
+/* CRIU calls prlimit through syscall() of the libc. */
 long bf_syscall(long number, ...) __asm__("syscall") __attribute__((visibility("default")));
 long bf_syscall(long number, ...)
 {
@@ -93,10 +93,10 @@ long bf_syscall(long number, ...)
     va_list arguments;
     va_start(arguments, number);
     for (int i = 0; i < ARGUMENTS; i++)
-        a[i] = va_arg(arguments, long); /* what was not passed is not looked at */
+        a[i] = va_arg(arguments, long); /* the kernel ignores arguments that were not passed */
     va_end(arguments);
     if (number == SYS_clone3)
-        return checked(clone_at_birthplace((const void *)a[0], (size_t)a[1]));
+        return checked(clone_into_group((const void *)a[0], (size_t)a[1]));
     long answer = kernel(number, a[0], a[1], a[2], a[3], a[4], a[5]);
     int reads_another = number == SYS_prlimit64 && a[0] > 0 && a[2] == 0 && a[3] != 0;
     if (answer == -EPERM && reads_another && from_proc(a[0], a[1], (struct limits *)a[3]) == 0)

@@ -10,8 +10,8 @@
 
 static int from_host = -1;
 static int to_host = -1;
-static char *held;
-static size_t held_size;
+static char *buffer;
+static size_t buffered;
 
 void die(const char *what)
 {
@@ -19,7 +19,7 @@ void die(const char *what)
     exit(1);
 }
 
-/* The host holds the other end of a stream that it names, so this never waits. */
+/* The host has opened the other end of a stream that it names, so this does not block. */
 int stream_open(uint32_t stream, unsigned end, int flags)
 {
     char path[64];
@@ -34,10 +34,10 @@ int stream_open(uint32_t stream, unsigned end, int flags)
 
 void control_open(void)
 {
-    held = malloc(sizeof(struct frame) + MAX_REQUEST);
+    buffer = malloc(sizeof(struct frame) + MAX_REQUEST);
     from_host = stream_open(0, 0, O_RDONLY);
     to_host = stream_open(0, 1, O_WRONLY);
-    if (held == NULL || from_host < 0 || to_host < 0)
+    if (buffer == NULL || from_host < 0 || to_host < 0)
         die(STREAMS);
 }
 
@@ -46,43 +46,43 @@ int control_descriptor(void)
     return from_host;
 }
 
-/* Dispatch what is whole and return the bytes that this took. */
-static size_t dispatch_held(void)
+/* Dispatch the complete frames of the buffer; return their size in bytes. */
+static size_t dispatch_complete(void)
 {
     size_t done = 0;
     for (;;) {
         struct frame frame;
-        if (held_size - done < sizeof frame)
+        if (buffered - done < sizeof frame)
             return done;
-        memcpy(&frame, held + done, sizeof frame);
+        memcpy(&frame, buffer + done, sizeof frame);
         if (frame.length > MAX_REQUEST) {
             errno = E2BIG;
             die("frame");
         }
-        if (held_size - done - sizeof frame < frame.length)
+        if (buffered - done - sizeof frame < frame.length)
             return done;
-        dispatch_frame(&frame, held + done + sizeof frame);
+        dispatch_frame(&frame, buffer + done + sizeof frame);
         done += sizeof frame + frame.length;
     }
 }
 
 void control_read(void)
 {
-    size_t room = sizeof(struct frame) + MAX_REQUEST - held_size;
-    ssize_t got = read(from_host, held + held_size, room);
+    size_t room = sizeof(struct frame) + MAX_REQUEST - buffered;
+    ssize_t got = read(from_host, buffer + buffered, room);
     if (got < 0 && errno == EINTR)
         return;
     if (got <= 0)
         die("the host");
-    held_size += (size_t)got;
-    size_t done = dispatch_held();
-    held_size -= done;
-    memmove(held, held + done, held_size);
+    buffered += (size_t)got;
+    size_t done = dispatch_complete();
+    buffered -= done;
+    memmove(buffer, buffer + done, buffered);
 }
 
-static void answer(const struct answer *answer)
+static void send_answer(const struct answer *answer)
 {
-    /* Far below PIPE_BUF, so it arrives whole. */
+    /* Shorter than PIPE_BUF, so the write is atomic. */
     ssize_t written;
     do
         written = write(to_host, answer, sizeof *answer);
@@ -93,18 +93,18 @@ static void answer(const struct answer *answer)
 
 void answer_value(uint64_t id, uint32_t value)
 {
-    struct answer told = {.id = id, .value = value};
-    answer(&told);
+    struct answer answer = {.id = id, .value = value};
+    send_answer(&answer);
 }
 
-void answer_knock(uint32_t door, uint32_t which)
+void report_connection(uint32_t connection, uint32_t port)
 {
-    struct answer told = {.value = door, .which = which};
-    answer(&told);
+    struct answer answer = {.value = connection, .which = port};
+    send_answer(&answer);
 }
 
 void answer_failure(uint64_t id, int error, enum stage stage)
 {
-    struct answer told = {.id = id, .error = (uint32_t)error, .stage = stage};
-    answer(&told);
+    struct answer answer = {.id = id, .error = (uint32_t)error, .stage = stage};
+    send_answer(&answer);
 }

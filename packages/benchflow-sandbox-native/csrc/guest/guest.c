@@ -1,16 +1,16 @@
 /*
- * The init of a box that is spoken to over named pipes.
+ * The init of a sandbox that the host reaches by named pipes.
  *
- *   bf-guest PORT[,PORT]   be init; with a PORT above 0, listen there for the host
- *   bf-guest connect PORT  lead a connection to PORT to the standard streams
- *   bf-guest plain PATH    end with 3 when there is a pipe or a socket at or below PATH
- *   bf-guest put UID GID   write the files and directories that stdin holds, for that owner
+ *   bf-guest PORT[,PORT]   run as init; listen on each PORT above 0 for the host
+ *   bf-guest connect PORT  connect to PORT, and copy bytes from and to the standard streams
+ *   bf-guest plain PATH    exit with 3 if there is a pipe or a socket at or below PATH
+ *   bf-guest put UID GID   write the files and directories that stdin contains, for that owner
  *   bf-guest show PATH     write a regular file to stdout
- *   bf-guest shut          let nobody but root to the pipes
+ *   bf-guest shut          allow only root to open the pipes
  *
- * Stream 0 is the control: frames in, answers out. Every other stream has up to three ends
- * that a process gets as its standard streams. A status stays until it is forgotten, so that
- * each life that goes on from a checkpoint can ask for it anew.
+ * Stream 0 is the control stream: frames in, answers out. Every other stream has up to three
+ * pipes, which become the standard streams of a process. Init keeps a status until the host
+ * tells it to forget it, so that each sandbox restored from a checkpoint can read it again.
  */
 #include "guest.h"
 #include "../signals.h"
@@ -48,23 +48,23 @@ static void close_all(int stdio[STDIO_FDS])
             close(stdio[i]);
 }
 
-/* The ends of a stream that `mask` names; /dev/null for the others. */
+/* Open the ends of a stream that `mask` selects, and /dev/null for the others. */
 static bool open_all(uint32_t stream, uint32_t mask, int stdio[STDIO_FDS])
 {
-    bool whole = true;
+    bool all_open = true;
     for (unsigned i = 0; i < STDIO_FDS; i++) {
         int flags = i == 0 ? O_RDONLY : O_WRONLY;
         stdio[i] = mask & (1u << i) ? stream_open(stream, i, flags)
                                     : open("/dev/null", flags | O_CLOEXEC);
-        whole = whole && stdio[i] >= 0;
+        all_open = all_open && stdio[i] >= 0;
     }
-    return whole;
+    return all_open;
 }
 
 static void handle_spawn(uint64_t id, char *body, size_t length)
 {
     static struct spawn_request spawn;
-    uint32_t head[2]; /* the stream, and which of its ends there are */
+    uint32_t head[2]; /* the stream, and the mask of its ends */
     int stdio[STDIO_FDS];
     if (length < sizeof head || !decode_spawn(body + sizeof head, length - sizeof head, &spawn)) {
         answer_failure(id, EINVAL, STAGE_REQUEST);
@@ -74,8 +74,7 @@ static void handle_spawn(uint64_t id, char *body, size_t length)
     struct spawning *slot = &spawning[spawning_count];
     struct failure failure = {.error = EAGAIN, .stage = STAGE_TABLE};
     pid_t pid = -1;
-    bool whole = open_all(head[0], head[1], stdio);
-    if (!whole)
+    if (!open_all(head[0], head[1], stdio))
         failure = (struct failure){.error = (uint32_t)errno, .stage = STAGE_STDIO};
     else if (spawning_count < MAX_SPAWNS && process_room())
         pid = start_child(&spawn, stdio, &slot->report, &failure);
@@ -91,7 +90,7 @@ static void handle_spawn(uint64_t id, char *body, size_t length)
     spawning_count++;
 }
 
-/* The report ended: empty after a successful exec, else with the failure. */
+/* Read the report pipe: it is empty after a successful exec, or has the failure. */
 static bool finish_spawn(const struct spawning *slot)
 {
     struct failure failure = {0};
@@ -108,7 +107,7 @@ static bool finish_spawn(const struct spawning *slot)
     return true;
 }
 
-/* Answer and return true, or return false while the process runs. */
+/* Answer and return true; return false while the process runs. */
 static bool answer_wait(uint64_t id, pid_t pid)
 {
     int status = 0;
@@ -165,7 +164,7 @@ static void handle_forget(const char *body, size_t length)
         process_forget((pid_t)pid);
 }
 
-/* Nobody will end this process if it still has not become a program. */
+/* End a process that has not executed its program yet: its caller was cancelled. */
 static void handle_abandon(uint64_t id, const char *body, size_t length)
 {
     uint64_t wanted;
@@ -187,22 +186,22 @@ static void handle_abandon(uint64_t id, const char *body, size_t length)
     answer_value(id, 0);
 }
 
-static void handle_lead(uint64_t id, const char *body, size_t length)
+static void handle_attach(uint64_t id, const char *body, size_t length)
 {
-    uint32_t pair[2]; /* the door and the stream */
+    uint32_t pair[2]; /* the waiting connection and the stream */
     if (length != sizeof pair) {
         answer_failure(id, EINVAL, STAGE_REQUEST);
         return;
     }
     memcpy(pair, body, sizeof pair);
-    doors_lead(id, pair[0], pair[1]);
+    connection_attach(id, pair[0], pair[1]);
 }
 
-/* A number that changes with the files that name users, so that the host knows when to look. */
+/* Answer with a number that changes with the files of users: the host then reads them again. */
 static void handle_accounts(uint64_t id)
 {
     static const char *const files[] = {"/etc/passwd", "/etc/group"};
-    uint64_t hash = 14695981039346656037u; /* FNV-1a over what a change of a file changes */
+    uint64_t hash = 14695981039346656037u; /* FNV-1a over the inode, size and times */
     for (size_t i = 0; i < 2; i++) {
         struct stat info;
         memset(&info, 0, sizeof info);
@@ -234,11 +233,11 @@ void dispatch_frame(const struct frame *frame, char *body)
     case GUEST_FORGET:
         handle_forget(body, frame->length);
         return;
-    case GUEST_LEAD:
-        handle_lead(frame->id, body, frame->length);
+    case GUEST_ATTACH:
+        handle_attach(frame->id, body, frame->length);
         return;
     case GUEST_HANG_UP:
-        doors_hang_up();
+        connections_hang_up();
         return;
     case GUEST_ABANDON:
         handle_abandon(frame->id, body, frame->length);
@@ -253,11 +252,11 @@ void dispatch_frame(const struct frame *frame, char *body)
 
 static void finish_spawns(const struct pollfd *polled)
 {
-    size_t kept = 0;
+    size_t pending = 0;
     for (size_t i = 0; i < spawning_count; i++)
         if (polled[i].revents == 0 || !finish_spawn(&spawning[i]))
-            spawning[kept++] = spawning[i];
-    spawning_count = kept;
+            spawning[pending++] = spawning[i];
+    spawning_count = pending;
 }
 
 static void serve(const sigset_t *during_poll) __attribute__((noreturn));
@@ -273,18 +272,18 @@ static void serve(const sigset_t *during_poll)
                 waiting[i].pid = 0;
         polled[0] = (struct pollfd){.fd = control_descriptor(), .events = POLLIN};
         for (unsigned i = 0; i < MAX_LISTENERS; i++)
-            polled[1 + i] = (struct pollfd){.fd = doors_descriptor(i), .events = POLLIN};
+            polled[1 + i] = (struct pollfd){.fd = port_descriptor(i), .events = POLLIN};
         for (size_t i = 0; i < spawning_count; i++)
             polled[FIRST_SPAWN + i] = (struct pollfd){.fd = spawning[i].report, .events = POLLIN};
         int ready = ppoll(polled, spawning_count + FIRST_SPAWN, NULL, during_poll);
         if (terminated)
             exit(128 + SIGTERM);
         if (ready <= 0)
-            continue; /* a signal: revents mean nothing */
+            continue; /* a signal: revents are not valid */
         finish_spawns(polled + FIRST_SPAWN);
         for (unsigned i = 0; i < MAX_LISTENERS; i++)
             if (polled[1 + i].revents != 0)
-                doors_accept(i);
+                port_accept(i);
         if (polled[0].revents != 0)
             control_read();
     }
@@ -294,7 +293,7 @@ static uint16_t port_of(const char *text, char **end)
 {
     unsigned long port = strtoul(text, end, 10);
     if (*end == text || (**end != '\0' && **end != ',') || port > UINT16_MAX) {
-        fprintf(stderr, "bf-guest: %s is no port\n", text);
+        fprintf(stderr, "bf-guest: %s is not a port\n", text);
         exit(2);
     }
     return (uint16_t)port;
@@ -306,7 +305,7 @@ static void open_ports(const char *text)
         char *end;
         uint16_t port = port_of(text, &end);
         if (port > 0)
-            doors_open(port);
+            port_open(port);
         if (*end == '\0')
             return;
         text = end + 1;
@@ -321,7 +320,7 @@ static int refuse_special(const char *path, const struct stat *info, int kind, s
     return S_ISFIFO(info->st_mode) || S_ISSOCK(info->st_mode);
 }
 
-/* Pipes and sockets exist in here only: the host cannot see that there is one. */
+/* Look for pipes and sockets, which the host cannot see in the files of a gVisor sandbox. */
 static int all_plain(const char *path)
 {
     return nftw(path, refuse_special, 16, FTW_PHYS) > 0 ? 3 : 0;
@@ -345,7 +344,7 @@ int main(int argc, char **argv)
         fprintf(stderr, "usage: bf-guest PORT[,PORT], as PID 1; or with connect, plain, put, show or shut\n");
         return 2;
     }
-    /* Root inside has no CAP_SYS_PTRACE: it gets at neither the memory nor the descriptors. */
+    /* Root inside lacks CAP_SYS_PTRACE, so then it cannot reach the memory or the descriptors. */
     if (prctl(PR_SET_DUMPABLE, 0) < 0)
         die("dumpable");
     setup_signals(&during_poll);

@@ -1,10 +1,11 @@
 /*
- * bf-guest: the init of a box to which no descriptor of the host can be handed: one on gVisor's
- * kernel, or a container of an engine. All that leads outside is a named pipe below STREAMS.
+ * bf-guest: the init of a sandbox that cannot receive a descriptor of the host: a sandbox on
+ * gVisor's kernel, or a container of an engine. It reaches the host only by named pipes below
+ * STREAMS.
  *
  *   guest.c    start-up and the event loop
  *   control.c  frames in and out
- *   doors.c    connections that wait to be led outside
+ *   ports.c    connections that wait for a stream to the host
  *   pump.c     one connection and its two pipes
  *   put.c      files from the host
  */
@@ -18,11 +19,17 @@
 enum {
     MAX_SPAWNS = 64, /* between fork and exec */
     MAX_WAITS = 4096,
-    MAX_DOORS = 64, /* connections that were accepted and not led on yet */
+    MAX_CONNECTIONS_WAITING = 64, /* accepted, and not attached to a stream yet */
     MAX_LISTENERS = 16,
 };
 
-enum guest_operation { GUEST_FORGET = 6, GUEST_LEAD, GUEST_HANG_UP, GUEST_ABANDON, GUEST_ACCOUNTS };
+enum guest_operation {
+    GUEST_FORGET = 6,
+    GUEST_ATTACH,
+    GUEST_HANG_UP,
+    GUEST_ABANDON,
+    GUEST_ACCOUNTS,
+};
 
 struct frame {
     uint64_t id;
@@ -30,7 +37,7 @@ struct frame {
     uint32_t length;
 };
 
-/* To the host. An id of 0 tells that connection `value` waits, which came to the port `which`. */
+/* To the host. The id 0 reports that the connection `value` waits, on the port with index `which`. */
 struct answer {
     uint64_t id;
     uint32_t error;
@@ -39,14 +46,14 @@ struct answer {
     uint32_t which;
 };
 
-/* control.c: `die` ends the box, since without the host nobody can use it. */
+/* control.c: `die` ends the sandbox, which is not usable without the host. */
 void die(const char *what) __attribute__((noreturn));
 int stream_open(uint32_t stream, unsigned end, int flags);
 void control_open(void);
 int control_descriptor(void);
-void control_read(void); /* dispatches each frame that is whole */
+void control_read(void); /* dispatches each complete frame */
 void answer_value(uint64_t id, uint32_t value);
-void answer_knock(uint32_t door, uint32_t which);
+void report_connection(uint32_t connection, uint32_t port);
 void answer_failure(uint64_t id, int error, enum stage stage);
 
 enum put_kind { PUT_END, PUT_DIRECTORY, PUT_FILE };
@@ -63,12 +70,12 @@ struct put_entry {
 /* guest.c */
 void dispatch_frame(const struct frame *frame, char *body);
 
-/* doors.c */
-void doors_open(uint16_t port); /* the first call opens port 0 of the answers, and so on */
-int doors_descriptor(unsigned which); /* -1 when nobody can be let in */
-void doors_accept(unsigned which);
-void doors_lead(uint64_t id, uint32_t door, uint32_t stream);
-void doors_hang_up(void);
+/* ports.c: the index of a port is the number of earlier calls of port_open */
+void port_open(uint16_t port);
+int port_descriptor(unsigned index); /* -1 if no further connection can wait */
+void port_accept(unsigned index);
+void connection_attach(uint64_t id, uint32_t connection, uint32_t stream);
+void connections_hang_up(void);
 
 /* pump.c: both never return */
 void pump(int connection, int in, int out) __attribute__((noreturn));

@@ -1,4 +1,4 @@
-/* Bytes of one connection to and from two pipes, with an end for each direction. */
+/* Copy bytes between one connection and two pipes. Each direction ends by itself. */
 #include "guest.h"
 
 #include <arpa/inet.h>
@@ -19,7 +19,7 @@ struct direction {
     char bytes[1 << 16];
 };
 
-static bool later(void)
+static bool would_block(void)
 {
     return errno == EAGAIN || errno == EINTR;
 }
@@ -27,7 +27,7 @@ static bool later(void)
 static void fill(struct direction *d)
 {
     ssize_t got = read(d->from, d->bytes, sizeof d->bytes);
-    if (got < 0 && later())
+    if (got < 0 && would_block())
         return;
     if (got < 0)
         _exit(1);
@@ -43,8 +43,8 @@ static void fill(struct direction *d)
 static void drain(struct direction *d)
 {
     ssize_t put = write(d->to, d->bytes + d->start, d->end - d->start);
-    if (put < 0 && !later())
-        _exit(1); /* nobody reads it any more */
+    if (put < 0 && !would_block())
+        _exit(1); /* the reader is gone */
     if (put > 0)
         d->start += (size_t)put;
 }

@@ -1,6 +1,6 @@
 /*
- * Files from the host, written by root of the box. On the way to them only links of root are
- * followed: one that the agent made would lead root to a place of the agent's choice.
+ * Write files from the host, as root of the sandbox. This follows only symlinks that root owns: a
+ * symlink of the agent could redirect a write of root to any place.
  */
 #include "guest.h"
 
@@ -46,24 +46,24 @@ static int make_directory(int parent, const char *name, mode_t mode, const char 
 {
     if (mkdirat(parent, name, 0700) < 0)
         refuse("%s: %s", shown, strerror(errno));
-    int made = openat(parent, name, O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC);
-    if (made < 0 || fchown(made, owner, group) < 0 || fchmod(made, mode) < 0)
+    int directory = openat(parent, name, O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC);
+    if (directory < 0 || fchown(directory, owner, group) < 0 || fchmod(directory, mode) < 0)
         refuse("%s: %s", shown, strerror(errno));
-    return made;
+    return directory;
 }
 
-/* Put what the link `link` says before `rest`; return where to go on. */
+/* Put the target of the symlink `link` before `rest`; return the directory where it begins. */
 static int follow(int directory, int link, const struct stat *info, char *rest, const char *shown)
 {
     char target[PATH_MAX], joined[2 * PATH_MAX];
     if (info->st_uid != 0)
-        refuse("%s goes through a link that root did not make", shown);
+        refuse("%s has a symlink of another user than root", shown);
     ssize_t size = readlinkat(link, "", target, sizeof target - 1);
     if (size < 0)
         refuse("%s: %s", shown, strerror(errno));
     target[size] = '\0';
     if (snprintf(joined, sizeof joined, "%s/%s", target, rest) >= PATH_MAX)
-        refuse("%s: a link is too long", shown);
+        refuse("%s: a symlink is too long", shown);
     strcpy(rest, joined);
     return target[0] == '/' ? open("/", O_PATH | O_DIRECTORY | O_CLOEXEC) : dup(directory);
 }
@@ -79,13 +79,13 @@ static int enter(int directory, const char *name, mode_t mode, char *rest, const
     if (S_ISDIR(info.st_mode))
         return next;
     if (!S_ISLNK(info.st_mode))
-        refuse("%s: %s is there and is not a directory", shown, name);
-    int on = follow(directory, next, &info, rest, shown);
+        refuse("%s: %s exists and is not a directory", shown, name);
+    int start = follow(directory, next, &info, rest, shown);
     close(next);
-    return on;
+    return start;
 }
 
-/* Return the directory at `path`; each one that is missing is made, the last with `mode`. */
+/* Open the directory at `path`; create missing directories, the last one with `mode`. */
 static int walk(const char *path, mode_t mode)
 {
     char rest[PATH_MAX];
@@ -139,14 +139,14 @@ static void put_file(char *path, mode_t mode, uint64_t size)
     int parent = walk(path, DIRECTORY_MODE);
     *slash = '/';
     if (fstatat(parent, slash + 1, &info, AT_SYMLINK_NOFOLLOW) == 0 && !S_ISREG(info.st_mode))
-        refuse("%s is there and is not a regular file", path);
+        refuse("%s exists and is not a regular file", path);
     snprintf(temporary, sizeof temporary, ".bf-put-%d", getpid());
     unlinkat(parent, temporary, 0);
     int file = openat(parent, temporary, O_WRONLY | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC, 0600);
     if (file < 0)
         refuse("%s: %s", path, strerror(errno));
     fill(file, size, path);
-    /* A rename replaces a link of that name; it cannot be led elsewhere by it. */
+    /* A rename replaces a symlink of that name instead of following it. */
     if (fchown(file, owner, group) < 0 || fchmod(file, mode) < 0 || close(file) < 0 ||
         renameat(parent, temporary, parent, slash + 1) < 0) {
         int error = errno;

@@ -1,7 +1,7 @@
 /*
- * The functions that programs call, under every name that a libc has had for them: glibc
- * before 2.33 went through __xstat, and musl before 1.2.4 kept a second set for 64 bits.
- * libuv asks for statx by number, so syscall() is one of them.
+ * The functions that programs call, under all names that any libc has used: glibc before 2.33
+ * used __xstat, and musl before 1.2.4 had a second set for 64 bits. libuv calls statx by its
+ * number, so syscall() is one of them.
  */
 #include "identity.h"
 #include "../kernel.h"
@@ -11,7 +11,7 @@
 #include <stdarg.h>
 #include <stddef.h>
 
-/* The headers may declare these otherwise, or as macros: only the symbol is ours. */
+/* The headers may declare these in another way, or as macros, so only the symbol has the name. */
 #define EXPORT(symbol) __asm__(symbol) __attribute__((visibility("default")))
 #define ALIAS(symbol, of) EXPORT(symbol) __attribute__((alias(of)))
 
@@ -23,9 +23,9 @@ static long checked(long answer)
     return -1;
 }
 
-static struct named name_of(int fd, const char *path, int flags)
+static struct file_name name_of(int fd, const char *path, int flags)
 {
-    return (struct named){
+    return (struct file_name){
         .fd = fd,
         .path = path == NULL ? "" : path,
         .follow = !(flags & AT_SYMLINK_NOFOLLOW),
@@ -85,7 +85,7 @@ int bf_fstatat(int fd, const char *path, struct stat *info, int flags)
     return (int)checked(ask(fd, path, info, flags));
 }
 
-/* Version 1 on x86_64, 0 on aarch64: both name the kernel's own structure. */
+/* Version 1 on x86_64 and 0 on aarch64 both mean the structure of the kernel. */
 static int versioned(int version, long answer)
 {
     return (int)checked(version == 0 || version == 1 ? answer : -EINVAL);
@@ -135,7 +135,7 @@ long bf_syscall(long number, ...)
     va_list arguments;
     va_start(arguments, number);
     for (int i = 0; i < 6; i++)
-        a[i] = va_arg(arguments, long); /* what was not passed is not looked at */
+        a[i] = va_arg(arguments, long); /* the kernel ignores arguments that were not passed */
     va_end(arguments);
     switch (number) {
     case SYS_statx:

@@ -1,4 +1,4 @@
-/* What is reported instead of the identity that the kernel gives. */
+/* Replace the identity of a file that the kernel reports. */
 #include "identity.h"
 #include "../kernel.h"
 
@@ -9,10 +9,10 @@
 static const char ATTRIBUTE[] = "security.bf.ino";
 static const char DESCRIPTORS[] = "/proc/self/fd/";
 
-/* The attribute, as the host writes it. */
+/* The attribute that the host writes. */
 struct pin {
     uint64_t seen;
-    uint64_t valid[2]; /* raw numbers: a copy that took the attribute along has another one */
+    uint64_t valid[2]; /* raw numbers of this file; a copy with the attribute has another number */
 };
 
 static long attribute_at(const char *path, int follow, struct pin *pin)
@@ -53,7 +53,7 @@ static long attribute_of_descriptor(int fd, struct pin *pin)
     return attribute_at(path, 1, pin);
 }
 
-static long attribute_below(struct named file, struct pin *pin)
+static long attribute_below(struct file_name file, struct pin *pin)
 {
     char path[512]; /* the stack may be that of a signal handler */
     if (descriptor_path(path, sizeof path, file.fd, file.path))
@@ -67,7 +67,7 @@ static long attribute_below(struct named file, struct pin *pin)
     return got;
 }
 
-static long attribute(struct named file, struct pin *pin)
+static long attribute(struct file_name file, struct pin *pin)
 {
     if (file.fd == AT_FDCWD)
         return attribute_at(*file.path == '\0' ? "." : file.path, file.follow, pin);
@@ -78,7 +78,7 @@ static long attribute(struct named file, struct pin *pin)
     return attribute_below(file, pin);
 }
 
-/* The encoding of libc's dev_t; its own functions would have to be linked. */
+/* The encoding of libc's dev_t. The library does not link libc's own functions. */
 static uint64_t device_of(uint32_t major, uint32_t minor)
 {
     return ((uint64_t)(major & 0xfffff000u) << 32) | ((uint64_t)(major & 0xfffu) << 8) |
@@ -90,17 +90,17 @@ static int anonymous(uint64_t device)
     return ((device >> 8) & 0xfffu) == 0 && (device >> 44) == 0;
 }
 
-/* Asked each time: a process that went through a fork has another root than before. */
+/* Ask each time: a restored process has another root than before. */
 static int on_root(uint64_t device)
 {
     struct stat root;
     if (!anonymous(device))
-        return 0; /* a disk: an overlay never has one of its own */
+        return 0; /* a disk; an overlay has an anonymous device */
     long answer = kernel(SYS_newfstatat, AT_FDCWD, (long)"/", (long)&root, 0, 0, 0);
     return answer == 0 && root.st_dev == device;
 }
 
-static uint64_t number_of(struct named file, uint64_t raw)
+static uint64_t number_of(struct file_name file, uint64_t raw)
 {
     struct pin pin;
     if (attribute(file, &pin) != (long)sizeof pin)
@@ -108,7 +108,7 @@ static uint64_t number_of(struct named file, uint64_t raw)
     return raw == pin.valid[0] || raw == pin.valid[1] ? pin.seen : raw;
 }
 
-void keep_identity(struct named file, struct stat *info)
+void keep_identity(struct file_name file, struct stat *info)
 {
     if (!on_root(info->st_dev))
         return;
@@ -117,7 +117,7 @@ void keep_identity(struct named file, struct stat *info)
         info->st_ino = number_of(file, info->st_ino);
 }
 
-void keep_identity_x(struct named file, struct statx *info)
+void keep_identity_x(struct file_name file, struct statx *info)
 {
     if (!on_root(device_of(info->stx_dev_major, info->stx_dev_minor)))
         return;

@@ -1,13 +1,13 @@
 /*
- * bf-identity.so: files keep their identity for processes that live through a fork.
+ * bf-identity.so: keep the identity of files for processes in a live fork.
  *
- * Loaded into each program of a box. It answers for the stat functions of libc and reports,
- * for a file on the box's root, one constant st_dev and, where the host pinned it, the
- * st_ino that was seen before the fork. No libc is linked: it works in a glibc root as in a
- * musl one. No memory is allocated, nothing is kept between two calls, errno is set by a
- * failure alone: each function may be called wherever the kernel's own call may.
+ * Each program of a sandbox loads it. It replaces the stat functions of libc. For a file on the
+ * sandbox's root it reports a constant st_dev. If the host has pinned the file, it also reports
+ * the st_ino from before the fork. It links no libc, so it works in glibc and musl roots. It does
+ * not allocate memory, keeps no state between two calls, and sets errno only on failure. So each
+ * function may be called wherever the system call may be called.
  *
- *   identity.c  what is reported instead
+ *   identity.c  the replacement of the identity
  *   entry.c     the functions that programs call
  *   kernel.h    system calls without a libc
  */
@@ -16,19 +16,19 @@
 
 #include <sys/stat.h>
 
-/* No kernel gives this out: anonymous devices are numbered from 1, lowest first. */
+/* The kernel does not use this number: it numbers anonymous devices from 1 upwards. */
 #define CONSTANT_MAJOR 0u
 #define CONSTANT_MINOR 0xfbf01u
 
-/* What a call named its file by, to ask the same file for its attribute. */
-struct named {
-    int fd;           /* a directory, or the file itself when path is empty; may be AT_FDCWD */
+/* The arguments by which a call named its file, to read the attribute of the same file. */
+struct file_name {
+    int fd;           /* a directory, or the file itself for an empty path; may be AT_FDCWD */
     const char *path; /* "" for the fd itself */
-    int follow;       /* a link in the last place */
+    int follow;       /* whether to follow a symlink in the last part of the path */
 };
 
-/* Replace the identity in what the kernel said about the file. */
-void keep_identity(struct named file, struct stat *info);
-void keep_identity_x(struct named file, struct statx *info);
+/* Replace the identity of the file in the result of the kernel. */
+void keep_identity(struct file_name file, struct stat *info);
+void keep_identity_x(struct file_name file, struct statx *info);
 
 #endif

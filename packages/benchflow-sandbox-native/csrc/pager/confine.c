@@ -1,4 +1,4 @@
-/* What is left of the system calls: images and messages come from boxes. */
+/* Allow only a few system calls: images and messages come from sandboxes, which may be hostile. */
 #include "pager.h"
 
 #include <errno.h>

@@ -1,4 +1,4 @@
-/* What CRIU says: whose memory is to be filled, and when the box runs. */
+/* Messages of CRIU: the processes whose memory is missing, and the start of the sandbox. */
 #include "pager.h"
 
 #include <errno.h>
@@ -14,8 +14,8 @@ union control {
     struct cmsghdr align;
 };
 
-/* Return how much was said; a descriptor and the number of who said it go to their places. */
-static ssize_t hear(int connection, void *data, size_t size, int *descriptor, pid_t *who)
+/* Receive one message with its descriptor and the pid of its sender; return its size. */
+static ssize_t receive(int connection, void *data, size_t size, int *descriptor, pid_t *sender_pid)
 {
     union control control;
     struct iovec vector = {data, size};
@@ -33,7 +33,7 @@ static ssize_t hear(int connection, void *data, size_t size, int *descriptor, pi
         struct ucred sender;
         if (part->cmsg_type == SCM_CREDENTIALS) {
             memcpy(&sender, CMSG_DATA(part), sizeof sender);
-            *who = sender.pid;
+            *sender_pid = sender.pid;
         }
     }
     if (message.msg_flags & MSG_CTRUNC)
@@ -56,45 +56,45 @@ static void hang_up(struct engine *engine)
     engine->connection = -1;
 }
 
-/* A negative number is a zombie's: it has no memory. */
-static void hear_number(struct engine *engine)
+/* CRIU sends a negative number for a zombie, which has no memory. */
+static void receive_number(struct engine *engine)
 {
-    int32_t said = 0;
-    int unasked = -1;
-    pid_t who = 0;
-    ssize_t got = hear(engine->connection, &said, sizeof said, &unasked, &who);
+    int32_t number = 0;
+    int unexpected = -1;
+    pid_t sender_pid = 0;
+    ssize_t got = receive(engine->connection, &number, sizeof number, &unexpected, &sender_pid);
     if (got < 0 && (errno == EAGAIN || errno == EINTR))
         return;
     if (got <= 0) {
         hang_up(engine);
         return;
     }
-    if (got != sizeof said || unasked >= 0)
+    if (got != sizeof number || unexpected >= 0)
         end(EXIT_LOST);
-    if (said == FINISHED) {
+    if (number == FINISHED) {
         engine->finished = true;
         return;
     }
-    if (said == 1)
-        engine->box = (int)syscall(SYS_pidfd_open, who, 0);
-    if (said == 0 || (said == 1 && engine->box < 0))
+    if (number == 1)
+        engine->box = (int)syscall(SYS_pidfd_open, sender_pid, 0);
+    if (number == 0 || (number == 1 && engine->box < 0))
         end(EXIT_LOST);
-    engine->pid = said > 0 ? said : 0;
+    engine->pid = number > 0 ? number : 0;
 }
 
-static void hear_descriptor(struct engine *engine, int directory)
+static void receive_descriptor(struct engine *engine, int directory)
 {
-    char none;
+    char byte;
     int descriptor = -1;
-    pid_t who;
-    ssize_t got = hear(engine->connection, &none, sizeof none, &descriptor, &who);
+    pid_t sender_pid;
+    ssize_t got = receive(engine->connection, &byte, sizeof byte, &descriptor, &sender_pid);
     if (got < 0 && (errno == EAGAIN || errno == EINTR))
         return;
     if (got <= 0 && descriptor < 0) {
         hang_up(engine);
         return;
     }
-    if (got != sizeof none || descriptor < 0)
+    if (got != sizeof byte || descriptor < 0)
         end(EXIT_LOST);
     struct task *task = tasks_add();
     task->faults = descriptor;
@@ -102,10 +102,10 @@ static void hear_descriptor(struct engine *engine, int directory)
     engine->pid = 0;
 }
 
-void engine_hear(struct engine *engine, int directory)
+void engine_receive(struct engine *engine, int directory)
 {
     if (engine->pid == 0)
-        hear_number(engine);
+        receive_number(engine);
     else
-        hear_descriptor(engine, directory);
+        receive_descriptor(engine, directory);
 }

@@ -1,4 +1,4 @@
-/* What is missing, as a sorted list. Whoever changes it ends when there is no memory for it. */
+/* A sorted list of missing memory. The pager ends if it has no memory for the list. */
 #include "pager.h"
 
 #include <stdlib.h>
@@ -16,8 +16,8 @@ static void reserve(struct extents *set, size_t count)
     set->room = room;
 }
 
-/* The number of the first one that ends behind `address`. */
-static size_t behind(const struct extents *set, uint64_t address)
+/* Return the index of the first extent that ends after `address`. */
+static size_t first_after(const struct extents *set, uint64_t address)
 {
     size_t low = 0, high = set->count;
     while (low < high) {
@@ -38,16 +38,16 @@ static void insert(struct extents *set, size_t at, const struct extent *some, si
     set->count += count;
 }
 
-static void drop(struct extents *set, size_t from, size_t to)
+static void remove_range(struct extents *set, size_t from, size_t to)
 {
     memmove(set->list + from, set->list + to, (set->count - to) * sizeof *set->list);
     set->count -= to - from;
 }
 
-/* Let no extent reach over `address`; return the number of the first one from there on. */
+/* Split the extent that contains `address`; return the index of the first extent from there on. */
 static size_t split(struct extents *set, uint64_t address)
 {
-    size_t at = behind(set, address);
+    size_t at = first_after(set, address);
     if (at == set->count || set->list[at].start >= address)
         return at;
     struct extent rest = set->list[at];
@@ -68,7 +68,7 @@ bool extents_append(struct extents *set, struct extent extent)
 
 const struct extent *extents_at(const struct extents *set, uint64_t address)
 {
-    size_t at = behind(set, address);
+    size_t at = first_after(set, address);
     return at < set->count && set->list[at].start <= address ? set->list + at : NULL;
 }
 
@@ -77,16 +77,16 @@ void extents_cut(struct extents *set, uint64_t start, uint64_t end)
     if (start >= end)
         return;
     size_t from = split(set, start);
-    drop(set, from, split(set, end));
+    remove_range(set, from, split(set, end));
 }
 
-void extents_keep(struct extents *set, uint64_t start, uint64_t end)
+void extents_exclude_from_fork(struct extents *set, uint64_t start, uint64_t end)
 {
     if (start >= end)
         return;
     size_t from = split(set, start), to = split(set, end);
     for (size_t at = from; at < to; at++)
-        set->list[at].own = true;
+        set->list[at].not_forked = true;
 }
 
 void extents_move(struct extents *set, uint64_t from, uint64_t to, uint64_t size)
@@ -100,12 +100,12 @@ void extents_move(struct extents *set, uint64_t from, uint64_t to, uint64_t size
     if (moved == NULL)
         end(EXIT_NO_MEMORY);
     memcpy(moved, set->list + first, count * sizeof *moved);
-    drop(set, first, last);
+    remove_range(set, first, last);
     for (size_t at = 0; at < count; at++) {
         moved[at].start += to - from;
         moved[at].end += to - from;
     }
-    insert(set, behind(set, to), moved, count);
+    insert(set, first_after(set, to), moved, count);
     free(moved);
 }
 
@@ -113,6 +113,6 @@ void extents_inherit(struct extents *child, const struct extents *parent)
 {
     reserve(child, parent->count);
     for (size_t at = 0; at < parent->count; at++)
-        if (!parent->list[at].own)
+        if (!parent->list[at].not_forked)
             child->list[child->count++] = parent->list[at];
 }

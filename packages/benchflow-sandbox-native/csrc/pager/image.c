@@ -1,8 +1,8 @@
 /*
- * The images of one process: pagemap-PID.img (which pages there are), pages-ID.img (their bytes)
- * and mm-PID.img (what a fork does to them). criu/images/{pagemap,mm,vma}.proto: two magic
- * numbers, then messages, each behind its size. A torn one is refused, and so is one that says
- * what CRIU never says: an image may come from a file.
+ * Read the images of one process: pagemap-PID.img (the addresses of its pages), pages-ID.img (their
+ * bytes) and mm-PID.img (the advice about forks). Their format is that of
+ * criu/images/{pagemap,mm,vma}.proto: two magic numbers, then messages, each after its size. This
+ * refuses a truncated image, and values that CRIU never writes: an image may come from a file.
  */
 #include "pager.h"
 
@@ -25,7 +25,7 @@ enum {
     BYTES = 2,
 };
 #define NOT_FORKED (UINT64_C(1) << 10 | UINT64_C(1) << 18) /* MADV_DONTFORK, MADV_WIPEONFORK */
-#define TOP (UINT64_C(1) << 56)                            /* of any address space */
+#define TOP (UINT64_C(1) << 56)                            /* above any address */
 
 struct bytes {
     const uint8_t *at;
@@ -38,9 +38,9 @@ struct field {
     struct bytes bytes;
 };
 
-static void need(bool right)
+static void need(bool valid)
 {
-    if (!right)
+    if (!valid)
         end(EXIT_TORN);
 }
 
@@ -116,14 +116,14 @@ static bool next_field(struct bytes *message, struct field *field)
     return true;
 }
 
-/* The part of a file of pages that is not spoken of yet, and the first address that may be. */
+/* The part of a file of pages without entries so far, and the lowest address of the next entry. */
 struct rest {
     uint64_t offset;
     uint64_t size;
     uint64_t address;
 };
 
-/* Add what one entry of a page map stands for. */
+/* Add the pages of one entry of a page map. */
 static void add_pages(struct task *task, struct bytes message, struct rest *rest)
 {
     const uint64_t page = (uint64_t)sysconf(_SC_PAGESIZE);
@@ -141,13 +141,13 @@ static void add_pages(struct task *task, struct bytes message, struct rest *rest
     need((flags & IN_PARENT) == 0 && (flags & PRESENT) != 0);
     need(start % page == 0 && start >= rest->address && start < TOP);
     need(count > 0 && count <= rest->size / page && count <= (TOP - start) / page);
-    struct extent extent = {start, start + count * page, rest->offset, false};
+    struct extent extent = {start, start + count * page, rest->offset, /* not_forked: */ false};
     if (flags & LAZY)
         need(extents_append(&task->missing, extent));
     *rest = (struct rest){rest->offset + count * page, rest->size - count * page, extent.end};
 }
 
-static void keep_from_children(struct task *task, struct bytes message)
+static void read_fork_advice(struct task *task, struct bytes message)
 {
     uint64_t start = 0, end = 0, advice = 0;
     struct field field;
@@ -160,7 +160,7 @@ static void keep_from_children(struct task *task, struct bytes message)
             advice = field.value;
     }
     if (advice & NOT_FORKED)
-        extents_keep(&task->missing, start, end);
+        extents_exclude_from_fork(&task->missing, start, end);
 }
 
 void image_load(int directory, unsigned int pid, struct task *task)
@@ -177,5 +177,5 @@ void image_load(int directory, unsigned int pid, struct task *task)
     need(next_message(&image, &message));
     while (next_field(&message, &field))
         if (field.number == 14)
-            keep_from_children(task, field.bytes);
+            read_fork_advice(task, field.bytes);
 }

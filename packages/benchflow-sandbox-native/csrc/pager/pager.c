@@ -1,4 +1,4 @@
-/* bf-pager DIRECTORY LISTENER TOLD LIFELINE: four descriptors. See pager.h. */
+/* bf-pager DIRECTORY LISTENER REPORT LIFELINE: four descriptors. See pager.h. */
 #include "pager.h"
 
 #include <errno.h>
@@ -15,7 +15,7 @@
 
 enum { LISTENER, CONNECTION, BOX, LIFELINE, FIRST_TASK, MAX_POLLED = FIRST_TASK + 4096 };
 
-/* What the guard has to know. */
+/* The state that the guard reads. */
 struct shared {
     atomic_bool filled;
     atomic_int box;
@@ -40,14 +40,14 @@ static void await_end(int fd)
         continue;
 }
 
-/* Hold all descriptors until the box needs none of them, or is dead. */
+/* Keep all descriptors open until the sandbox does not need them, or is dead. */
 static void guard(int pager, int lifeline)
 {
     prctl(PR_SET_NAME, "bf-guard");
     confine();
     await_end(pager);
     if (!atomic_load(&shared->filled)) {
-        await_end(lifeline); /* the launcher lets go of it when the box is dead, or is dead itself */
+        await_end(lifeline); /* the launcher closes it when the sandbox is dead, or is dead itself */
         await_end(atomic_load(&shared->box));
     }
     end(EXIT_SUCCESS);
@@ -61,7 +61,7 @@ static void start_guard(int lifeline)
         end(EXIT_NO_MEMORY);
     atomic_init(&shared->filled, false);
     atomic_init(&shared->box, -1);
-    /* The launcher's child, beside us: who is left alone must still be collected. */
+    /* A child of the launcher, like this process, so that the launcher reaps each of them. */
     long pid = syscall(SYS_clone, CLONE_FILES | CLONE_PARENT | SIGCHLD, NULL, NULL, NULL, NULL);
     if (pid < 0)
         end(EXIT_NO_MEMORY);
@@ -69,10 +69,10 @@ static void start_guard(int lifeline)
         guard(self, lifeline);
 }
 
-static bool misses_something(size_t *which)
+static bool find_incomplete(size_t *number)
 {
-    for (*which = 0; *which < tasks_count(); ++*which)
-        if (tasks_get(*which)->missing.count > 0)
+    for (*number = 0; *number < tasks_count(); ++*number)
+        if (tasks_get(*number)->missing.count > 0)
             return true;
     return false;
 }
@@ -82,7 +82,7 @@ static nfds_t gather(struct pollfd *polled, const struct engine *engine, int lif
     polled[LISTENER] = (struct pollfd){engine->listener, POLLIN, 0};
     polled[CONNECTION] = (struct pollfd){engine->connection, POLLIN, 0};
     polled[BOX] = (struct pollfd){engine->box, POLLIN, 0};
-    /* With a box, its end is what counts: a launcher that dies kills it a moment later. */
+    /* Once the sandbox is known, only its end counts: the end of the launcher kills it, too. */
     polled[LIFELINE] = (struct pollfd){engine->box < 0 ? lifeline : -1, POLLIN, 0};
     nfds_t count = FIRST_TASK;
     for (size_t number = 0; number < tasks_count(); number++)
@@ -90,11 +90,11 @@ static nfds_t gather(struct pollfd *polled, const struct engine *engine, int lif
     return count;
 }
 
-/* From the last to the first: one that is gone is replaced by the last, one that is new is last. */
-static void listen_to_tasks(const struct pollfd *polled, size_t count)
+/* From the last to the first: the last task replaces a removed one, and a new task is the last. */
+static void handle_tasks(const struct pollfd *polled, size_t count)
 {
     while (count-- > 0)
-        if (polled[FIRST_TASK + count].revents != 0 && !task_listen(count))
+        if (polled[FIRST_TASK + count].revents != 0 && !task_handle(count))
             tasks_remove(count);
 }
 
@@ -103,23 +103,23 @@ static void work(struct engine *engine, int directory, int lifeline)
     static struct pollfd polled[MAX_POLLED];
     size_t next;
     for (;;) {
-        bool missing = misses_something(&next);
+        bool missing = find_incomplete(&next);
         bool failed = engine->connection < 0 && engine->listener < 0 && engine->box < 0;
         if (failed || (engine->finished && !missing))
             return;
-        size_t heard = tasks_count();
+        size_t polled_tasks = tasks_count();
         nfds_t count = gather(polled, engine, lifeline);
         if (poll(polled, count, engine->finished ? 0 : -1) < 0 && errno != EINTR)
             end(EXIT_LOST);
         if (polled[BOX].revents != 0 || polled[LIFELINE].revents != 0)
             return;
-        listen_to_tasks(polled, heard);
-        if (engine->finished && misses_something(&next) && !task_fill(next))
+        handle_tasks(polled, polled_tasks);
+        if (engine->finished && find_incomplete(&next) && !task_fill(next))
             tasks_remove(next);
         if (polled[LISTENER].revents != 0)
             engine_accept(engine);
         else if (polled[CONNECTION].revents != 0)
-            engine_hear(engine, directory);
+            engine_receive(engine, directory);
         atomic_store(&shared->box, engine->box);
     }
 }
@@ -127,18 +127,18 @@ static void work(struct engine *engine, int directory, int lifeline)
 int main(int argc, char **argv)
 {
     if (argc != 5) {
-        fputs("bf-pager: a part of benchflow-sandbox-local, which starts it\n", stderr);
+        fputs("bf-pager: benchflow-sandbox-local starts this program\n", stderr);
         return 2;
     }
-    int directory = atoi(argv[1]), told = atoi(argv[3]), lifeline = atoi(argv[4]);
+    int directory = atoi(argv[1]), report = atoi(argv[3]), lifeline = atoi(argv[4]);
     struct engine engine = {.listener = atoi(argv[2]), .connection = -1, .box = -1};
     signal(SIGPIPE, SIG_IGN);
     start_guard(lifeline);
     confine();
     work(&engine, directory, lifeline);
     size_t next;
-    if (engine.finished && !misses_something(&next) && write(told, "F", 1) < 0)
-        errno = 0; /* who asked is gone, and so is the box soon */
+    if (engine.finished && !find_incomplete(&next) && write(report, "F", 1) < 0)
+        errno = 0; /* the runner is gone, so the sandbox will end soon */
     atomic_store(&shared->filled, true);
     end(EXIT_SUCCESS);
 }

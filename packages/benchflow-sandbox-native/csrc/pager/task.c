@@ -1,4 +1,4 @@
-/* One memory that is filled: what it asks for, what it tells, and what is left. */
+/* Fill one address space: serve its page faults, follow its changes, and load the other pages. */
 #include "pager.h"
 
 #include <errno.h>
@@ -35,7 +35,7 @@ struct task *tasks_get(size_t number)
 
 void tasks_remove(size_t number)
 {
-    /* Its pages may be a forked one's, too: that descriptor stays open until we end. */
+    /* A forked task may use the same file of pages, so `pages` stays open until the pager ends. */
     close(tasks[number].faults);
     free(tasks[number].missing.list);
     tasks[number] = tasks[--count];
@@ -49,15 +49,15 @@ static uint64_t page_size(void)
     return size;
 }
 
-/* Let those who wait for a page look again: it is there, or they will ask again. */
+/* Wake the threads that wait for a page. If the page is still missing, they fault again. */
 static void wake(const struct task *task, uint64_t page)
 {
     struct uffdio_range range = {page, page_size()};
     ioctl(task->faults, UFFDIO_WAKE, &range);
 }
 
-/* Look at why the kernel did not take a page. */
-static enum outcome refused(const struct task *task, uint64_t page, int why)
+/* Handle the error of the kernel for a page. */
+static enum outcome handle_error(const struct task *task, uint64_t page, int why)
 {
     if (why == ESRCH || why == ENOSPC)
         return GONE;
@@ -80,9 +80,9 @@ static void read_pages(const struct task *task, const struct extent *from, uint6
 }
 
 /*
- * Put pages of an extent in their place. EAGAIN: the memory is being changed, and tells so first
- * (see task_listen), or some were put. EEXIST: the first one is there. ENOENT: not all of them
- * are in one mapping.
+ * Load pages of an extent. EAGAIN: the memory is being changed, and its message must be read first
+ * (see task_handle), or only some pages were loaded. EEXIST: the first page is already loaded.
+ * ENOENT: not all pages are in one mapping.
  */
 static enum outcome put(struct task *task, const struct extent *from, uint64_t start, uint64_t size)
 {
@@ -99,13 +99,13 @@ static enum outcome put(struct task *task, const struct extent *from, uint64_t s
     }
     if (why == ENOENT && size > page_size())
         return put(task, from, start, page_size());
-    /* A child's memory lacks what its parent kept to itself, and that is right. The memory of
-       a process of the image tells of all that it unmaps, so that its pages have a place. */
+    /* A forked child may lack mappings of its parent, so this is not an error there. A process of
+       the image reports each unmap, so each of its missing pages must have a mapping. */
     if (why == ENOENT && !task->forked)
         end(EXIT_LOST);
     if (why == ENOENT || why == EEXIST)
         extents_cut(&task->missing, start, start + page_size());
-    return refused(task, start, why);
+    return handle_error(task, start, why);
 }
 
 static enum outcome serve(struct task *task, uint64_t page)
@@ -115,10 +115,10 @@ static enum outcome serve(struct task *task, uint64_t page)
         uint64_t size = extent->end - page;
         return put(task, extent, page, size < AHEAD ? size : AHEAD);
     }
-    /* Was never written, or was given back. */
+    /* A page that was never written, or was discarded. */
     struct uffdio_zeropage zero = {.range = {page, page_size()}};
     int answer = ioctl(task->faults, UFFDIO_ZEROPAGE, &zero);
-    return answer == 0 ? PUT : refused(task, page, errno);
+    return answer == 0 ? PUT : handle_error(task, page, errno);
 }
 
 static void fork_task(size_t number, int faults)
@@ -130,7 +130,7 @@ static void fork_task(size_t number, int faults)
     extents_inherit(&child->missing, &tasks[number].missing);
 }
 
-static bool obey(size_t number, const struct uffd_msg *message)
+static bool handle_message(size_t number, const struct uffd_msg *message)
 {
     struct task *task = &tasks[number];
     switch (message->event) {
@@ -153,10 +153,10 @@ static bool obey(size_t number, const struct uffd_msg *message)
 }
 
 /*
- * One message at a time: a change counts from when it is read. Until then the kernel refuses our
- * pages (EAGAIN), so that none lands where the memory is something else by now.
+ * Read one message at a time: a change applies from its reading on. Until then the kernel refuses
+ * pages (EAGAIN), so that no page is loaded into memory that has changed.
  */
-bool task_listen(size_t number)
+bool task_handle(size_t number)
 {
     struct uffd_msg message;
     for (int turn = 0; turn < MESSAGES; turn++) {
@@ -167,7 +167,7 @@ bool task_listen(size_t number)
             continue;
         if (got != sizeof message)
             end(EXIT_LOST);
-        if (!obey(number, &message))
+        if (!handle_message(number, &message))
             return false;
     }
     return true;
@@ -176,7 +176,7 @@ bool task_listen(size_t number)
 bool task_fill(size_t number)
 {
     struct task *task = &tasks[number];
-    /* The last ones: nothing has to be moved for them. */
+    /* The last pages, because removing them moves no other extents in the list. */
     const struct extent *last = &task->missing.list[task->missing.count - 1];
     uint64_t size = last->end - last->start;
     if (size > CHUNK)

@@ -1,4 +1,4 @@
-"""The native part of BenchFlow's local sandbox: its in-box programs, and init's client."""
+"""The native programs of BenchFlow's sandboxes, and the client of init."""
 
 from benchflow_sandbox_native.binary import (
     engine_library,

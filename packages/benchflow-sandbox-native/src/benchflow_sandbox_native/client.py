@@ -1,4 +1,4 @@
-"""The host's side of a box's init."""
+"""The host's client of a sandbox's init."""
 
 import asyncio
 import errno
@@ -20,15 +20,15 @@ _NO_RLIMITS: Final[Mapping[int, tuple[int, int]]] = MappingProxyType({})
 
 @dataclass(frozen=True, slots=True)
 class InitClient:
-    """Talks to the init of one box through its socket, as seen from the host.
+    """Sends requests to the init of one sandbox through its socket.
 
-    Holds nothing: each call opens one connection and ends it, so a client is valid across a
-    freeze of the box and may be shared by any number of tasks of one event loop. The caller must
-    live outside of the box's pid namespace: init hangs up on its own processes.
+    The client has no state: each call opens and closes one connection. So a client stays valid
+    across a freeze of the sandbox, and any number of tasks of one event loop may share it. The
+    caller must be outside of the sandbox's pid namespace: init refuses its own processes.
 
-    A call does not time out by itself: while the box is frozen it waits for the thaw. Cancelling
-    is safe at any point: a cancelled `spawn` leaves no process and a cancelled `wait` loses no
-    status. Every call raises `InitError`, with stage `"connection"` when init is not there.
+    A call does not time out: while the sandbox is frozen it waits for the thaw. Cancelling is safe
+    at any point: a cancelled `spawn` leaves no process and a cancelled `wait` loses no status.
+    Every call raises `InitError`, with stage `"connection"` if init cannot be reached.
     """
 
     socket_path: Path
@@ -36,12 +36,12 @@ class InitClient:
     async def ping(self) -> str:
         """Return the version of the running init.
 
-        This is the barrier before a checkpoint: on return init has closed each connection that
-        was finished or abandoned before the call, this one included, and so holds none except
-        those of other calls that still run.
+        This is the barrier before a checkpoint. On return, init has closed the connection of this
+        call, and each connection that was finished or abandoned before the call. Only the
+        connections of other calls that still run are open.
         """
-        # Init looks at its connections first and then at its listener: one round may see this
-        # call and not yet what came before it. The next call is not in that round any more.
+        # Init handles its connections first and then its listener, so one pass may accept this
+        # call before it sees the end of an earlier one. The second call is in a later pass.
         await self._exchange(protocol.PING, b"", "ping", linger=True)
         return (await self._exchange(protocol.PING, b"", "ping", linger=True)).text
 
@@ -59,19 +59,20 @@ class InitClient:
         umask: int = 0o022,
         no_new_privs: bool = False,
     ) -> int:
-        """Start a program in the box and return its pid there, which also is its group's id.
+        """Start a program in the sandbox; return its pid there, which is also its group's id.
 
-        It runs in a new session with exactly `env` and `fds` (stdin, stdout, stderr), which stay
-        the caller's to close; init keeps no copy. A name without a slash is looked up on the PATH
-        of `env`, skipping empty entries. A uid other than 0 always gets no-new-privileges and
-        loses every capability, the bounding set included. `rlimits` are (soft, hard) by number.
+        The program runs in a new session, with exactly `env` and `fds` (stdin, stdout, stderr).
+        The caller must close `fds`; init does not keep copies. A name without a slash is searched
+        on the PATH of `env`, without empty entries. A uid other than 0 always gets
+        no-new-privileges, and loses all capabilities and the bounding set. `rlimits` are (soft,
+        hard) by number.
 
-        Returns after a successful exec. Each successful spawn must be collected by `wait`: init
-        keeps 4096 children, and forgets the status that is uncollected for the longest time.
+        Return after a successful exec. The caller must `wait` for each spawned process: init
+        stores 4096 children, and then drops the oldest uncollected status.
 
         Raises:
-            InitError: With the failing stage: ENOENT at `"exec"`, EACCES at `"cwd"`, ...
-            ValueError: An argument cannot be expressed to the kernel.
+            InitError: A stage failed, such as `"exec"` with ENOENT or `"cwd"` with EACCES.
+            ValueError: An argument has no form in a system call.
         """
         request = SpawnRequest(
             argv,
@@ -84,16 +85,16 @@ class InitClient:
             umask=umask,
             no_new_privs=no_new_privs,
         )
-        what = f"spawn of {argv[0]!r}" if argv else "spawn"
-        return (await self._exchange(protocol.SPAWN, request.encode(), what, fds=fds)).value
+        operation = f"spawn of {argv[0]!r}" if argv else "spawn"
+        return (await self._exchange(protocol.SPAWN, request.encode(), operation, fds=fds)).value
 
     async def wait(self, pid: int) -> int:
-        """Wait until a spawned process ended, and return its status as a shell reports it.
+        """Wait for the end of a spawned process; return its status as a shell reports it.
 
-        128+n stands for death by signal n. The status can be collected once.
+        128+n means death by signal n. The status can be collected once.
 
         Raises:
-            InitError: ESRCH at `"wait"`: no such child, or its status was collected before.
+            InitError: ESRCH at `"wait"`: the child is unknown, or its status was collected before.
         """
         body = protocol.encode_wait(pid)
         return (await self._exchange(protocol.WAIT, body, f"wait for pid {pid!r}")).value
@@ -101,52 +102,52 @@ class InitClient:
     async def kill(self, pid: int, signal: int, *, group: bool = True) -> None:
         """Send `signal` to the process group that `pid` leads, or only to `pid`.
 
-        A group may outlive its leader and can still be signalled. A single `pid` must be a
-        running child of init. Signal 0 only tests.
+        A group may outlive its leader and can still get signals. A single `pid` must be a running
+        child of init. Signal 0 only checks that the process exists.
 
         Raises:
-            InitError: ESRCH at `"kill"`: nothing to signal. EINVAL at `"request"`: pid 0 or 1.
+            InitError: ESRCH at `"kill"`: no such process. EINVAL at `"request"`: pid 0 or 1.
         """
         body = protocol.encode_kill(pid, signal, group=group)
         await self._exchange(protocol.KILL, body, f"kill of pid {pid!r}")
 
     async def kill_all(self) -> None:
-        """Kill everything in the box but init, and return when all of it is reaped.
+        """Kill every process of the sandbox except init; return when all of them are reaped.
 
-        Spawns are refused with EBUSY meanwhile. Statuses of the killed stay collectable.
+        Meanwhile init refuses spawns with EBUSY. `wait` still returns the statuses of the killed.
         """
         await self._exchange(protocol.KILL_ALL, b"", "kill_all")
 
     async def _exchange(
         self,
-        operation: int,
+        code: int,
         body: bytes,
-        what: str,
+        operation: str,
         *,
         fds: Sequence[int] = (),
         linger: bool = False,
     ) -> Reply:
         loop = asyncio.get_running_loop()
-        request = protocol.frame(operation, body, what)
-        with _connection(self.socket_path, what) as connection:
+        request = protocol.frame(code, body, operation)
+        with _connection(self.socket_path, operation) as connection:
             sent = socket.send_fds(connection, [request], fds)
             if sent < len(request):
                 await loop.sock_sendall(connection, memoryview(request)[sent:])
             answer = await loop.sock_recv(connection, protocol.REPLY_SIZE)
-            # No await between this and the return of a spawn or wait: once init is told that
-            # its answer arrived, a cancellation must not take the answer away from the caller.
+            # No await between this and the return of a spawn or wait: after the acknowledgement,
+            # a cancellation must not lose the answer.
             connection.send(protocol.ACKNOWLEDGED)
             if linger:
                 await loop.sock_recv(connection, 1)
-        return protocol.decode_reply(answer, what)
+        return protocol.decode_reply(answer, operation)
 
 
 @contextmanager
-def _connection(path: Path, what: str) -> Generator[socket.socket, None, None]:
-    """Connect to exactly the socket at `path`, however long the path is.
+def _connection(path: Path, operation: str) -> Generator[socket.socket, None, None]:
+    """Connect to the socket at `path` itself.
 
-    Through an O_PATH fd, for two reasons: a socket address holds 107 bytes, and the file lies in
-    the box's root, where a symbolic link could lead to a socket of the host.
+    An O_PATH descriptor has two reasons: a socket address is limited to 107 bytes, and the file is
+    in the sandbox's root, where a symlink could lead to a socket of the host.
     """
     try:
         place = os.open(path, os.O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC)
@@ -158,4 +159,4 @@ def _connection(path: Path, what: str) -> Generator[socket.socket, None, None]:
         finally:
             os.close(place)
     except OSError as error:
-        raise InitError(error.errno or errno.EIO, "connection", what) from error
+        raise InitError(error.errno or errno.EIO, "connection", operation) from error

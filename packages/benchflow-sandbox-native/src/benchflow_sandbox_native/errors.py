@@ -1,7 +1,7 @@
-"""The errors of requests from the host to the init of a box.
+"""The errors of requests from the host to the init of a sandbox.
 
 RuntimeError
-└── NativeMissingError   the packaged program is not there
+└── NativeMissingError   the packaged program is missing
 OSError
 └── InitError            init refused or failed, or cannot be reached
 """
@@ -27,28 +27,28 @@ STAGES: Final[tuple[str, ...]] = (
     "wait",
     "kill",
 )
-"""Where a request can fail, in the order of the program's own list.
+"""The stages at which a request can fail, in the order of `enum stage` of the program.
 
-`"connection"` is the only stage that init does not name itself: it could not be reached,
-or it closed the connection without a reply.
+The client itself sets `"connection"`: init could not be reached, or closed the connection without
+a reply. Init reports all other stages.
 """
 
 
 class NativeMissingError(RuntimeError):
-    """The static init program is not installed next to this package."""
+    """A program or library is not installed in this package."""
 
 
 class InitError(OSError):
     """A request to init failed.
 
-    `errno` is the kernel's error number and `stage`, one of `STAGES`, says which part of the
-    request met it: ENOENT at `"exec"` is a missing program, at `"cwd"` a missing directory.
+    `errno` is the kernel's error number. `stage` is the step of the request that failed, one of
+    `STAGES`: ENOENT at `"exec"` is a missing program, at `"cwd"` a missing directory.
     """
 
-    def __init__(self, number: int, stage: str, what: str) -> None:
-        super().__init__(number, f"{what} failed at stage {stage!r}: {os.strerror(number)}")
+    def __init__(self, number: int, stage: str, operation: str) -> None:
+        super().__init__(number, f"{operation} failed at stage {stage!r}: {os.strerror(number)}")
         self.stage = stage
-        self._what = what
+        self._operation = operation
 
     def __reduce__(self) -> tuple[type["InitError"], tuple[int, str, str]]:
-        return type(self), (self.errno or 0, self.stage, self._what)
+        return type(self), (self.errno or 0, self.stage, self._operation)

@@ -1,8 +1,7 @@
-"""The frames that bf-guest understands; `csrc/guest/` is the other side.
+"""The frames of bf-guest; `csrc/guest/` is the other side.
 
-A frame to it is an id, an operation and a body; an answer has the id of its frame. Answers
-come in any order. An answer of id 0 was not asked for: it names a connection that waits, and
-which of the guest's ports it came to.
+A frame is an id, an operation and a body. An answer has the id of its frame, and answers come in
+any order. An answer with id 0 reports a connection that waits, and the index of its port.
 """
 
 import struct
@@ -13,7 +12,7 @@ from benchflow_sandbox_native.errors import STAGES, InitError
 from benchflow_sandbox_native.protocol import MAX_BODY, SpawnRequest
 
 FORGET: Final = 6
-LEAD: Final = 7
+ATTACH: Final = 7
 HANG_UP: Final = 8
 ABANDON: Final = 9
 ACCOUNTS: Final = 10
@@ -26,7 +25,7 @@ _ANSWER: Final = struct.Struct("=QIIII")
 
 @dataclass(frozen=True, slots=True)
 class GuestAnswer:
-    """The answer of the guest to the frame `id`."""
+    """The answer of the guest to the frame `id`; with id 0, the report of a connection."""
 
     id: int
     error: int
@@ -40,34 +39,33 @@ class GuestAnswer:
         fields: tuple[int, int, int, int, int] = _ANSWER.unpack(data)
         return cls(*fields)
 
-    def failure(self, what: str) -> InitError | None:
-        """Return why `what` failed, if it did."""
+    def failure(self, operation: str) -> InitError | None:
+        """Return the error of `operation`; None if it succeeded."""
         if not self.error:
             return None
-        return InitError(
-            self.error, STAGES[self.stage] if self.stage < len(STAGES) else "request", what
-        )
+        stage = STAGES[self.stage] if self.stage < len(STAGES) else "request"
+        return InitError(self.error, stage, operation)
 
 
-def encode_frame(number: int, operation: int, body: bytes, what: str) -> bytes:
+def encode_frame(number: int, code: int, body: bytes, operation: str) -> bytes:
     """Return one frame.
 
     Raises:
-        InitError: E2BIG, when the guest would refuse it for its size.
+        InitError: E2BIG: the body is larger than the guest accepts.
     """
     if len(body) > MAX_BODY:
-        raise InitError(7, "request", what)
-    return _FRAME.pack(number, operation, len(body)) + body
+        raise InitError(7, "request", operation)
+    return _FRAME.pack(number, code, len(body)) + body
 
 
 def encode_guest_spawn(request: SpawnRequest, stream: int, ends: int) -> bytes:
-    """Return the body of a spawn on those ends of a stream whose bits are set in `ends`."""
+    """Return the body of a spawn; `ends` is a bit mask of the ends of the stream to use."""
     return struct.pack("=II", stream, ends) + request.encode()
 
 
-def encode_lead(door: int, stream: int) -> bytes:
-    """Return the body of a request to lead a waiting connection to a stream."""
-    return struct.pack("=II", door, stream)
+def encode_attach(connection: int, stream: int) -> bytes:
+    """Return the body of a request to attach a waiting connection to a stream."""
+    return struct.pack("=II", connection, stream)
 
 
 def encode_abandon(number: int) -> bytes:
@@ -81,10 +79,10 @@ def encode_directory(path: bytes, mode: int) -> bytes:
 
 
 def encode_file(path: bytes, mode: int, size: int) -> bytes:
-    """Return what comes before the bytes of a file for `bf-guest put`."""
+    """Return the entry of a file for `bf-guest put`. The bytes of the file follow it."""
     return _ENTRY.pack(2, mode, len(path), 0, size) + path
 
 
 def encode_end() -> bytes:
-    """Return what ends the entries for `bf-guest put`."""
+    """Return the end of the entries for `bf-guest put`."""
     return _ENTRY.pack(0, 0, 0, 0, 0)

@@ -1,4 +1,4 @@
-"""The bytes that init understands; `csrc/request.c` is the other side.
+"""The protocol of init; `csrc/request.c` is the other side.
 
 Integers are in host byte order, since both ends run on one kernel.
 """
@@ -47,8 +47,8 @@ class SpawnRequest:
         """Return the body of the request.
 
         Raises:
-            ValueError: A value has no encoding: no program, a NUL in a string, an `=` in a name,
-                an id that the kernel reads as "leave it".
+            ValueError: A value cannot be encoded: no program, a NUL in a string, an `=` in a name,
+                or an id that means "unchanged" to the kernel.
         """
         if not self.argv or not self.argv[0]:
             raise ValueError(f"argv must name a program, not {list(self.argv)!r}")
@@ -74,15 +74,15 @@ class Reply:
     text: str
 
 
-def frame(operation: int, body: bytes, what: str) -> bytes:
-    """Return the whole request.
+def frame(code: int, body: bytes, operation: str) -> bytes:
+    """Return the complete request.
 
     Raises:
-        InitError: E2BIG, when init would refuse it for its size.
+        InitError: E2BIG: the body is larger than init accepts.
     """
     if len(body) > MAX_BODY:
-        raise InitError(errno.E2BIG, "request", what)
-    return _HEADER.pack(operation, len(body)) + body
+        raise InitError(errno.E2BIG, "request", operation)
+    return _HEADER.pack(code, len(body)) + body
 
 
 def encode_wait(pid: int) -> bytes:
@@ -95,18 +95,18 @@ def encode_kill(pid: int, signal: int, *, group: bool) -> bytes:
     return struct.pack("=III", _checked_id(pid), _checked_id(signal), group)
 
 
-def decode_reply(data: bytes, what: str) -> Reply:
-    """Return the answer to `what`.
+def decode_reply(data: bytes, operation: str) -> Reply:
+    """Return the reply to `operation`.
 
     Raises:
-        InitError: The request failed, or `data` is no whole reply.
+        InitError: The request failed, or `data` is not a complete reply.
     """
     if len(data) < _REPLY.size:
-        raise InitError(errno.ECONNRESET, "connection", what)
+        raise InitError(errno.ECONNRESET, "connection", operation)
     fields: tuple[int, int, int, int] = _REPLY.unpack_from(data)
     error, stage, value, length = fields
     if error:
-        raise InitError(error, STAGES[stage] if stage < len(STAGES) else "request", what)
+        raise InitError(error, STAGES[stage] if stage < len(STAGES) else "request", operation)
     return Reply(value, data[_REPLY.size : _REPLY.size + length].decode("ascii", "replace"))
 
 

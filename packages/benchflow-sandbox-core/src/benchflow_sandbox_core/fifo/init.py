@@ -54,7 +54,7 @@ class FifoInit:
         """Whether the connection has ended."""
         return self._reading < 0
 
-    def met(self) -> None:
+    def confirm_open(self) -> None:
         """Call this when the guest has opened its ends. From now on their end means its death."""
         self._pipes.close_child()
 
@@ -127,10 +127,10 @@ class FifoInit:
         """Return a number that changes when /etc/passwd or /etc/group changes."""
         return await self._ask(frames.ACCOUNTS, b"", "read of the users")
 
-    async def lead(self, door: int, stream: int) -> None:
-        """Connect a waiting connection inside to a stream."""
+    async def attach(self, connection: int, stream: int) -> None:
+        """Attach a waiting connection inside to a stream."""
         async with self._gate.while_open():
-            await self._ask(frames.LEAD, frames.encode_lead(door, stream), "lead")
+            await self._ask(frames.ATTACH, frames.encode_attach(connection, stream), "attach")
 
     async def hang_up(self) -> None:
         """Close every waiting connection inside."""

@@ -13,7 +13,7 @@ from .connections import connect
 from .init import FifoInit
 from .streams import FifoStreams
 
-_MOST = 256
+_MAX_CONNECTIONS = 256
 """Connections at once: more than the relay and the proxy accept together."""
 
 
@@ -36,39 +36,39 @@ class PortListener(Protocol):
 class PortServer:
     """Serves connections to the host's ports inside, until it is closed."""
 
-    def __init__(self, machine: PortListener, *servings: RequestServer | None) -> None:
-        self._machine = machine
-        self._servings: Sequence[RequestServer | None] = servings
+    def __init__(self, box: PortListener, *servers: RequestServer | None) -> None:
+        self._box = box
+        self._servers: Sequence[RequestServer | None] = servers
         """One server for each port of the guest, in order; `None` refuses connections."""
         self._serving: set[asyncio.Task[None]] = set()
-        machine.on_connection = self._on_connection
+        box.on_connection = self._on_connection
 
     async def aclose(self) -> None:
         """Stop serving. Idempotent."""
-        self._machine.on_connection = lambda _door, _which: None
+        self._box.on_connection = lambda _connection, _index: None
         serving = set(self._serving)
         for task in serving:
             task.cancel()
         if serving:
             await asyncio.wait(serving)
 
-    def _on_connection(self, door: int, which: int) -> None:
+    def _on_connection(self, connection: int, index: int) -> None:
         # Root inside can forge the guest's responses.
-        serving = self._servings[which] if which < len(self._servings) else None
-        if serving is None or len(self._serving) >= _MOST:
+        server = self._servers[index] if index < len(self._servers) else None
+        if server is None or len(self._serving) >= _MAX_CONNECTIONS:
             return
-        task = asyncio.get_running_loop().create_task(self._serve(door, serving))
+        task = asyncio.get_running_loop().create_task(self._serve(connection, server))
         self._serving.add(task)
         task.add_done_callback(self._serving.discard)
 
-    async def _serve(self, door: int, serving: RequestServer) -> None:
+    async def _serve(self, connection: int, server: RequestServer) -> None:
         # Both ends of a connection see its failure.
         with suppress(InitError, OSError, asyncio.CancelledError):
-            streams = self._machine.streams()
+            streams = self._box.streams()
             try:
-                await self._machine.init.lead(door, streams.number)
+                await self._box.init.attach(connection, streams.number)
                 streams.close_child()
                 reader, writer = await connect(streams)
             finally:
                 streams.close()
-            await serving.accept(reader, writer)
+            await server.accept(reader, writer)

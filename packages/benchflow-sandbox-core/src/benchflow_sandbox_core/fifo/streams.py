@@ -99,7 +99,7 @@ class FifoDirectory:
             os.close(reader)
             raise
 
-    def hold(self) -> list[int]:
+    def open_all(self) -> list[int]:
         """Open every existing pipe, so that a later open inside does not block."""
         held: list[int] = []
         for name in os.listdir(self._fd):  # noqa: PTH208 - of a descriptor

@@ -51,7 +51,7 @@ def heredoc_start(word: str, where: str) -> Heredoc | None:
     words = Words({}, where)
     if match is None or len(words.raw(match[2])) != 1:
         return None
-    name = words.one(match[2])
+    name = words.resolve(match[2])
     if not name or name in {".", ".."} or not set("$/\0").isdisjoint(match[2]):
         raise TaskError(
             f"{match[2][:80]!r} cannot end a here-document",

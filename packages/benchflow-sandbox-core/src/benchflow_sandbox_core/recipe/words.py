@@ -29,7 +29,7 @@ class Words:
         Raises:
             TaskError: A quote is not closed, or a variable is malformed.
         """
-        return [self.one(word) for word in self.raw(text)]
+        return [self.resolve(word) for word in self.raw(text)]
 
     def pairs(self, text: str) -> dict[str, str]:
         """Read `NAME=VALUE …`, or one pair in the old form `NAME VALUE`."""
@@ -38,16 +38,16 @@ class Words:
         if "=" not in raw[0]:
             if not blank:
                 raise TaskError(f"{name[:80]!r} has no value", where=self._where)
-            return {self.one(name): self.one(value.strip())}
+            return {self.resolve(name): self.resolve(value.strip())}
         found: dict[str, str] = {}
         for word in raw:
             key, equals, value = word.partition("=")
             if not key or not equals:
                 raise TaskError(f"{word[:80]!r} is not NAME=VALUE", where=self._where)
-            found[self.one(key)] = self.one(value)
+            found[self.resolve(key)] = self.resolve(value)
         return found
 
-    def one(self, text: str) -> str:
+    def resolve(self, text: str) -> str:
         """Resolve the variables of a word and remove its quotes."""
         return self._resolved(text, quotes=True)
 

@@ -75,7 +75,7 @@ class BuildStages:
                     names = {number, *(each.lower() for each in others[1:2])}
                     parts.append(_Part(names, [base]))
                 elif parts:
-                    parts[-1].sources.extend(words.one(each) for each in _sources(one))
+                    parts[-1].sources.extend(words.resolve(each) for each in _sources(one))
                 elif one.name == "ARG":
                     before.take(one, self.name)
         return parts

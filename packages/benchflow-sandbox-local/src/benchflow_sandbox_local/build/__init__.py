@@ -1,1 +1,1 @@
-"""Images from Dockerfiles, made in sandboxes of this provider."""
+"""Build images from Dockerfiles, in sandboxes of this provider."""

@@ -1,4 +1,4 @@
-"""One build: the stages of a Dockerfile. Each instruction runs in a sandbox of its own."""
+"""One build of a Dockerfile. Each RUN, COPY, ADD and WORKDIR gets a sandbox of its own."""
 
 import asyncio
 import os
@@ -50,18 +50,18 @@ Create = Callable[[SandboxSpec, RootSource, dict[str, str]], Awaitable[LocalSand
 
 
 @dataclass(frozen=True, slots=True)
-class _Part:
-    """A stage as the Dockerfile has it."""
+class _StageText:
+    """The instructions of one stage."""
 
     begin: Instruction
     base: str
     names: tuple[str, ...]
-    """Its number, and its name in small letters."""
+    """The number of the stage, and its name in lower case if it has one."""
     body: tuple[Instruction, ...]
 
 
 class Build:
-    """Builds the target stage of a Dockerfile, or the last one, and the stages that it needs."""
+    """Builds the target stage of a Dockerfile, or the last stage, and the stages that it needs."""
 
     def __init__(
         self,
@@ -82,14 +82,14 @@ class Build:
         self._before = Scope.before(file.escape, dict(recipe.args))
         self._parts = self._divide()
         self._target = recipe.target
-        self._begun = set[int]()
-        self._made: dict[int, Stage] = {}
+        self._in_progress = set[int]()
+        self._stages: dict[int, Stage] = {}
 
     async def run(self) -> Stage:
         """Build and return the target stage.
 
         Raises:
-            TaskError: An instruction is malformed, or there is no such stage.
+            TaskError: An instruction is malformed, or the target stage does not exist.
             SandboxError: An instruction failed.
         """
         if not self._target:
@@ -98,43 +98,43 @@ class Build:
             if self._target.lower() in self._parts[number].names:
                 return await self._stage(number)
         raise TaskError(
-            f"it has no stage {self._target[:80]!r}",
+            f"the Dockerfile does not have a stage {self._target[:80]!r}",
             where=self._name,
             hint="`target` names a stage: FROM IMAGE AS NAME",
         )
 
-    def _where(self, one: Instruction) -> str:
-        return f"{self._name}:{one.line}"
+    def _where(self, instruction: Instruction) -> str:
+        return f"{self._name}:{instruction.line}"
 
-    def _divide(self) -> list[_Part]:
-        before, parts = self._before, list[_Part]()
-        for one in self._file.instructions:
-            where = self._where(one)
-            if one.name not in _KNOWN:
+    def _divide(self) -> list[_StageText]:
+        before, parts = self._before, list[_StageText]()
+        for instruction in self._file.instructions:
+            where = self._where(instruction)
+            if instruction.name not in _KNOWN:
                 raise TaskError(
-                    f"the instruction {one.name[:40]!r} is not supported by the local sandbox",
+                    f"the local sandbox does not support the instruction {instruction.name[:40]!r}",
                     where=where,
                     hint="use the docker sandbox for this task",
                 )
-            if one.name == "FROM":
-                parts.append(self._begin(one, before.words(where), len(parts)))
+            if instruction.name == "FROM":
+                parts.append(self._begin(instruction, before.words(where), len(parts)))
             elif parts:
                 last = parts[-1]
-                parts[-1] = _Part(last.begin, last.base, last.names, (*last.body, one))
-            elif one.name == "ARG":
-                before.take(one, where)
+                parts[-1] = _StageText(last.begin, last.base, last.names, (*last.body, instruction))
+            elif instruction.name == "ARG":
+                before.take(instruction, where)
             else:
-                raise TaskError(f"{one.name} before the first FROM", where=where)
+                raise TaskError(f"{instruction.name} before the first FROM", where=where)
         if not parts:
-            raise TaskError("it has no FROM", where=self._name)
+            raise TaskError("the Dockerfile does not have a FROM", where=self._name)
         return parts
 
-    def _begin(self, one: Instruction, words: Words, number: int) -> _Part:
-        named = words.split(one.text)
-        where = self._where(one)
+    def _begin(self, instruction: Instruction, words: Words, number: int) -> _StageText:
+        named = words.split(instruction.text)
+        where = self._where(instruction)
         if len(named) not in {1, 3} or (len(named) == 3 and named[1].lower() != "as"):
             raise TaskError("FROM is `FROM IMAGE [AS NAME]`", where=where)
-        platform = words.one(dict(one.flags).get("platform", ""))
+        platform = words.resolve(dict(instruction.flags).get("platform", ""))
         if platform not in {"", f"linux/{ARCHITECTURE}"}:
             raise SandboxUnsupportedError(
                 f"FROM --platform={platform[:80]}: this machine is linux/{ARCHITECTURE}",
@@ -142,26 +142,26 @@ class Build:
                 hint="leave --platform out",
             )
         names = (str(number), *(name.lower() for name in named[2:]))
-        return _Part(one, named[0], names, ())
+        return _StageText(instruction, named[0], names, ())
 
     async def _stage(self, number: int) -> Stage:
-        if number not in self._made:
+        if number not in self._stages:
             part = self._parts[number]
-            if number in self._begun:
+            if number in self._in_progress:
                 raise TaskError(
-                    "the stage is made from itself",
+                    "the stage depends on itself",
                     where=self._where(part.begin),
-                    hint="copy from earlier stages alone",
+                    hint="copy only from earlier stages",
                 )
-            self._begun.add(number)
+            self._in_progress.add(number)
             stage = await self._base(part.base, self._where(part.begin), number)
-            for one in part.body:
-                await self._step(stage, one)
-            self._made[number] = stage
-        return self._made[number]
+            for instruction in part.body:
+                await self._step(stage, instruction)
+            self._stages[number] = stage
+        return self._stages[number]
 
     async def _base(self, name: str, where: str, before: int) -> Stage:
-        """Begin a stage on an earlier one, on an image, or on nothing."""
+        """Begin a stage on an earlier stage, on an image, or on `scratch`."""
         number = self._earlier(name, before)
         if number is not None:
             return (await self._stage(number)).child()
@@ -174,49 +174,53 @@ class Build:
         except SandboxError as error:
             raise type(error)(f"FROM: {error}", where=where, hint=error.hint) from error
         if source.path is None:
-            raise TaskError("an image cannot be made of the host's root", where=where)
+            raise TaskError("FROM cannot use the host's root as an image", where=where)
         return Stage.on(source, self._before)
 
     def _earlier(self, name: str, before: int) -> int | None:
         for number in reversed(range(before)):
-            # A number alone is not an image: `FROM 0` is not a stage.
+            # Only names: `FROM 0` does not mean the first stage.
             if name.lower() in self._parts[number].names[1:]:
                 return number
         return None
 
-    async def _step(self, stage: Stage, one: Instruction) -> None:
-        where = self._where(one)
+    async def _step(self, stage: Stage, instruction: Instruction) -> None:
+        where = self._where(instruction)
         try:
-            if one.name == "RUN":
-                await self._run(stage, one, where)
-            elif one.name in {"COPY", "ADD"}:
-                await self._copy(stage, CopyInstruction.of(one, stage, where))
-            elif one.name == "WORKDIR":
-                await self._workdir(stage, one, where)
+            if instruction.name == "RUN":
+                await self._run(stage, instruction, where)
+            elif instruction.name in {"COPY", "ADD"}:
+                await self._copy(stage, CopyInstruction.of(instruction, stage, where))
+            elif instruction.name == "WORKDIR":
+                await self._workdir(stage, instruction, where)
             else:
-                stage.apply(one, where)
+                stage.apply(instruction, where)
         except SandboxError as error:
             if error.where is not None:
                 raise
-            raise type(error)(f"{one.name}: {error}", where=where, hint=error.hint) from error
+            raise type(error)(
+                f"{instruction.name}: {error}", where=where, hint=error.hint
+            ) from error
         except OSError as error:
-            raise SandboxError(f"{one.name}: {error}", where=where) from error
+            raise SandboxError(f"{instruction.name}: {error}", where=where) from error
 
-    async def _run(self, stage: Stage, one: Instruction, where: str) -> None:
+    async def _run(self, stage: Stage, instruction: Instruction, where: str) -> None:
         known = {("network", "none"), ("network", "default")}
-        flags = {flag for flag in one.flags if flag[0] != "mount"} - known
+        flags = {flag for flag in instruction.flags if flag[0] != "mount"} - known
         if flags:
             name, value = min(flags)
             raise SandboxUnsupportedError(
                 f"RUN --{name}={value[:80]} is not supported by the local sandbox",
                 where=where,
-                hint="leave it out, or use the docker sandbox for this task",
+                hint="remove the flag, or use the docker sandbox for this task",
             )
-        mounts = [RunMount.of(value, stage, where) for key, value in one.flags if key == "mount"]
+        mounts = [
+            RunMount.of(value, stage, where) for key, value in instruction.flags if key == "mount"
+        ]
         scope = stage.scope
-        argv = (*scope.shell, one.text) if one.array is None else one.array
-        if one.documents:
-            argv = command(one.text, one.documents, scope.shell, where)
+        argv = (*scope.shell, instruction.text) if instruction.array is None else instruction.array
+        if instruction.documents:
+            argv = command(instruction.text, instruction.documents, scope.shell, where)
         env, user, cwd = scope.variables, stage.user or "root", stage.workdir or "/"
         key_parts = ["run", *argv, "", user, cwd, *(f"{k}={v}" for k, v in sorted(env.items()))]
         for mount in mounts:
@@ -236,30 +240,30 @@ class Build:
         await self._add_layer(stage, key_parts, act, mounts)
 
     async def _mount_key(self, mount: RunMount) -> tuple[str, ...]:
-        """Return a key of the content that a mount shows."""
-        whole = (mount.target, str(mount.owner), str(mount.mode))
+        """Return the parts of a key for the content of a mount."""
+        options = (mount.target, str(mount.owner), str(mount.mode))
         if mount.copying is None:
-            return whole
+            return options
         if mount.copying.from_stage:
             other = await self._other(mount.copying)
-            return (*whole, *mount.copying.key_parts(("from", other.key)))
+            return (*options, *mount.copying.key_parts(("from", other.key)))
         tree = self._tree.at(mount.where)
-        found = await asyncio.to_thread(mount.copying.digests, tree)
-        return (*whole, *mount.copying.key_parts(found))
+        digests = await asyncio.to_thread(mount.copying.digests, tree)
+        return (*options, *mount.copying.key_parts(digests))
 
     @asynccontextmanager
     async def _bound(self, mounts: Sequence[RunMount]) -> AsyncGenerator[SandboxSpec]:
-        """Copy bound files aside; yield the spec of a sandbox that mounts them read-only."""
+        """Copy the files of bind mounts; yield the spec of a sandbox that mounts the copies."""
         with tempfile.TemporaryDirectory(prefix="benchflow-bind-") as directory:
-            shown = list[Bundle]()
+            bundles = list[Bundle]()
             for number, mount in enumerate(mounts):
                 if mount.copying is not None:
                     place = Path(directory) / str(number)
                     place.mkdir()
                     await self._bind(mount.copying, place)
                     target = Path(mount.target)
-                    shown.append(await asyncio.to_thread(Bundle.of, place / "bind", target))
-            yield _SPEC.model_copy(update={"bundles": tuple(shown)})
+                    bundles.append(await asyncio.to_thread(Bundle.of, place / "bind", target))
+            yield _SPEC.model_copy(update={"bundles": tuple(bundles)})
 
     async def _bind(self, copying: CopyInstruction, place: Path) -> None:
         root = os.open(place, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
@@ -281,7 +285,7 @@ class Build:
             await self._copy_from(stage, copying)
             return
         tree = self._tree.at(copying.where)
-        found = await asyncio.to_thread(copying.digests, tree)
+        digests = await asyncio.to_thread(copying.digests, tree)
 
         async def act(sandbox: LocalSandbox) -> None:
             owner = _owner(sandbox, copying.chown) or (0, 0)
@@ -292,7 +296,7 @@ class Build:
 
             await run(work)
 
-        await self._add_layer(stage, copying.key_parts(found), act)
+        await self._add_layer(stage, copying.key_parts(digests), act)
 
     async def _copy_from(self, stage: Stage, copying: CopyInstruction) -> None:
         other = await self._other(copying)
@@ -310,7 +314,7 @@ class Build:
         await self._add_layer(stage, copying.key_parts(("from", other.key)), act)
 
     async def _other(self, copying: CopyInstruction) -> Stage:
-        """Return the stage or image that files come from."""
+        """Return the stage or image from which the files are copied."""
         name = copying.from_stage
         number = int(name) if name.isdecimal() and int(name) < len(self._parts) else None
         if number is None:
@@ -319,8 +323,8 @@ class Build:
             return await self._base(name, copying.where, 0)
         return await self._stage(number)
 
-    async def _workdir(self, stage: Stage, one: Instruction, where: str) -> None:
-        stage.workdir = path = stage.path(stage.scope.words(where).one(one.text))
+    async def _workdir(self, stage: Stage, instruction: Instruction, where: str) -> None:
+        stage.workdir = path = stage.path(stage.scope.words(where).resolve(instruction.text))
         user = stage.user or "root"
 
         async def act(sandbox: LocalSandbox) -> None:
@@ -336,14 +340,14 @@ class Build:
         act: Callable[[LocalSandbox], Awaitable[None]],
         mounts: Sequence[RunMount] = (),
     ) -> None:
-        """Add a layer to a stage: from the store, or made by `act` now."""
+        """Add a layer to a stage. If the store does not have the layer, `act` creates it."""
         key = digest_of(stage.key, *key_parts)
-        async with self._store.making(key) as half:
-            if half is not None:
+        async with self._store.new_layer(key) as staging:
+            if staging is not None:
                 async with self._bound(mounts) as spec, self._box(stage, spec) as sandbox:
                     await act(sandbox)
-                    await _box_of(sandbox).copy_changes(half)
-                await asyncio.to_thread(strip, half, mounts)
+                    await _box_of(sandbox).copy_changes(staging)
+                await asyncio.to_thread(strip, staging, mounts)
         stage.key, stage.lowers = key, (self._store.layer(key), *stage.lowers)
 
     @asynccontextmanager
@@ -362,12 +366,12 @@ def _box_of(sandbox: LocalSandbox) -> Box:
     return box
 
 
-def _owner(sandbox: LocalSandbox, named: str) -> tuple[int, int] | None:
-    if not named:
+def _owner(sandbox: LocalSandbox, name: str) -> tuple[int, int] | None:
+    if not name:
         return None
-    account = sandbox.running.accounts.look_up(named)
-    # As BuildKit has it: a number alone is the group's, too.
-    return account.uid, account.uid if named.isdecimal() else account.gid
+    account = sandbox.running.accounts.look_up(name)
+    # As in BuildKit, a number without a group is also the number of the group.
+    return account.uid, account.uid if name.isdecimal() else account.gid
 
 
 def _failed(result: ExecResult, where: str) -> SandboxError:
@@ -379,6 +383,6 @@ def _failed(result: ExecResult, where: str) -> SandboxError:
     return SandboxError(
         f"RUN ended with exit code {result.exit_code}:\n{shown}",
         where=where,
-        hint="the local sandbox builds without a network: for what is fetched, use the docker"
+        hint="the local sandbox builds without a network; to download files, use the docker"
         " sandbox, or `docker build` the image and name it in the task",
     )

@@ -1,4 +1,4 @@
-"""Finding or building the image of a spec."""
+"""Find or build the image of a spec."""
 
 import asyncio
 import json
@@ -24,7 +24,7 @@ class Builder:
         self._create = create
         self._store = store
         self._refusal = refusal
-        """The reason why no image can be built here."""
+        """The reason why images cannot be built here; None where they can."""
         self._finder = ImageFinder(store)
 
     async def source(self, spec: SandboxSpec) -> RootSource:
@@ -33,7 +33,7 @@ class Builder:
         Raises:
             TaskError: The recipe is malformed.
             SandboxTimeoutError: The build took too long.
-            SandboxUnsupportedError: No image can be made here, or there is none of that name.
+            SandboxUnsupportedError: Images cannot be built here, or the image was not found.
             SandboxError: A step of the build failed.
         """
         if spec.recipe is None:
@@ -41,12 +41,12 @@ class Builder:
         if self._refusal is not None:
             raise SandboxUnsupportedError(
                 f"{spec.recipe.dockerfile!r} cannot be built: {self._refusal}",
-                hint="use an image that is made already, or the docker sandbox",
+                hint="name a finished image, or use the docker sandbox",
             )
         recipe = spec.recipe
         try:
             async with asyncio.timeout(recipe.timeout_sec):
-                return await self._make(recipe, spec.image_search)
+                return await self._build(recipe, spec.image_search)
         except TimeoutError as error:
             raise SandboxTimeoutError(
                 f"the build did not end in {recipe.timeout_sec} s",
@@ -54,7 +54,7 @@ class Builder:
                 hint="raise the task's build timeout",
             ) from error
 
-    async def _make(self, recipe: ImageRecipe, search: tuple[str, ...]) -> RootSource:
+    async def _build(self, recipe: ImageRecipe, search: tuple[str, ...]) -> RootSource:
         # A sandbox of an existing image does not need the modules that build one.
         from benchflow_sandbox_core.recipe.context import read_dockerfile  # noqa: PLC0415
         from benchflow_sandbox_core.recipe.dockerfile import Dockerfile  # noqa: PLC0415
@@ -72,13 +72,13 @@ class Builder:
         key = digest_of("image", stage.key, json.dumps(config))
         path = self._store.record(key)
         if not path.is_file():
-            self._store.keep(
+            self._store.write(
                 ImageRecord(key=key, lowers=stage.lowers, complete=stage.complete, config=config)
             )
         return RootSource.of(path)
 
-    async def forget(self, made: RootSource) -> None:
-        """Remove an image with its uppermost layer. No other process may use the image."""
-        if made.path is not None:
-            made.path.unlink(missing_ok=True)
-            await asyncio.to_thread(shutil.rmtree, made.lowers[0])
+    async def delete(self, source: RootSource) -> None:
+        """Delete an image and its top layer. No other process may use the image."""
+        if source.path is not None:
+            source.path.unlink(missing_ok=True)
+            await asyncio.to_thread(shutil.rmtree, source.lowers[0])

@@ -1,4 +1,4 @@
-"""Copying the files of COPY and ADD into the root of a sandbox in which nothing else runs."""
+"""Copy the files of COPY and ADD into the root of a sandbox in which no process runs."""
 
 import os
 import secrets
@@ -25,17 +25,17 @@ _DIRECTORY = os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC
 
 @dataclass(frozen=True, slots=True)
 class Copier:
-    """Copies entries to one place. Links on the way there lead nowhere out of `root`."""
+    """Copies entries into a root. Symlinks in a target path cannot lead out of `root`."""
 
     root: int
     owner: tuple[int, int] | None
-    """uid and gid; `None` keeps those of each entry."""
+    """The uid and gid of the copies; `None` keeps the owner of each entry."""
     mode: int | None
-    """For every file and directory; `None` keeps each entry's."""
+    """The mode of each file and directory; `None` keeps the mode of each entry."""
     stop: StopFlag
 
     def make(self, path: str) -> int:
-        """Open a directory of the sandbox, made with its parents when missing, owned by `owner`."""
+        """Open a directory of the sandbox; create it and its parents first, owned by `owner`."""
         current = openat2(self.root, ".", _DIRECTORY, resolve=_INSIDE)
         done = ""
         for part in [part for part in path.split("/") if part not in {"", "."}]:
@@ -48,12 +48,12 @@ class Copier:
         return current
 
     def ensure(self, path: str) -> None:
-        """Make a directory of the sandbox and its parents, owned by `owner`, unless it is there."""
+        """Create a directory of the sandbox and its parents, owned by `owner`, if missing."""
         os.close(self.make(path))
 
     def _enter(self, parent: int, name: str, path: str) -> int:
         try:
-            # From the root, so that a link to `/usr/bin` is one inside.
+            # From the root, so that a symlink to `/usr/bin` is resolved inside the sandbox.
             return openat2(self.root, path, _DIRECTORY, resolve=_INSIDE)
         except FileNotFoundError:
             os.mkdir(name, 0o755, dir_fd=parent)
@@ -63,7 +63,7 @@ class Copier:
             raise SandboxError(f"{path!r} of the image is not a directory") from error
 
     def is_directory(self, path: str) -> bool:
-        """Whether a directory is there, maybe by links."""
+        """Return whether a path leads to a directory, also by symlinks."""
         try:
             os.close(openat2(self.root, path, _DIRECTORY, resolve=_INSIDE))
         except OSError as error:
@@ -72,7 +72,7 @@ class Copier:
         return True
 
     def put(self, files: Iterable[File], directory: str, name: str | None) -> None:
-        """Copy a tree's entries into `directory`: as `name`, or, without one, what it holds."""
+        """Copy a tree into `directory`, as `name`; without `name`, copy only its entries."""
         for file in files:
             self.stop.check()
             path = "/".join(part for part in (name, file.relative) if part)
@@ -87,23 +87,23 @@ class Copier:
                 os.close(parent)
 
     def _entry(self, file: File, parent: int, name: str) -> None:
-        found = _kind(parent, name)
+        present = _mode_of(parent, name)
         if file.kind == "directory":
-            if found is not None and not stat.S_ISDIR(found):
+            if present is not None and not stat.S_ISDIR(present):
                 os.unlink(name, dir_fd=parent)
-                found = None
-            if found is None:
+                present = None
+            if present is None:
                 os.mkdir(name, 0o755, dir_fd=parent)
-                self._finish(file, parent, name)
+                self._copy_attributes(file, parent, name)
             return
-        if found is not None and stat.S_ISDIR(found):
+        if present is not None and stat.S_ISDIR(present):
             raise SandboxError(f"{name!r} would replace a directory of the image")
         temporary = f".bf-{secrets.token_hex(8)}"
         if file.kind == "link":
             os.symlink(os.readlink(file.path), temporary, dir_fd=parent)  # noqa: PTH115
         else:
             self._write(file, parent, temporary)
-        self._finish(file, parent, temporary)
+        self._copy_attributes(file, parent, temporary)
         os.rename(temporary, name, src_dir_fd=parent, dst_dir_fd=parent)
 
     def _write(self, file: File, parent: int, name: str) -> None:
@@ -114,7 +114,7 @@ class Copier:
         ):
             shutil.copyfileobj(reader, to, 1 << 20)
 
-    def _finish(self, file: File, parent: int, name: str) -> None:
+    def _copy_attributes(self, file: File, parent: int, name: str) -> None:
         info = file.info
         owner = self.owner or (info.st_uid, info.st_gid)
         os.chown(name, *owner, dir_fd=parent, follow_symlinks=False)
@@ -126,7 +126,7 @@ class Copier:
         )
 
 
-def _kind(parent: int, name: str) -> int | None:
+def _mode_of(parent: int, name: str) -> int | None:
     try:
         return os.stat(name, dir_fd=parent, follow_symlinks=False).st_mode
     except FileNotFoundError:

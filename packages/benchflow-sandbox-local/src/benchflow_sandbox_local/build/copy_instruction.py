@@ -24,68 +24,68 @@ _REMOTE = ("http://", "https://", "git@", "git://", "ssh://")
 
 @dataclass(frozen=True, slots=True)
 class CopyInstruction:
-    """One COPY or ADD, read."""
+    """One parsed COPY or ADD."""
 
     sources: tuple[str, ...]
     target: str
-    """Absolute; ends with `/` when it must be a directory."""
+    """An absolute path; it ends with `/` if it must be a directory."""
     from_stage: str
-    """A stage or an image; empty for the context."""
+    """The name of a stage or an image; empty for the context."""
     chown: str
     mode: int | None
     unpacks: bool
     documents: tuple[tuple[str, str], ...]
-    """Names and texts of files that the instruction itself holds, copied after the sources."""
+    """Names and texts of the here-documents, which are copied after the sources."""
     where: str
 
     @classmethod
-    def of(cls, one: Instruction, stage: Stage, where: str) -> "CopyInstruction":
+    def of(cls, instruction: Instruction, stage: Stage, where: str) -> "CopyInstruction":
         """Read an instruction.
 
         Raises:
-            TaskError: It is malformed.
-            SandboxUnsupportedError: It needs the network, or what is not interpreted here.
+            TaskError: The instruction is malformed.
+            SandboxUnsupportedError: The instruction needs the network, or has an unsupported flag.
         """
-        words, flags = stage.scope.words(where), dict(one.flags)
-        if unknown := sorted(set(flags) - _FLAGS[one.name]):
+        words, flags = stage.scope.words(where), dict(instruction.flags)
+        if unknown := sorted(set(flags) - _FLAGS[instruction.name]):
             raise SandboxUnsupportedError(
-                f"{one.name} --{unknown[0]} is not supported by the local sandbox",
+                f"{instruction.name} --{unknown[0]} is not supported by the local sandbox",
                 where=where,
                 hint="use the docker sandbox for this task",
             )
-        raw = words.raw(one.text) if one.array is None else list(one.array)
-        if one.documents:
+        raw = words.raw(instruction.text) if instruction.array is None else list(instruction.array)
+        if instruction.documents:
             target = raw[-1]
             raw = [word for word in raw if heredoc_start(word, where) is None]
             _check_target(target, len(raw), where)
-        named, count = [words.one(word) for word in raw], len(raw) + len(one.documents)
-        if not named or count < 2:
-            raise TaskError(f"{one.name} needs a source and a target", where=where)
-        remote = next((name for name in named[:-1] if name.startswith(_REMOTE)), None)
+        paths, count = [words.resolve(word) for word in raw], len(raw) + len(instruction.documents)
+        if not paths or count < 2:
+            raise TaskError(f"{instruction.name} needs a source and a target", where=where)
+        remote = next((path for path in paths[:-1] if path.startswith(_REMOTE)), None)
         if remote is not None:
             raise SandboxUnsupportedError(
-                f"{one.name} of {remote[:200]!r}: the local sandbox builds without a network",
+                f"{instruction.name} of {remote[:200]!r}: a local build does not have a network",
                 where=where,
                 hint="put the file into the context, or use the docker sandbox",
             )
-        last = named[-1]
-        directory = last.endswith(("/", "/.")) or last == "." or len(named) > 2
+        last = paths[-1]
+        directory = last.endswith(("/", "/.")) or last == "." or len(paths) > 2
         return cls(
-            sources=tuple(named[:-1]),
+            sources=tuple(paths[:-1]),
             target=stage.path(last).rstrip("/") + ("/" if directory else ""),
-            from_stage=words.one(flags.get("from", "")),
-            chown=words.one(flags.get("chown", "")),
-            mode=_mode(words.one(flags.get("chmod", "")), where),
-            unpacks=one.name == "ADD",
-            documents=tuple((each.name, each.content(words)) for each in one.documents),
+            from_stage=words.resolve(flags.get("from", "")),
+            chown=words.resolve(flags.get("chown", "")),
+            mode=_mode(words.resolve(flags.get("chmod", "")), where),
+            unpacks=instruction.name == "ADD",
+            documents=tuple((item.name, item.content(words)) for item in instruction.documents),
             where=where,
         )
 
-    def key_parts(self, found: Sequence[str]) -> tuple[str, ...]:
-        """Return the key of the result, from the instruction and digests of the sources."""
+    def key_parts(self, digests: Sequence[str]) -> tuple[str, ...]:
+        """Return the parts of the result's key: the instruction and digests of the sources."""
         options = (self.target, self.chown, str(self.mode), str(self.unpacks))
         texts = (text for document in self.documents for text in document)
-        return ("copy", *options, *self.sources, *found, *texts)
+        return ("copy", *options, *self.sources, *digests, *texts)
 
     def digests(self, tree: Tree) -> list[str]:
         """Return digests of the sources in the context."""
@@ -94,10 +94,10 @@ class CopyInstruction:
         ]
 
     def copy(self, tree: Tree, root: Path, copier: Copier) -> None:
-        """Copy from a tree, which lies at `root`."""
-        found = [path for source in self.sources for path in tree.find(source)]
-        for path in found:
-            self._one(tree, root, path, copier, several=len(found) > 1)
+        """Copy the sources from a tree whose directory is `root`."""
+        paths = [path for source in self.sources for path in tree.find(source)]
+        for path in paths:
+            self._copy_source(tree, root, path, copier, several=len(paths) > 1)
         if self.documents:
             self._write(copier)
 
@@ -108,19 +108,21 @@ class CopyInstruction:
                 path.write_text(text, encoding="utf-8", newline="")
                 path.chmod(0o644)
                 tree = Tree(Path(directory), self.where)
-                self._one(tree, Path(directory), name, copier, several=False)
+                self._copy_source(tree, Path(directory), name, copier, several=False)
 
     def copy_inside(self, root: int, copier: Copier) -> None:
-        """Copy from the root of another sandbox in which nothing runs."""
-        path = Path(f"/proc/self/fd/{root}")
-        tree = Tree(path, self.where, name=repr(self.from_stage))
+        """Copy the sources from the root of another sandbox in which no process runs."""
+        directory = Path(f"/proc/self/fd/{root}")
+        tree = Tree(directory, self.where, name=repr(self.from_stage))
         for source in self.sources:
-            for found in tree.find(source):
-                self._one(tree, path, found, copier, several=len(self.sources) > 1)
+            for path in tree.find(source):
+                self._copy_source(tree, directory, path, copier, several=len(self.sources) > 1)
 
-    def _one(self, tree: Tree, root: Path, path: str, copier: Copier, *, several: bool) -> None:
+    def _copy_source(
+        self, tree: Tree, root: Path, path: str, copier: Copier, *, several: bool
+    ) -> None:
         files = tree.walk(path)
-        place, name = root / tree.followed(path), path.rpartition("/")[2]
+        place, name = root / tree.resolve(path), path.rpartition("/")[2]
         if place.is_dir():
             copier.put(files, self.target, None)
         elif self.unpacks and place.is_file() and tarfile.is_tarfile(place):
@@ -135,9 +137,9 @@ class CopyInstruction:
 
 
 def _check_target(target: str, count: int, where: str) -> None:
-    """Refuse what BuildKit refuses of an instruction with here-documents."""
+    """Check the target of an instruction with here-documents as BuildKit does."""
     if heredoc_start(target, where) is not None:
-        raise TaskError("it needs a target", where=where)
+        raise TaskError("a here-document needs a target after it", where=where)
     if count > 2 and not target.endswith("/"):
         raise TaskError(f"{target[:80]!r} must end with / for several files", where=where)
 

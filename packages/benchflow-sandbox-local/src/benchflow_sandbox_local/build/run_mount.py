@@ -1,4 +1,4 @@
-"""RUN --mount: files that an instruction sees and no layer holds."""
+"""RUN --mount: files that an instruction can read and that no layer contains."""
 
 import os
 import shutil
@@ -33,12 +33,12 @@ _READ = {
 
 @dataclass(frozen=True, slots=True)
 class RunMount:
-    """One mount. Without `copying` it begins empty, as a cache may at any time."""
+    """One mount. Without `copying`, it is a cache or tmpfs that is empty at the start."""
 
     target: str
-    """Absolute."""
+    """An absolute path."""
     copying: CopyInstruction | None
-    """What a bind shows, as if it were copied to `/bind`."""
+    """The files of a bind mount, as a copy to `/bind`."""
     owner: tuple[int, int]
     mode: int
     where: str
@@ -48,18 +48,18 @@ class RunMount:
         """Read the value of a flag. Source: the Dockerfile reference, "RUN --mount".
 
         Raises:
-            TaskError: It is malformed.
-            SandboxUnsupportedError: It is not interpreted here.
+            TaskError: The value is malformed.
+            SandboxUnsupportedError: The type or an option is not supported here.
         """
-        pairs = (part.partition("=") for part in stage.scope.words(where).one(value).split(","))
+        pairs = (part.partition("=") for part in stage.scope.words(where).resolve(value).split(","))
         options = {_NAMES.get(key.lower(), key.lower()): text for key, _, text in pairs}
         kind = options.pop("type", "bind")
         unknown = sorted(set(options) - _READ.get(kind, set()))
         if kind not in _READ or unknown:
             raise SandboxUnsupportedError(
-                f"RUN --mount=type={kind[:40]} {unknown[:1]} is not interpreted here",
+                f"RUN --mount=type={kind[:40]} {unknown[:1]} is not supported by the local sandbox",
                 where=where,
-                hint="leave it out, or use the docker sandbox for this task",
+                hint="remove the mount, or use the docker sandbox for this task",
             )
         target = stage.path(options.get("target", ""))
         if "target" not in options or target == "/":
@@ -73,7 +73,7 @@ class RunMount:
         return cls(target, copying, owner, mode & 0o1777, where)
 
     def empty(self, copier: Copier) -> None:
-        """Empty the target directory of a cache or tmpfs. Nothing runs in the sandbox."""
+        """Empty the target directory of a cache or tmpfs. No process may run in the sandbox."""
         if self.copying is not None:
             return
         above, _, name = self.target.rpartition("/")
@@ -94,9 +94,9 @@ class RunMount:
         except OSError as error:
             refuse_shortage(f"mount {self.target!r}", error)
             raise SandboxUnsupportedError(
-                f"RUN --mount at {self.target!r}, which is below a link of the image",
+                f"RUN --mount at {self.target!r}, which is below a symlink of the image",
                 where=self.where,
-                hint="name the directory that the link leads to",
+                hint="name the target of the symlink instead",
             ) from error
 
 
@@ -114,14 +114,14 @@ def _bind(options: dict[str, str], where: str) -> CopyInstruction:
 
 
 def strip(layer: Path, mounts: Sequence[RunMount]) -> None:
-    """Remove the targets from a layer, so that the files below show again."""
+    """Remove the mount targets from a layer, so that it does not hide lower files."""
     flags = os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC
     top = os.open(layer, flags)
     try:
         for mount in mounts:
             above, _, name = mount.target.rpartition("/")
             try:
-                # The instruction may have put a link there.
+                # The instruction may have replaced a directory by a symlink.
                 inside = above.lstrip("/") or "."
                 parent = openat2(top, inside, flags, resolve=_PLAIN | RESOLVE_NO_XDEV)
             except OSError as error:

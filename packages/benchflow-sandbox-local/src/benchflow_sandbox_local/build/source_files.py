@@ -22,7 +22,7 @@ Kind = Literal["file", "directory", "link"]
 
 @dataclass(frozen=True, slots=True)
 class File:
-    """One entry below what an instruction names."""
+    """One entry at or below a source of an instruction."""
 
     path: Path
     relative: str
@@ -31,7 +31,7 @@ class File:
     info: os.stat_result
 
     def open(self) -> BufferedReader:
-        """Open a regular file; raise `OSError` when another kind has taken its place."""
+        """Open a regular file; raise `OSError` if it is no longer a regular file."""
         fd = os.open(self.path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
         if not stat.S_ISREG(os.fstat(fd).st_mode):
             os.close(fd)
@@ -40,9 +40,9 @@ class File:
 
 
 class Tree:
-    """A directory that does not change. Its links never lead out of it.
+    """A directory that does not change. Symlinks cannot lead out of it.
 
-    Those in the name of a source are followed, as BuildKit does; those below it are copied.
+    As in BuildKit, symlinks in the name of a source are followed; symlinks below it are copied.
     """
 
     def __init__(
@@ -55,10 +55,11 @@ class Tree:
 
     @classmethod
     def context(cls, root: Path, dockerfile: str, where: str) -> "Tree":
-        """Return a build's context, without what its `.dockerignore` leaves out.
+        """Return the context of a build, without the files that `.dockerignore` excludes.
 
         Raises:
-            SandboxError: It is not a regular file, is too large, or has too many patterns.
+            SandboxError: `.dockerignore` is not a regular file, is too large, or has too many
+                patterns.
         """
         return cls(root, where, Ignore.of(root, dockerfile))
 
@@ -67,49 +68,49 @@ class Tree:
         return Tree(self._root, where, self._ignored, name=self._name)
 
     def find(self, pattern: str) -> list[str]:
-        """Return the relative paths that a source of COPY names, sorted.
+        """Return the relative paths that match a source of COPY, sorted.
 
         Raises:
-            TaskError: There is none.
+            TaskError: No path matches.
         """
         parts = posixpath.normpath(pattern.lstrip("/")).split("/")
         if parts[0] == "..":
-            raise TaskError(f"{pattern!r} leaves {self._name}", where=self._where)
+            raise TaskError(f"{pattern!r} is outside of {self._name}", where=self._where)
         if parts == ["."]:
             return [""]
         wild = (n for n, part in enumerate(parts) if not set("*?[\\").isdisjoint(part))
         first = next(wild, len(parts))
         plain = "/".join(parts[:first])
-        found = [plain if first == len(parts) else self.followed(plain)]
+        paths = [plain if first == len(parts) else self.resolve(plain)]
         for part in parts[first:]:
-            found = [each for base in found for each in self._matching(base, part)]
-        found = [each for each in found if self._is_there(each)]
-        if not found:
+            paths = [path for base in paths for path in self._matching(base, part)]
+        paths = [path for path in paths if self._is_included_source(path)]
+        if not paths:
             raise TaskError(
                 f"{pattern!r} is not in {self._name}", where=self._where, hint="see .dockerignore"
             )
-        return sorted(found)
+        return sorted(paths)
 
     def _matching(self, base: str, pattern: str) -> list[str]:
-        # From the first pattern on, no link is followed but that which is the source itself.
+        # After the first wildcard, symlinks are not followed, except for the source itself.
         directory = self._root / base
         if (base and directory.is_symlink()) or not directory.is_dir():
             return []
-        # Patterns so made do not backtrack, whatever a hostile author writes.
+        # Patterns of `translate` do not backtrack, so a hostile pattern is not slow.
         wanted = re.compile(fnmatch.translate(pattern.replace("[^", "[!")))
         names = os.listdir(directory)  # noqa: PTH208 - names, not paths
         return [posixpath.join(base, name) for name in names if wanted.match(name)]
 
-    def _is_there(self, path: str) -> bool:
-        followed = self.followed(path)
-        there = os.path.lexists(self._root / followed)
-        return there and self._taken(path) and self._taken(followed)
+    def _is_included_source(self, path: str) -> bool:
+        target = self.resolve(path)
+        exists = os.path.lexists(self._root / target)
+        return exists and self._is_included(path) and self._is_included(target)
 
-    def followed(self, path: str) -> str:
-        """Return where a path leads by its links, all of which are of this directory.
+    def resolve(self, path: str) -> str:
+        """Return a path with its symlinks resolved inside this directory.
 
         Raises:
-            TaskError: Links lead to each other.
+            TaskError: The path has too many symlinks, such as a loop.
         """
         pending, done, links = path.split("/")[::-1], list[str](), 0
         while pending:
@@ -124,10 +125,10 @@ class Tree:
                     pending += target.split("/")[::-1]
                     done = [] if target.startswith("/") else done[:-1]
             if links > _MAX_LINKS:
-                raise TaskError(f"{path!r}: links lead to each other", where=self._where)
+                raise TaskError(f"{path!r} has more than {_MAX_LINKS} symlinks", where=self._where)
         return "/".join(done)
 
-    def _taken(self, path: str) -> bool:
+    def _is_included(self, path: str) -> bool:
         return not self._ignored.excludes(path) or (
             self._ignored.keeps_some and (self._root / path).is_dir()
         )
@@ -136,25 +137,28 @@ class Tree:
         """Yield the entries at and below `path`, parents first.
 
         Raises:
-            TaskError: An entry is not a file, directory or link, or there are too many.
+            TaskError: An entry is not a file, directory or symlink, or there are too many.
         """
-        pending = [(self.followed(path), "", 0)]
+        pending = [(self.resolve(path), "", 0)]
         count = 0
         while pending:
             place, relative, depth = pending.pop()
             count += 1
             if count > _MAX_ENTRIES or depth > _MAX_DEPTH:
-                raise TaskError(f"{path!r} holds too much to be copied", where=self._where)
+                raise TaskError(
+                    f"{path!r} has more than {_MAX_ENTRIES} entries or {_MAX_DEPTH} levels",
+                    where=self._where,
+                )
             file = self._file(place, relative)
             if file.kind == "directory":
                 names = sorted(os.listdir(file.path), reverse=True)  # noqa: PTH208
                 pending += [
                     (f"{place}/{name}".lstrip("/"), f"{relative}/{name}".lstrip("/"), depth + 1)
                     for name in names
-                    if self._taken(f"{place}/{name}".lstrip("/"))
+                    if self._is_included(f"{place}/{name}".lstrip("/"))
                 ]
                 if place and self._ignored.excludes(place):
-                    continue  # only on the way to what is taken
+                    continue  # an excluded directory, with included entries below
             yield file
 
     def _file(self, place: str, relative: str) -> File:
@@ -167,20 +171,20 @@ class Tree:
         }
         kind = kinds.get(stat.S_IFMT(info.st_mode))
         if kind is None:
-            raise TaskError(f"{place!r} is not a file, directory or link", where=self._where)
+            raise TaskError(f"{place!r} is not a file, directory or symlink", where=self._where)
         return File(path, relative, kind, info)
 
     def digest(self, path: str) -> str:
         """Return a digest of the names, modes and bytes at and below `path`."""
-        whole = hashlib.sha256()
+        digest = hashlib.sha256()
         for file in self.walk(path):
             mode = 0 if file.kind == "link" else stat.S_IMODE(file.info.st_mode)
             head = f"{file.kind}\0{mode:o}\0{file.relative}\0"
-            whole.update(head.encode("utf-8", "surrogateescape"))
+            digest.update(head.encode("utf-8", "surrogateescape"))
             if file.kind == "link":
-                whole.update(os.fsencode(os.readlink(file.path)) + b"\0")  # noqa: PTH115
+                digest.update(os.fsencode(os.readlink(file.path)) + b"\0")  # noqa: PTH115
             elif file.kind == "file":
                 with file.open() as reader:
                     content = hashlib.file_digest(reader, "sha256")
-                whole.update(content.digest())
-        return whole.hexdigest()
+                digest.update(content.digest())
+        return digest.hexdigest()

@@ -17,10 +17,10 @@ from benchflow_sandbox_local.rootfs.store import digest_of
 
 @dataclass(slots=True)
 class Stage:
-    """The state between two instructions."""
+    """One stage of a build after some of its instructions."""
 
     key: str
-    """Everything that made its files."""
+    """The key of the stage's files: a digest of the base and the instructions so far."""
     lowers: tuple[Path, ...]
     """Top first."""
     complete: bool
@@ -47,11 +47,11 @@ class Stage:
 
     @classmethod
     def scratch(cls, before: Scope) -> "Stage":
-        """Begin a stage on nothing."""
+        """Begin a stage on an empty root."""
         return cls(digest_of("scratch"), (), True, before.stage({}), "", "", ())
 
     def child(self) -> "Stage":
-        """Begin another stage on what this one is."""
+        """Begin another stage on this one."""
         return Stage(
             self.key,
             self.lowers,
@@ -65,7 +65,7 @@ class Stage:
 
     @property
     def config(self) -> ImageConfig:
-        """What an image of it says."""
+        """The configuration of an image of this stage."""
         return ImageConfig(
             self.scope.env,
             self.user,
@@ -77,30 +77,32 @@ class Stage:
 
     def source(self, path: Path) -> RootSource:
         """Return the source for sandboxes of this stage, without the image's variables."""
-        return RootSource(path, self.complete, self.lowers, made=self.key)
+        return RootSource(path, self.complete, self.lowers, store_key=self.key)
 
-    def apply(self, one: Instruction, where: str) -> None:
+    def apply(self, instruction: Instruction, where: str) -> None:
         """Apply an instruction that changes no file."""
-        self.scope.take(one, where)
-        if one.name in _SETTERS:
-            _SETTERS[one.name](self, one, where)
+        self.scope.take(instruction, where)
+        if instruction.name in _SETTERS:
+            _SETTERS[instruction.name](self, instruction, where)
 
     def path(self, text: str) -> str:
         """Return an absolute path inside, from the working directory."""
         return posixpath.normpath(posixpath.join("/", self.workdir, text))
 
 
-def _user(stage: Stage, one: Instruction, where: str) -> None:
-    stage.user = stage.scope.words(where).one(one.text)
+def _user(stage: Stage, instruction: Instruction, where: str) -> None:
+    stage.user = stage.scope.words(where).resolve(instruction.text)
 
 
-def _entrypoint(stage: Stage, one: Instruction, _where: str) -> None:
-    stage.entrypoint = (*stage.scope.shell, one.text) if one.array is None else one.array
+def _entrypoint(stage: Stage, instruction: Instruction, _where: str) -> None:
+    stage.entrypoint = (
+        (*stage.scope.shell, instruction.text) if instruction.array is None else instruction.array
+    )
 
 
-def _health(stage: Stage, one: Instruction, where: str) -> None:
+def _health(stage: Stage, instruction: Instruction, where: str) -> None:
     try:
-        stage.health = ImageHealth.instruction(one.flags, one.text)
+        stage.health = ImageHealth.instruction(instruction.flags, instruction.text)
     except ValueError as error:
         raise TaskError(str(error), where=where) from error
 
@@ -110,4 +112,4 @@ _SETTERS: dict[str, Callable[[Stage, Instruction, str], None]] = {
     "ENTRYPOINT": _entrypoint,
     "HEALTHCHECK": _health,
 }
-"""CMD, LABEL, EXPOSE, VOLUME and the like mean nothing to a sandbox."""
+"""Other instructions, such as CMD, LABEL, EXPOSE and VOLUME, do not change a sandbox."""

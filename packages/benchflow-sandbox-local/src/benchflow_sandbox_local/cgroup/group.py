@@ -26,17 +26,17 @@ class Group(Protocol):
 
     @property
     def paths(self) -> tuple[str, ...]:
-        """Every directory that belongs to the group, for its label."""
+        """All directories of the group, for the sandbox's label."""
         ...
 
     @property
     def join(self) -> tuple[str, ...]:
-        """Files that a first process writes `0` to."""
+        """The v1 files to which a first process writes `0` to join the group."""
         ...
 
     @property
     def clone_into(self) -> str | None:
-        """The v2 directory that a first process is born in."""
+        """The v2 directory in which a first process is created."""
         ...
 
     @property
@@ -55,15 +55,15 @@ class Group(Protocol):
         ...
 
     def members(self) -> list[int]:
-        """The numbers of the group's processes on the host."""
+        """Return the numbers of the group's processes on the host."""
         ...
 
     def create(self, limits: ResourceLimits) -> None:
-        """Make the directories and set the limits."""
+        """Create the directories and set the limits."""
         ...
 
     async def freeze(self) -> None:
-        """Return when no process of the group runs."""
+        """Freeze the group. On return none of its processes runs."""
         ...
 
     def thaw(self) -> None:
@@ -71,7 +71,7 @@ class Group(Protocol):
         ...
 
     def hits(self, kind: HitKind) -> int:
-        """How often a process was killed or refused for `kind` so far."""
+        """Return how often the limit of `kind` killed or refused a process so far."""
         ...
 
     def host_shortage(self) -> str | None:
@@ -79,12 +79,12 @@ class Group(Protocol):
         ...
 
     def remove(self) -> None:
-        """Kill what is left and remove the directories. Idempotent."""
+        """Kill the remaining processes and remove the directories. Idempotent."""
         ...
 
 
 class NoGroup:
-    """A group for machines where no group can be made: nothing is limited or frozen."""
+    """A group for machines without writable groups: it limits and freezes nothing."""
 
     paths: tuple[str, ...] = ()
     join: tuple[str, ...] = ()
@@ -94,25 +94,25 @@ class NoGroup:
     freezer: str | None = None
 
     def members(self) -> list[int]:
-        """Return no processes: nothing is counted here."""
+        """Return an empty list: this group counts nothing."""
         return []
 
     def create(self, limits: ResourceLimits) -> None:
         """Do nothing."""
 
     async def freeze(self) -> None:
-        """Refuse."""
-        raise SandboxError("no control group can freeze this sandbox")
+        """Raise `SandboxError`."""
+        raise SandboxError("this machine has no control group that can freeze the sandbox")
 
     def thaw(self) -> None:
         """Do nothing."""
 
-    def hits(self, kind: HitKind) -> int:  # noqa: ARG002 - nothing is counted here
+    def hits(self, kind: HitKind) -> int:  # noqa: ARG002 - this group counts nothing
         """Return 0."""
         return 0
 
     def host_shortage(self) -> str | None:
-        """Return `None`: nothing is counted here."""
+        """Return `None`: this group counts nothing."""
         return None
 
     def remove(self) -> None:
@@ -120,7 +120,7 @@ class NoGroup:
 
 
 class V1Group:
-    """A group in each v1 hierarchy that is there."""
+    """A group in each v1 hierarchy of this machine."""
 
     clone_into: str | None = None
 
@@ -136,17 +136,17 @@ class V1Group:
         self._counters = GroupCounters(self._dirs.get("memory"), self._dirs.get("pids"))
 
     def members(self) -> list[int]:
-        """The numbers of the group's processes on the host."""
+        """Return the numbers of the group's processes on the host."""
         return members(self.paths[0])
 
     def create(self, limits: ResourceLimits) -> None:
-        """Make the directories and set the limits."""
+        """Create the directories and set the limits."""
         for path in self.paths:
             Path(path).mkdir()
         if limits.memory_mb is not None and "memory" in self._dirs:
             limit = str(limits.memory_mb << 20)
             _write(self._dirs["memory"] / "memory.limit_in_bytes", limit)
-            # Without swap accounting there is no such file, and mostly no swap either.
+            # The file exists only with swap accounting.
             with suppress(FileNotFoundError):
                 _write(self._dirs["memory"] / "memory.memsw.limit_in_bytes", limit)
         if limits.pids is not None and "pids" in self._dirs:
@@ -157,10 +157,10 @@ class V1Group:
             _write(self._dirs["cpu"] / "cpu.cfs_quota_us", str(quota))
 
     async def freeze(self) -> None:
-        """Return when no process of the group runs."""
+        """Freeze the group. On return none of its processes runs."""
         state = self._dirs["freezer"] / "freezer.state"
         self._switch.stop()
-        # Reading is what makes the kernel look again.
+        # Only a read makes the kernel update the state.
         await _until(lambda: state.read_text().strip() == "FROZEN", str(state))
 
     def thaw(self) -> None:
@@ -168,7 +168,7 @@ class V1Group:
         self._switch.release()
 
     def hits(self, kind: HitKind) -> int:
-        """How often a process was killed or refused for `kind` so far."""
+        """Return how often the limit of `kind` killed or refused a process so far."""
         return self._counters.hits(kind)
 
     def host_shortage(self) -> str | None:
@@ -176,7 +176,7 @@ class V1Group:
         return self._counters.host_shortage()
 
     def remove(self) -> None:
-        """Kill what is left and remove the directories. Idempotent."""
+        """Kill the remaining processes and remove the directories. Idempotent."""
         if "freezer" in self._dirs:
             self.thaw()
         remove_directories(self.paths)
@@ -194,17 +194,17 @@ class V2Group:
         self.freezer: str | None = str(self._dir)
         self._switch = _Switch(f"{self.freezer}/cgroup.freeze", b"1", b"0")
         self.clone_into: str | None = str(self._dir)
-        handed_down = set((base / "cgroup.subtree_control").read_text().split())
+        enabled = set((base / "cgroup.subtree_control").read_text().split())
         kinds: tuple[ResourceKind, ...] = ("memory", "pids", "cpu")
-        self.enforced: frozenset[ResourceKind] = frozenset(k for k in kinds if k in handed_down)
+        self.enforced: frozenset[ResourceKind] = frozenset(k for k in kinds if k in enabled)
         self._counters = GroupCounters(self._dir, self._dir)
 
     def members(self) -> list[int]:
-        """The numbers of the group's processes on the host."""
+        """Return the numbers of the group's processes on the host."""
         return members(str(self._dir))
 
     def create(self, limits: ResourceLimits) -> None:
-        """Make the directory and set the limits."""
+        """Create the directory and set the limits."""
         self._dir.mkdir()
         if limits.memory_mb is not None and "memory" in self.enforced:
             _write(self._dir / "memory.max", str(limits.memory_mb << 20))
@@ -217,7 +217,7 @@ class V2Group:
             _write(self._dir / "cpu.max", f"{quota} {_CPU_PERIOD_US}")
 
     async def freeze(self) -> None:
-        """Return when no process of the group runs."""
+        """Freeze the group. On return none of its processes runs."""
         self._switch.stop()
         events = self._dir / "cgroup.events"
         await _until(lambda: _counter(events, "frozen") == 1, str(events))
@@ -227,7 +227,7 @@ class V2Group:
         self._switch.release()
 
     def hits(self, kind: HitKind) -> int:
-        """How often a process was killed or refused for `kind` so far."""
+        """Return how often the limit of `kind` killed or refused a process so far."""
         return self._counters.hits(kind)
 
     def host_shortage(self) -> str | None:
@@ -235,14 +235,14 @@ class V2Group:
         return self._counters.host_shortage()
 
     def remove(self) -> None:
-        """Kill what is left and remove the directory. Idempotent."""
+        """Kill the remaining processes and remove the directory. Idempotent."""
         with suppress(FileNotFoundError):
             _write(self._dir / "cgroup.kill", "1")
         remove_directories(self.paths)
 
 
 def new_group(where: Hierarchies, name: str) -> Group:
-    """Return the kind of group that this machine has."""
+    """Return a group of a kind that this machine supports."""
     if "freezer" in where.v1:
         return V1Group(where.v1, name)
     if where.v2 is not None:
@@ -251,13 +251,13 @@ def new_group(where: Hierarchies, name: str) -> Group:
 
 
 def remove_directories(paths: tuple[str, ...]) -> None:
-    """Remove group directories; kill the processes that keep one busy.
+    """Remove group directories; kill the processes in them first.
 
     Raises:
-        SandboxError: A process did not die, so a directory stays.
+        SandboxError: A process did not die, so its directory still exists.
     """
     for path in remove(paths):
-        raise SandboxError(f"control group {path!r} still holds processes")
+        raise SandboxError(f"control group {path!r} still has processes")
 
 
 class _Switch:
@@ -310,9 +310,12 @@ def _counter(path: Path, name: str) -> int:
     return 0
 
 
-async def _until(done: Callable[[], bool], what: str) -> None:
+async def _until(is_frozen: Callable[[], bool], path: str) -> None:
     deadline = asyncio.get_running_loop().time() + _FREEZE_SECONDS
-    while not done():
+    while not is_frozen():
         if asyncio.get_running_loop().time() > deadline:
-            raise SandboxError(f"{what!r} did not settle in {_FREEZE_SECONDS} s", retryable=True)
+            raise SandboxError(
+                f"the sandbox was not frozen in {_FREEZE_SECONDS:.0f} s, by {path!r}",
+                retryable=True,
+            )
         await asyncio.sleep(0.0005)

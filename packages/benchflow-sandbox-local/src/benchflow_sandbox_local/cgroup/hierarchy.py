@@ -1,4 +1,4 @@
-"""Where control groups may be made on this machine."""
+"""Find the directories in which this process may create control groups."""
 
 import os
 from dataclasses import dataclass
@@ -9,17 +9,17 @@ V1_CONTROLLERS = ("freezer", "memory", "pids", "cpu")
 
 @dataclass(frozen=True, slots=True)
 class Hierarchies:
-    """Directories below which this process may make groups."""
+    """Directories below which this process may create groups."""
 
     v1: dict[str, Path]
-    """By controller; empty on a machine with v2 only."""
+    """The v1 directories by controller; empty on a machine with v2 only."""
     v2: Path | None
 
 
 def find(*, prefer_v2: bool = False) -> Hierarchies:
-    """Find the groups of this process and keep those it may make children of.
+    """Return the groups of this process, or above it, in which it may create groups.
 
-    Limits of the group of this process also hold for its children.
+    The limits of those groups also apply to the new groups.
     """
     own = _own_groups()
     v1: dict[str, Path] = {}
@@ -45,18 +45,19 @@ def _own_groups() -> dict[str, str]:
 
 
 def _mounts() -> list[tuple[str, str, str]]:
-    found: list[tuple[str, str, str]] = []
+    mounts: list[tuple[str, str, str]] = []
     for line in Path("/proc/self/mounts").read_text(encoding="utf-8").splitlines():
         _, point, kind, options = line.split(" ")[:4]
         if kind in {"cgroup", "cgroup2"}:
-            found.append((point.replace("\\040", " "), kind, options))
-    return found
+            mounts.append((point.replace("\\040", " "), kind, options))
+    return mounts
 
 
 def _writable_v2(point: str, own: str) -> Path | None:
-    """Walk up from the own group to one that can have children with controllers.
+    """Return the nearest group, from `own` upwards, whose children can have controllers.
 
-    A group that holds processes cannot pass controllers on, except for the root.
+    A group with processes cannot enable controllers for its children, unless it is the root.
+    Without such a group, return the nearest writable one.
     """
     top = Path(point)
     base = Path(point + own)

@@ -1,1 +1,1 @@
-"""Sandboxes whose kernel is gVisor's: the second engine of live snapshots."""
+"""Sandboxes on gVisor's kernel: the second engine of live snapshots."""

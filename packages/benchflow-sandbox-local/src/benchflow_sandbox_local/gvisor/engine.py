@@ -24,7 +24,7 @@ from benchflow_sandbox_core.spec import door_ports
 from benchflow_sandbox_local.launcher import Launcher, LauncherError
 from benchflow_sandbox_local.live.engine import RestoredBox
 from benchflow_sandbox_local.live.processes import (
-    CarriedProcess,
+    ImageProcess,
     LiveState,
     ProcessTable,
     park,
@@ -71,7 +71,7 @@ class RunscProgram:
         """Return the program and its version.
 
         Raises:
-            SandboxUnsupportedError: It does not start.
+            SandboxUnsupportedError: The program does not start.
         """
         command = [self.program, "--version"]
         try:
@@ -82,14 +82,14 @@ class RunscProgram:
 
 
 class RunscEngine:
-    """Starts, dumps and restores gVisor sandboxes, for `seconds` at most each dump.
+    """Starts, dumps and restores gVisor sandboxes. A dump may take `seconds`.
 
-    A dump leaves the sandbox running and copies its upper layer: a fork that fails costs nothing.
+    A dump leaves the sandbox running and copies its upper layer, so a failed fork changes nothing.
     """
 
     name = "runsc"
     lost_in_fork: frozenset[str] = frozenset({"deleted file", "file identity"})
-    laziness = None
+    lazy_policy = None
 
     def __init__(self, launcher: Launcher, program: RunscProgram, seconds: float) -> None:
         self._launcher = launcher
@@ -115,16 +115,16 @@ class RunscEngine:
 
     @asynccontextmanager
     async def dump(self, box: "Box", processes: ProcessTable) -> AsyncGenerator["PendingRunscDump"]:
-        """Return at once: the kernel of the sandbox dumps it, with no engine to start."""
+        """Return at once: the sandbox's own kernel dumps it, so no engine has to start."""
         del processes
         yield PendingRunscDump(self, box)
 
     @asynccontextmanager
     async def restore(
-        self, box: "Box", state: LiveState, *, held: bool, lazy: bool
+        self, box: "Box", state: LiveState, *, frozen: bool, lazy: bool
     ) -> AsyncGenerator[RestoredBox]:
         """Start a sandbox from an image of its processes. See `LiveEngine.restore`."""
-        del held, lazy  # a dump leaves the sandbox running, and runsc reads all memory at once
+        del frozen, lazy  # a dump leaves the sandbox running, and runsc reads all memory at once
         mounts = [{"source": source, "target": target} for source, target in state.mounts]
         place, base = box.new_place(), box.stack.base
         more: dict[str, object] = {
@@ -141,7 +141,7 @@ class RunscEngine:
             raise
         except SandboxError as error:
             raise SnapshotError(f"the sandbox cannot be restored: {error}") from error
-        yield RestoredBox(running, running.carried)
+        yield RestoredBox(running, running.restored_streams)
 
     async def write_state(
         self, box: "Box", running: GvisorRunningBox, processes: list[SandboxProcess]
@@ -149,34 +149,34 @@ class RunscEngine:
         """Dump the processes of a paused sandbox, whose pipes are parked."""
         await running.ask("checkpoint", self._seconds)
         name = f"i{secrets.token_hex(4)}"
-        taken = await self._launcher.ask("take", box=box.stack.box, image=name)
-        shown = tuple((bundle.source, bundle.target) for bundle in box.spec.bundles)
+        answer = await self._launcher.ask("take_image", box=box.stack.box, image=name)
+        mounts = tuple((bundle.source, bundle.target) for bundle in box.spec.bundles)
         ports = tuple(door_ports(box.spec))
-        carried = tuple(_carried(process) for process in processes)
-        return LiveState(name, taken.message["bytes"], carried, shown, ports)
+        image_processes = tuple(map(_image_process, processes))
+        return LiveState(name, answer.message["bytes"], image_processes, mounts, ports)
 
 
 class PendingRunscDump:
-    """A dump of a gVisor sandbox that has not begun."""
+    """A dump of a gVisor sandbox that has not started."""
 
     def __init__(self, engine: RunscEngine, box: "Box") -> None:
         self._engine = engine
         self._box = box
 
     async def inspect(self) -> None:
-        """Return at once: runsc refuses by itself what it cannot dump."""
+        """Return at once: runsc itself refuses state that it cannot dump."""
 
-    async def write(self, processes: ProcessTable, *, held: bool) -> UndigestedImage:
+    async def write(self, processes: ProcessTable, *, stay_frozen: bool) -> UndigestedImage:
         """Dump the paused sandbox and copy its files.
 
         Raises:
             SnapshotError: The dump failed. The sandbox continues.
         """
-        del held  # the sandbox is paused before and after
-        held_processes, name = processes.all, self._box.name
+        del stay_frozen  # the sandbox is paused before and after
+        open_processes, name = processes.all, self._box.name
         try:
-            await park(held_processes)
-            return await self._write(held_processes)
+            await park(open_processes)
+            return await self._write(open_processes)
         except HostError:
             raise
         except (LauncherError, TimeoutError) as error:
@@ -187,14 +187,14 @@ class PendingRunscDump:
                 retryable=deleted,
             ) from error
         finally:
-            unpark(held_processes)
+            unpark(open_processes)
 
     async def _write(self, processes: list[SandboxProcess]) -> UndigestedImage:
         box, running = self._box, self._box.running
         assert isinstance(running, GvisorRunningBox)
         state = await self._engine.write_state(box, running, processes)
         try:
-            async with AsyncExitStack() as still, box.sealed_layers(still) as layers:
+            async with AsyncExitStack() as freeze, box.sealed_layers(freeze) as layers:
                 acquire_layers(layers)
         except BaseException:
             await box.host.snapshots.delete_state(state)
@@ -202,9 +202,9 @@ class PendingRunscDump:
         return UndigestedImage(box.stack.base, layers, state, box.stack.mark)
 
 
-def _carried(process: SandboxProcess) -> CarriedProcess:
+def _image_process(process: SandboxProcess) -> ImageProcess:
     streams = process.streams
     assert isinstance(streams, FifoStreams)
     stdin, stdout, stderr = (None if end.closed else streams.number for end in streams.ends)
-    out, err = streams.stdout.carried, streams.stderr.carried
-    return CarriedProcess(process.id, process.pid, (stdin, stdout, stderr), out, err)
+    out, err = streams.stdout.buffered, streams.stderr.buffered
+    return ImageProcess(process.id, process.pid, (stdin, stdout, stderr), out, err)

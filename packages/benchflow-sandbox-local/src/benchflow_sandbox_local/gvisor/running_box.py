@@ -1,4 +1,4 @@
-"""The processes of a gVisor sandbox, as the host reaches them."""
+"""A running gVisor sandbox, which the host reaches by named pipes."""
 
 import asyncio
 import os
@@ -21,7 +21,7 @@ from benchflow_sandbox_native import InitError
 
 from benchflow_sandbox_local.accounts import AccountBook
 from benchflow_sandbox_local.launcher import Call, Launcher, LauncherError
-from benchflow_sandbox_local.live.processes import CarriedProcess
+from benchflow_sandbox_local.live.processes import ImageProcess
 from benchflow_sandbox_local.readiness import readable
 from benchflow_sandbox_local.running_box import FileAccess, cannot_kill_all, explain, pid_of
 
@@ -30,29 +30,29 @@ _PAUSE_SECONDS = 60.0
 
 
 class GvisorRunningBox:
-    """What leads into a running sandbox: its supervisor, its root and its pipes."""
+    """The supervisor, the root directory and the named pipes of a running sandbox."""
 
     file_access: FileAccess = "guest"
     door_path: DoorPath = "tunnel"
-    came_lazily = False
+    is_lazy = False
 
     def __init__(self, name: str, notes: dict[str, str], fds: list[int], call: Call) -> None:
         self.name = name
         self.notes = notes
         self.pidfd, self.root, pipes = fds
         self.door_ports: tuple[int, ...] = ()
-        """The ports that the guest serves, in its order."""
+        """The ports that the guest serves, in the order of their indexes."""
         self.fifos = FifoDirectory(pipes)
         self.accounts = AccountBook(self.root)
         self.on_connection: Callable[[int, int], None] = lambda _door, _which: None
-        """Told of each connection that waits for a door."""
-        self.carried: dict[str, Streams] = {}
-        """The pipes of the processes that a live image brought along, by their id."""
+        """Called with each connection that waits for a door."""
+        self.restored_streams: dict[str, Streams] = {}
+        """The pipes of the processes of the live image, by process id."""
         self._pid = pid_of(self.pidfd)
         self._ports: PortServer | None = None
         self._bridges = SocketBridges()
         self._call = call
-        self._asking = asyncio.Lock()
+        self._order_lock = asyncio.Lock()
         self._calls = FifoInit(self.fifos, self._on_door)
 
     @classmethod
@@ -61,14 +61,14 @@ class GvisorRunningBox:
         launcher: Launcher,
         request: dict[str, Any],
         spec: SandboxSpec,
-        carried: Sequence[CarriedProcess] = (),
+        processes: Sequence[ImageProcess] = (),
     ) -> "GvisorRunningBox":
-        """Start a sandbox, or restore it from an image; its init answers on return.
+        """Start a sandbox, or restore it from an image; its init responds on return.
 
         Raises:
-            SandboxError: It did not start. The launcher still has to `stop` it.
+            SandboxError: The sandbox did not start. The caller must still send `stop`.
         """
-        call = await launcher.begin("guest", **request)
+        call = await launcher.begin("start_gvisor", **request)
         try:
             answer = await call.answer()
             running = cls(request["box"], answer.message["notes"], answer.fds, call)
@@ -79,48 +79,48 @@ class GvisorRunningBox:
                 raise
             raise explain(error, spec, fresh=request["image"] is None) from error
         try:
-            await running._begin(carried, again=request["image"] is not None)
+            await running._run(processes, restored=request["image"] is not None)
         except BaseException:
             running.close()
             raise
         return running
 
-    async def _begin(self, carried: Sequence[CarriedProcess], *, again: bool) -> None:
-        self.carried = {process.id: self._streams(process) for process in carried}
-        # Whoever opens a pipe waits for its other end, so all are open before the sandbox is.
-        held = self.fifos.hold()
+    async def _run(self, processes: Sequence[ImageProcess], *, restored: bool) -> None:
+        self.restored_streams = {process.id: self._streams(process) for process in processes}
+        # Opening a pipe waits for its other end, so the host opens all ends before the start.
+        fds = self.fifos.open_all()
         try:
-            self._call.go_on(do="run")
+            self._call.send_order(do="run")
             async with asyncio.timeout(_START_SECONDS), asyncio.TaskGroup() as group:
-                ended = group.create_task(self._fail_at_end())
+                ended = group.create_task(self._raise_at_end())
                 await self._calls.ping()
                 ended.cancel()
-            if again:
+            if restored:
                 await self._calls.hang_up()
-            self._calls.met()
-            for process in carried:
-                _settle(process, self.carried[process.id])
-            self._call.go_on(do="ready")
+            self._calls.confirm_open()
+            for process in processes:
+                _close_unused(process, self.restored_streams[process.id])
+            self._call.send_order(do="ready")
         except* (TimeoutError, InitError, SandboxError, OSError) as errors:
             reason = errors.exceptions[0]
             if isinstance(reason, HostError):
                 raise reason from None
             if isinstance(reason, TimeoutError):
-                reason = TimeoutError(f"its init did not answer in {_START_SECONDS:.0f} s")
+                reason = TimeoutError(f"its init did not respond in {_START_SECONDS:.0f} s")
             raise SandboxError(f"the sandbox {self.name!r} did not start: {reason}") from reason
         finally:
-            for fd in held:
+            for fd in fds:
                 os.close(fd)
 
-    def _streams(self, process: CarriedProcess) -> FifoStreams:
+    def _streams(self, process: ImageProcess) -> FifoStreams:
         number = next((pipe for pipe in process.pipes if pipe is not None), None)
         if number is None:
             return self.fifos.streams()
         return self.fifos.known(number, process.out, process.err)
 
-    async def _fail_at_end(self) -> None:
-        """Raise what `runsc` said when it ends before the sandbox is up."""
-        last = await self._call.last()
+    async def _raise_at_end(self) -> None:
+        """Wait for the end of the supervisor; raise its last message as an error."""
+        last = await self._call.next_message()
         raise SandboxError("its supervisor ended" if last is None else str(last.message))
 
     def _on_door(self, door: int, which: int) -> None:
@@ -135,18 +135,18 @@ class GvisorRunningBox:
 
     @property
     def closed(self) -> bool:
-        """Whether this life is over."""
+        """Whether this object is closed."""
         return self.root < 0
 
     def streams(self) -> FifoStreams:
         """Make the pipes of a new process."""
         return self.fifos.streams()
 
-    async def filled(self) -> None:
-        """Return at once: all memory is there from the start."""
+    async def wait_for_memory(self) -> None:
+        """Return at once: runsc loads all memory before the sandbox runs."""
 
     async def kill_all(self) -> None:
-        """Refuse: init cannot tell when every process is dead."""
+        """Refuse: init cannot find out when every process is dead."""
         raise cannot_kill_all(self.name)
 
     async def start_relays(self, doors: Sequence[Door]) -> Mapping[int, Relay]:
@@ -159,7 +159,7 @@ class GvisorRunningBox:
 
     async def socket_inside(self) -> socket.socket:
         """Refuse: the network of the sandbox is that of another kernel."""
-        raise SandboxUnsupportedError("the host has no socket in the network of a gVisor sandbox")
+        raise SandboxUnsupportedError("the host cannot open a socket in a gVisor sandbox")
 
     async def dial(self, port: int) -> socket.socket:
         """Return a socket that is connected to a port of the inside's loopback."""
@@ -170,7 +170,7 @@ class GvisorRunningBox:
         return await connect_port(self, port)
 
     async def disconnect(self) -> None:
-        """End the connections that the host leads into the sandbox. Idempotent."""
+        """End the connections that the host forwards into the sandbox. Idempotent."""
         ports, self._ports = self._ports, None
         if ports is not None:
             await ports.aclose()
@@ -186,30 +186,30 @@ class GvisorRunningBox:
         await readable(self.pidfd)
 
     def resume(self) -> None:
-        """Let a sandbox that is held still run on."""
-        with suppress(LauncherError):  # a sandbox that is gone needs no word
-            self._call.go_on(do="resume")
+        """Resume a paused sandbox."""
+        with suppress(LauncherError):  # the sandbox has ended
+            self._call.send_order(do="resume")
 
-    async def ask(self, what: str, seconds: float = _PAUSE_SECONDS) -> None:
-        """Let the supervisor do one thing.
+    async def ask(self, command: str, seconds: float = _PAUSE_SECONDS) -> None:
+        """Send an order to the supervisor and wait for its answer.
 
         Raises:
-            LauncherError: It failed.
-            TimeoutError: It took too long.
+            LauncherError: The command failed.
+            TimeoutError: The command took too long.
         """
         try:
-            async with self._asking, asyncio.timeout(seconds):
-                self._call.go_on(do=what)
+            async with self._order_lock, asyncio.timeout(seconds):
+                self._call.send_order(do=command)
                 await self._call.answer()
         except TimeoutError as error:
-            raise TimeoutError(f"runsc {what} did not end in {seconds:.0f} s") from error
+            raise TimeoutError(f"runsc {command} did not end in {seconds:.0f} s") from error
 
     def close(self) -> None:
         """Close the descriptors. Idempotent."""
         if self.closed:
             return
         self._calls.close()
-        for streams in self.carried.values():
+        for streams in self.restored_streams.values():
             streams.close()
         self.fifos.close()
         self._call.close()
@@ -218,8 +218,8 @@ class GvisorRunningBox:
         self.pidfd = self.root = -1
 
 
-def _settle(process: CarriedProcess, streams: Streams) -> None:
-    """Leave the pipes of a carried process to it, and those closed that were closed before."""
+def _close_unused(process: ImageProcess, streams: Streams) -> None:
+    """Close the sandbox's ends here, and our ends of pipes that were closed in the image."""
     streams.close_child()
     for end, pipe in zip(streams.ends, process.pipes, strict=True):
         if pipe is None:

@@ -19,15 +19,15 @@ from .engine import RunscEngine, RunscProgram
 from .running_box import GvisorRunningBox
 
 NOTES = {
-    "memory": "a gVisor sandbox that is out of memory ends as a whole",
+    "memory": "out of memory, a gVisor sandbox ends with all of its processes",
     "pids": "the processes of a gVisor sandbox are not the host's, so they cannot be counted",
     "deleted files": "a live fork of a sandbox that has a deleted file open is refused",
     "file identity": "a file that no process has open gets another st_ino in a live fork",
 }
-"""What gVisor cannot do."""
+"""The limits of gVisor sandboxes."""
 
 _KERNEL_MB = 256
-"""What the sandbox's own kernel may take beside its processes."""
+"""Memory for the sandbox's own kernel, in addition to the limit for its processes."""
 
 
 class GvisorRuntime:
@@ -35,7 +35,7 @@ class GvisorRuntime:
 
     isolation: Isolation = "container"
     networks: frozenset[NetworkMode] = frozenset({"none", "model-only"})
-    """The loopback of a gVisor sandbox is that of its own kernel."""
+    """The host has no sockets in a gVisor sandbox, so it cannot serve the proxy there."""
     build_refusal = "the host cannot write files into gVisor sandboxes"
     counts_processes = False
     identity: Path | None = None
@@ -51,7 +51,7 @@ class GvisorRuntime:
         return self._engine
 
     def limit(self, group: Group) -> Group:
-        """Return the control group of a sandbox, with room for its kernel."""
+        """Return the control group of a sandbox, with memory for its kernel."""
         return GvisorGroup(group)
 
     def freeze_switch(self, group: Group, running: Callable[[], LocalRunningBox]) -> FreezeSwitch:
@@ -67,17 +67,17 @@ class GvisorRuntime:
 
 
 class _PauseSwitch:
-    """Pauses a sandbox from within: its kernel continues to answer."""
+    """Pauses a sandbox by its own kernel, which continues to respond."""
 
     can_freeze = True
 
     def __init__(self, running: Callable[[], LocalRunningBox]) -> None:
-        self._find = running
+        self._find_running = running
         self._paused: GvisorRunningBox | None = None
 
     async def freeze(self) -> None:
-        """Return when no process of the sandbox runs."""
-        running = self._find()
+        """Pause the sandbox. On return none of its processes runs."""
+        running = self._find_running()
         assert isinstance(running, GvisorRunningBox)
         self._paused = running
         try:
@@ -86,17 +86,17 @@ class _PauseSwitch:
             raise SandboxError(f"the sandbox cannot be paused: {error}") from error
 
     def thaw(self) -> None:
-        """Let the sandbox run. Idempotent."""
+        """Resume the sandbox. Idempotent."""
         running, self._paused = self._paused, None
         if running is not None:
             running.resume()
 
 
 class GvisorGroup:
-    """Limits the resources that a gVisor sandbox takes of the host.
+    """Limits the host's resources that a gVisor sandbox uses.
 
-    Only the limit of processor time holds inside. A group that is out of memory ends the
-    kernel of the sandbox. The group counts processes of the host, not those of the sandbox.
+    Only the CPU limit applies inside. A group without free memory ends the kernel of the sandbox.
+    The group counts processes of the host, not the processes inside.
     """
 
     def __init__(self, group: Group) -> None:
@@ -109,16 +109,16 @@ class GvisorGroup:
         self.freezer = group.freezer
 
     def members(self) -> list[int]:
-        """The numbers of the group's processes on the host."""
+        """Return the numbers of the group's processes on the host."""
         return self._group.members()
 
     def create(self, limits: ResourceLimits) -> None:
-        """Make the directories and set the limits."""
+        """Create the directories and set the limits."""
         memory = None if limits.memory_mb is None else limits.memory_mb + _KERNEL_MB
         self._group.create(limits.model_copy(update={"memory_mb": memory, "pids": None}))
 
     async def freeze(self) -> None:
-        """Return when no process of the group runs."""
+        """Freeze the group. On return none of its processes runs."""
         await self._group.freeze()
 
     def thaw(self) -> None:
@@ -126,7 +126,7 @@ class GvisorGroup:
         self._group.thaw()
 
     def hits(self, kind: HitKind) -> int:
-        """How often a process was killed or refused for `kind` so far."""
+        """Return how often the limit of `kind` killed or refused a process so far."""
         return self._group.hits(kind)
 
     def host_shortage(self) -> str | None:
@@ -134,5 +134,5 @@ class GvisorGroup:
         return self._group.host_shortage()
 
     def remove(self) -> None:
-        """Kill what is left and remove the directories. Idempotent."""
+        """Kill the remaining processes and remove the directories. Idempotent."""
         self._group.remove()

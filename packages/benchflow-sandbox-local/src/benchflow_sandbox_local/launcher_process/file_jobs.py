@@ -26,21 +26,21 @@ class FileJobs:
     def named(self, operation: str) -> FileJob:
         """Return the function of an operation; raise `KeyError` for an unknown one."""
         return {
-            "base": self._base,
+            "build_base": self._build_base,
             "seal": self._seal,
             "dump": self._dump,
             "inspect": inspect,
-            "identify": self._identify,
-            "forget": self._forget,
-            "take": self._take,
+            "digest_image": self._digest_image,
+            "remove_image": self._remove_image,
+            "take_image": self._take_image,
             "save": self._save,
-            "keep": self._keep,
+            "copy_upper": self._copy_upper,
             "load": self._load,
-            "remove": self._remove,
-            "drop": self._drop,
+            "remove_box": self._remove_box,
+            "remove_layer": self._remove_layer,
         }[operation]
 
-    def _base(self, request: dict[str, Any], reply: socket.socket) -> None:
+    def _build_base(self, request: dict[str, Any], reply: socket.socket) -> None:
         space = self._space
         directory = space.base(request["name"])
         built = skeleton.build(directory, request, space.opaque, rooted=space.rooted)
@@ -49,27 +49,27 @@ class FileJobs:
     def _seal(self, request: dict[str, Any], reply: socket.socket) -> None:
         size = self._space.seal(request)
         wire.send(reply, {"ok": True, "bytes": size})
-        family, layer = request["family"], request["layer"]
-        digest = self._space.digest(family, layer, request["parent"])
-        traits = self._space.traits(family, layer)
+        pool, layer = request["pool"], request["layer"]
+        digest = self._space.digest(pool, layer, request["parent"])
+        traits = self._space.traits(pool, layer)
         wire.send(reply, {"ok": True, "digest": digest, "traits": traits})
 
     def _dump(self, request: dict[str, Any], reply: socket.socket) -> None:
         CriuCheckpoint(self._space, request).take(reply)
 
-    def _identify(self, request: dict[str, Any], reply: socket.socket) -> None:
-        files = self._space.digest(request["family"], request["layer"], request["parent"])
+    def _digest_image(self, request: dict[str, Any], reply: socket.socket) -> None:
+        files = self._space.digest(request["pool"], request["layer"], request["parent"])
         image = self._space.image(request["image"])
         file_numbers.find(image, request.get("library"))
         digest = image_digest(image, files)
         wire.send(reply, {"ok": True, "files": files, "digest": digest})
 
-    def _take(self, request: dict[str, Any], reply: socket.socket) -> None:
+    def _take_image(self, request: dict[str, Any], reply: socket.socket) -> None:
         name = request["image"]
         self._space.take_image(request["box"], name)
         wire.send(reply, {"ok": True, "bytes": self._space.image_bytes(name)})
 
-    def _forget(self, request: dict[str, Any], reply: socket.socket) -> None:
+    def _remove_image(self, request: dict[str, Any], reply: socket.socket) -> None:
         self._space.remove_image(request["image"])
         wire.send(reply, {"ok": True})
 
@@ -79,18 +79,18 @@ class FileJobs:
         memory = "" if image is None else memory_digest(self._space.image(image))
         wire.send(reply, {"ok": True, "memory": memory})
 
-    def _keep(self, request: dict[str, Any], reply: socket.socket) -> None:
-        self._space.copy_upper_out(request["family"], request["box"], request["to"])
+    def _copy_upper(self, request: dict[str, Any], reply: socket.socket) -> None:
+        self._space.copy_upper_out(request["pool"], request["box"], request["to"])
         wire.send(reply, {"ok": True})
 
     def _load(self, request: dict[str, Any], reply: socket.socket) -> None:
-        family, names, image = request["family"], request["layers"], request["image"]
+        pool, names, image = request["pool"], request["layers"], request["image"]
         sized = None if image is None else (image, request["image_bytes"])
-        self._space.copy_in(request["source"], family, names, sized)
+        self._space.copy_in(request["source"], pool, names, sized)
         digests: list[str] = []
         for name in reversed(names):
             parent = digests[-1] if digests else request["parent"]
-            digests.append(self._space.digest(family, name, parent))
+            digests.append(self._space.digest(pool, name, parent))
         digests.reverse()
         whole, memory, size = digests[0], "", 0
         if image is not None:
@@ -99,10 +99,10 @@ class FileJobs:
         found = {"digests": digests, "digest": whole, "memory": memory, "bytes": size}
         wire.send(reply, {"ok": True, **found})
 
-    def _remove(self, request: dict[str, Any], reply: socket.socket) -> None:
-        self._space.remove_box(request["family"], request["box"])
+    def _remove_box(self, request: dict[str, Any], reply: socket.socket) -> None:
+        self._space.remove_box(request["pool"], request["box"])
         wire.send(reply, {"ok": True})
 
-    def _drop(self, request: dict[str, Any], reply: socket.socket) -> None:
-        self._space.remove_layer(request["family"], request["layer"])
+    def _remove_layer(self, request: dict[str, Any], reply: socket.socket) -> None:
+        self._space.remove_layer(request["pool"], request["layer"])
         wire.send(reply, {"ok": True})

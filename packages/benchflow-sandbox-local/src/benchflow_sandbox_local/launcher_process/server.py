@@ -41,10 +41,10 @@ _FILES = 1 << 16
 @dataclass(slots=True)
 class _Live:
     pid: int
-    family: str
+    pool: str
     groups: tuple[str, ...]
     """Directories of its control groups."""
-    drop_family: bool = False
+    drop_pool: bool = False
     waiting: socket.socket | None = None
     """Where to report that the sandbox has ended."""
     layer: str | None = None
@@ -143,7 +143,7 @@ class LauncherServer:
         operation = request["op"]
         if operation == "start":
             self._start(request, lambda plan: boot(plan, reply, self._self))
-        elif operation == "guest":
+        elif operation == "start_gvisor":
             guest = self._guest(request)
             self._start(request, lambda plan: gvisor.boot(plan, guest, reply, self._self))
         elif operation == "restore":
@@ -154,12 +154,12 @@ class LauncherServer:
             self._socket(fds[0], reply)
         elif operation == "open":
             _open_all(request["directories"], self._space.opaque, reply)
-        elif operation == "drop_family":
-            self._space.drop_family(request["family"])
+        elif operation == "drop_pool":
+            self._space.drop_pool(request["pool"])
             wire.send(reply, {"ok": True})
         else:
             if operation in {"seal", "load", "dump"}:
-                self._space.family(request["family"], request["size"])
+                self._space.pool(request["pool"], request["size"])
             if operation == "dump":
                 self._standby.expect(ConfinedCriu.of(request, self._space.cache))
             self._in_child(request, reply)
@@ -174,9 +174,9 @@ class LauncherServer:
         )
 
     def _start(self, request: dict[str, Any], enter: Callable[[BootPlan], NoReturn]) -> None:
-        family, box = request["family"], request["box"]
-        self._space.family(family, request["size"])
-        merged = self._space.mount_root(family, box, request["lowers"])
+        pool, box = request["pool"], request["box"]
+        self._space.pool(pool, request["size"])
+        merged = self._space.mount_root(pool, box, request["lowers"])
         plan = BootPlan(
             merged=merged,
             hostname=skeleton.HOSTNAME,
@@ -194,13 +194,13 @@ class LauncherServer:
         try:
             pid = syscalls.clone(_NAMESPACES, group_fd)
         except OSError:
-            self._space.unmount_root(family, box)
+            self._space.unmount_root(pool, box)
             raise
         if pid == 0:
             enter(plan)
         if group_fd is not None:
             os.close(group_fd)
-        self._boxes[box] = _Live(pid, family, _groups(request))
+        self._boxes[box] = _Live(pid, pool, _groups(request))
 
     def _socket(self, netns: int, reply: socket.socket) -> None:
         # Without root a process cannot return to the host's namespace: a child enters instead.
@@ -218,7 +218,7 @@ class LauncherServer:
         if live is None:
             wire.send(reply, {"ok": True})
             return
-        live.drop_family = request.get("drop_family", False)
+        live.drop_pool = request.get("drop_pool", False)
         live.layer = request.get("layer")
         live.waiting = reply.dup()
         if live.engine:
@@ -229,16 +229,16 @@ class LauncherServer:
             self._finish(request["box"], live)
 
     def _restore(self, request: dict[str, Any], reply: socket.socket, fds: list[int]) -> None:
-        family, box = request["family"], request["box"]
-        self._space.family(family, request["size"])
-        merged = self._space.mount_root(family, box, request["lowers"])
+        pool, box = request["pool"], request["box"]
+        self._space.pool(pool, request["size"])
+        merged = self._space.mount_root(pool, box, request["lowers"])
         try:
             waiting = self._standby.take(ConfinedCriu.of(request, self._space.cache), self._busy)
         except OSError:
-            self._space.unmount_root(family, box)
+            self._space.unmount_root(pool, box)
             raise
         live = self._boxes[box] = _Live(
-            0, family, _groups(request), engine=waiting.pid, reviving=reply.dup()
+            0, pool, _groups(request), engine=waiting.pid, reviving=reply.dup()
         )
         image, work = self._space.image(request["image"]), self._space.work(box)
         if request["pager"] is not None:
@@ -339,14 +339,14 @@ class LauncherServer:
         assert live.waiting is not None
         with live.waiting as reply:
             try:
-                self._space.unmount_root(live.family, box)
+                self._space.unmount_root(live.pool, box)
                 if live.layer is not None:
-                    self._space.keep_upper(live.family, box, live.layer)
-                if live.drop_family:
-                    self._space.drop_family(live.family)
+                    self._space.retire_upper(live.pool, box, live.layer)
+                if live.drop_pool:
+                    self._space.drop_pool(live.pool)
                     wire.send(reply, {"ok": True})
                 else:
-                    self._in_child({"op": "remove", "family": live.family, "box": box}, reply)
+                    self._in_child({"op": "remove_box", "pool": live.pool, "box": box}, reply)
             except OSError as error:
                 _fail(reply, error)
 

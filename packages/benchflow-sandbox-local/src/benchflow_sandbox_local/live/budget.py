@@ -1,4 +1,4 @@
-"""The limit of the memory of all live images."""
+"""The size limit of all live images."""
 
 from collections.abc import Callable, Generator
 from contextlib import contextmanager, suppress
@@ -18,34 +18,34 @@ class LiveImageBudget:
     def __init__(self, limit: int, used: Callable[[], int]) -> None:
         self._limit = limit
         self._used = used
-        self._promised = 0
+        self._reserved = 0
 
     @contextmanager
-    def promised(self, need: int) -> Generator[None]:
-        """Reserve `need` bytes for the block; after it the image itself counts.
+    def reserve(self, need: int) -> Generator[None]:
+        """Reserve `need` bytes inside the block. After the block, the image itself counts.
 
         Raises:
             SnapshotError: Fewer bytes are left.
         """
-        used = self._used() + self._promised
+        used = self._used() + self._reserved
         if used + need > self._limit:
             raise SnapshotError(
                 f"a live image of about {need >> _MB} MB is over the budget: {used >> _MB} of "
                 f"{self._limit >> _MB} MB are used",
                 hint="discard images, or raise the provider's live_budget_mb",
             )
-        self._promised += need
+        self._reserved += need
         try:
             yield
         finally:
-            self._promised -= need
+            self._reserved -= need
 
 
 _OWN = ("RssAnon:", "RssShmem:")
 
 
-def resident(pid: int) -> int:
-    """Return the bytes of a process that its image has to hold; 0 for a dead process."""
+def resident_bytes(pid: int) -> int:
+    """Return the bytes of a process that its image must contain; 0 for a dead process."""
     total = 0
     with suppress(OSError):
         for line in Path(f"/proc/{pid}/status").read_text(encoding="utf-8").splitlines():

@@ -24,7 +24,7 @@ from benchflow_sandbox_core.spec import door_ports
 from benchflow_sandbox_native import pager_path
 
 from benchflow_sandbox_local.launcher import Launcher
-from benchflow_sandbox_local.launcher_process.layers.inode_pins import MOST_BYTES
+from benchflow_sandbox_local.launcher_process.layers.inode_pins import MAX_COPIED_BYTES
 from benchflow_sandbox_local.running_box import NamespaceRunningBox
 from benchflow_sandbox_local.stopped_processes import refuse_stopped
 from benchflow_sandbox_local.store.layers import Layer, UndigestedImage, acquire_layers
@@ -42,12 +42,12 @@ if TYPE_CHECKING:
 PROGRAM = "BENCHFLOW_CRIU"
 """The environment variable that names the program; without it, `criu` on the PATH."""
 OLDEST = (4, 2)
-"""Before it, no socket of the internet family could be carried."""
+"""Older versions restore no socket of the internet family."""
 
 
 @dataclass(frozen=True, slots=True)
 class CriuProgram:
-    """A CRIU program and the library that it needs in a process of its own."""
+    """A CRIU program, and the library to preload into its process."""
 
     program: str
     preload: str
@@ -76,7 +76,7 @@ class CriuProgram:
         """Return the program and its version.
 
         Raises:
-            SandboxUnsupportedError: It does not start, or is older than 4.2.
+            SandboxUnsupportedError: The program does not start, or is older than 4.2.
         """
         command = [self.program, "--version"]
         try:
@@ -93,7 +93,7 @@ class CriuProgram:
 
     @property
     def request(self) -> dict[str, str]:
-        """The program in a request to the launcher."""
+        """The form of the program in a request to the launcher."""
         return {"program": self.program, "preload": self.preload}
 
 
@@ -105,18 +105,22 @@ def _engine_library() -> str:
 
 
 class CriuEngine:
-    """Runs CRIU through one launcher, for `seconds` at most each time."""
+    """Runs CRIU through one launcher. Each dump or restore may take `seconds`."""
 
     name = "criu"
     lost_in_fork: frozenset[str] = frozenset()
 
     def __init__(
-        self, launcher: Launcher, program: CriuProgram, seconds: float, laziness: LazyRestorePolicy
+        self,
+        launcher: Launcher,
+        program: CriuProgram,
+        seconds: float,
+        lazy_policy: LazyRestorePolicy,
     ) -> None:
         self._launcher = launcher
         self._program = program
         self._seconds = seconds
-        self.laziness = laziness
+        self.lazy_policy = lazy_policy
 
     async def probe(self) -> str:
         """Return the program and its version.
@@ -131,16 +135,15 @@ class CriuEngine:
         """Start the engine while the sandbox still runs. See `LiveEngine.dump`."""
         running, pool = box.running, box.stack.pool
         refuse_too_many(processes.all)
-        shown = [(bundle.source, bundle.target) for bundle in box.spec.bundles]
-        shown += [(path, path) for path in box.stack.base.binds]
-        mounts = tuple(shown)
+        bundles = [(bundle.source, bundle.target) for bundle in box.spec.bundles]
+        mounts = (*bundles, *((path, path) for path in box.stack.base.binds))
         layer = f"l{secrets.token_hex(3)}"
-        # There may be a copy, as large as that.
-        pool.boxes[layer] = MOST_BYTES
+        # The dump may copy the upper directory, up to this size.
+        pool.boxes[layer] = MAX_COPIED_BYTES
         place = box.place
         request: dict[str, Any] = {
             "engine": self._program.request,
-            "family": place.family,
+            "pool": place.pool,
             "box": place.box,
             "size": place.size,
             "layer": layer,
@@ -157,16 +160,16 @@ class CriuEngine:
 
     @asynccontextmanager
     async def restore(
-        self, box: "Box", state: LiveState, *, held: bool, lazy: bool
+        self, box: "Box", state: LiveState, *, frozen: bool, lazy: bool
     ) -> AsyncGenerator[RestoredBox]:
         """Restore a sandbox, with a second try after a failure. See `LiveEngine.restore`."""
         with PipeWiring.of(state.processes) as pipes:
             try:
-                running = await self.run_restore(box, state, pipes, stopped=held, lazy=lazy)
+                running = await self.run_restore(box, state, pipes, frozen=frozen, lazy=lazy)
             except SnapshotError:
                 await box.reset()
-                running = await self.run_restore(box, state, pipes, stopped=held)
-            yield RestoredBox(running, pipes.made)
+                running = await self.run_restore(box, state, pipes, frozen=frozen)
+            yield RestoredBox(running, pipes.streams)
 
     async def run_restore(
         self,
@@ -174,21 +177,21 @@ class CriuEngine:
         state: LiveState,
         pipes: PipeWiring,
         *,
-        stopped: bool,
+        frozen: bool,
         lazy: bool = False,
     ) -> NamespaceRunningBox:
-        """Restore a sandbox on a root of its own; with `stopped` it is frozen on return.
+        """Restore a sandbox on a root of its own; with `frozen` it is frozen on return.
 
-        A `lazy` one that is large enough runs before all of its memory is there.
+        With `lazy`, a large sandbox runs before all of its memory is loaded.
 
         Raises:
-            SnapshotError: The restore failed. The launcher still has to stop the sandbox.
+            SnapshotError: The restore failed. The launcher must still stop the sandbox.
         """
         place, group = box.new_place(), box.group
-        memory = MemoryTransfer() if lazy and self.laziness.covers(state) else None
+        memory = MemoryTransfer() if lazy and self.lazy_policy.covers(state) else None
         request: dict[str, Any] = {
             "engine": self._program.request,
-            "family": place.family,
+            "pool": place.pool,
             "box": place.box,
             "size": place.size,
             "lowers": place.lowers,
@@ -199,18 +202,18 @@ class CriuEngine:
             "image": state.name,
             "image_bytes": state.bytes,
             "pipes": pipes.inodes,
-            "stopped": stopped,
+            "stopped": frozen,
             "pager": None if memory is None else str(pager_path()),
         }
         with ExitStack() as undo:
             if memory is not None:
                 undo.callback(memory.close)
-            running = await self._restored(group, request, pipes, memory)
+            running = await self._send_restore(group, request, pipes, memory)
             undo.pop_all()
-        pipes.connected()
+        pipes.close_child_ends()
         return running
 
-    async def _restored(
+    async def _send_restore(
         self,
         group: "Group",
         request: dict[str, Any],
@@ -226,15 +229,16 @@ class CriuEngine:
                     await _freeze_stopped(group)
                 return running
         except TimeoutError as error:
-            why = f"the engine did not end in {self._seconds:.0f} s"
-            raise SnapshotError(f"the sandbox cannot be restored: {why}") from error
+            raise SnapshotError(
+                f"the sandbox cannot be restored: the engine did not end in {self._seconds:.0f} s"
+            ) from error
         except HostError:
             raise
         except SandboxError as error:
             raise SnapshotError(f"the sandbox cannot be restored: {error}") from error
 
     async def inspect(self, box: "Box") -> SocketMakers:
-        """Return who made the unix sockets of a frozen sandbox; raise `LossError`."""
+        """Return the makers of the unix sockets of a frozen sandbox; raise `LossError`."""
         return await inspect(self._launcher, box.running.pid, box.group.members())
 
     async def retire(self, box: str, layer: str) -> None:
@@ -243,7 +247,7 @@ class CriuEngine:
 
     @property
     def library(self) -> str:
-        """The library of the engine's process, which also searches images."""
+        """The library that is preloaded into the engine; it also searches images."""
         return self._program.preload
 
 
@@ -257,10 +261,10 @@ class PendingCriuDump:
         self._makers: SocketMakers = []
 
     async def inspect(self) -> None:
-        """Look for what a child of the frozen sandbox would lose; raise `LossError`."""
+        """Raise `LossError` if a child of the frozen sandbox would lose something."""
         self._makers = await self._engine.inspect(self._box)
 
-    async def write(self, processes: ProcessTable, *, held: bool) -> UndigestedImage:
+    async def write(self, processes: ProcessTable, *, stay_frozen: bool) -> UndigestedImage:
         """Dump the frozen sandbox. If the dump terminates the sandbox, restore it.
 
         Raises:
@@ -268,45 +272,47 @@ class PendingCriuDump:
         """
         box, stack, call = self._box, self._box.stack, self._call
         refuse_stopped(box.group.members())
-        running, held_processes = box.running, processes.all
+        running, open_processes = box.running, processes.all
         assert isinstance(running, NamespaceRunningBox)
         ports = tuple(door_ports(box.spec))
-        done = await call.run(running, held_processes, ports, self._makers)
+        result = await call.run(running, open_processes, ports, self._makers)
         below = stack.layers
         try:
-            if done.copied is None:
-                layer = await self._come_back(running, done.state, held_processes, held=held)
+            if result.copied is None:
+                layer = await self._restore_terminated(
+                    running, result.state, open_processes, frozen=stay_frozen
+                )
             else:
-                layer = Layer(call.layer, stack.pool, done.copied, "")
+                layer = Layer(call.layer, stack.pool, result.copied, "")
                 stack.pool.layers[layer.name] = layer
         finally:
-            unpark(held_processes)
+            unpark(open_processes)
         layers = (layer, *below)
         acquire_layers(layers)
-        return UndigestedImage(stack.base, layers, done.state, stack.mark, self._engine.library)
+        return UndigestedImage(stack.base, layers, result.state, stack.mark, self._engine.library)
 
-    async def _come_back(
+    async def _restore_terminated(
         self,
         running: NamespaceRunningBox,
         state: LiveState,
         processes: list[SandboxProcess],
         *,
-        held: bool,
+        frozen: bool,
     ) -> Layer:
-        """Restore a terminated sandbox on top of what was its upper directory."""
+        """Restore a sandbox that the dump has terminated; its upper directory is now a layer."""
         box = self._box
         await box.disconnect()
         running.park()
         try:
             layer = await self._retire_upper()
-            async with self._engine.restore(box, state, held=held, lazy=False) as restored:
+            async with self._engine.restore(box, state, frozen=frozen, lazy=False) as restored:
                 assert isinstance(restored.running, NamespaceRunningBox)
-                # Callers hold `running` and its streams: these become the new ones.
+                # Callers have `running` and its streams, so both must refer to the new sandbox.
                 running.move(restored.running)
                 for process in processes:
                     new = restored.streams[process.id].ends
                     for end, other in zip(process.streams.ends, new, strict=True):
-                        end.become(other)
+                        end.replace_pipe(other)
                 await box.serve(running)
         except BaseException:
             running.close()
@@ -328,7 +334,7 @@ class PendingCriuDump:
 
 
 async def _freeze_stopped(group: "Group") -> None:
-    """Turn the stop that the engine left into a freeze."""
+    """Freeze a group whose processes the engine has stopped by a signal, and end that stop."""
     await group.freeze()
     for pid in group.members():
         with suppress(ProcessLookupError):

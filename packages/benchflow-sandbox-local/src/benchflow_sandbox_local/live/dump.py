@@ -12,33 +12,34 @@ from benchflow_sandbox_core.sandbox_process import SandboxProcess
 from benchflow_sandbox_local.launcher import Call, Launcher, LauncherError
 from benchflow_sandbox_local.running_box import NamespaceRunningBox
 
-from .processes import CarriedProcess, LiveState, park, unpark
+from .processes import ImageProcess, LiveState, park, unpark
 
 SocketMakers = list[list[int]]
-"""Processes of the sandbox, and the user, group and further groups whose unix sockets they made."""
+"""For each process that must make unix sockets as another user: its number inside, the user, the
+group, and further groups."""
 
 
 class LossError(SnapshotError):
-    """A child would lack something that the sandbox has. The sandbox continues unharmed.
+    """A child would lose something that the sandbox has. The sandbox continues unharmed.
 
-    `retryable` says that the sandbox itself may get rid of it, when it runs for a moment.
+    If `retryable`, the loss may vanish when the sandbox runs for a moment.
     """
 
 
 async def inspect(launcher: Launcher, init: int, pids: list[int]) -> SocketMakers:
-    """Return who made the unix sockets of the frozen processes `pids`.
+    """Return the makers of the unix sockets of the frozen processes `pids`.
 
     Raises:
-        LossError: They hold something that the engine does not carry.
-        SnapshotError: They could not be inspected.
+        LossError: A process has something that the engine does not restore.
+        SnapshotError: The processes could not be inspected.
     """
     try:
         answer = await launcher.ask("inspect", pid=init, pids=pids)
     except LauncherError as error:
         raise SnapshotError(f"the sandbox cannot be inspected: {error}") from error
     findings: list[tuple[str, bool, str]] = answer.message["findings"]
-    for what, drains, hint in findings:
-        raise LossError(f"a live fork would lose {what}", hint=hint, retryable=drains)
+    for loss, drains, hint in findings:
+        raise LossError(f"a live fork would lose {loss}", hint=hint, retryable=drains)
     makers: SocketMakers = answer.message["makers"]
     return makers
 
@@ -52,11 +53,12 @@ class DumpResult:
 
     state: LiveState
     copied: int | None
-    """Bytes of the layer with its files; `None` when there is none, and the sandbox has ended."""
+    """The size of the new layer with a copy of the files. `None` if nothing was copied: the dump
+    has then terminated the sandbox."""
 
 
-class HangUpError(SnapshotError):
-    """The host hung up on the sandbox a moment ago, and the sandbox has not noticed yet."""
+class UnixSocketError(SnapshotError):
+    """CRIU refused a unix socket. A connection of the host that just closed may be the cause."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,16 +82,16 @@ class DumpCall:
     ) -> DumpResult:
         """Dump the processes of the frozen sandbox; park their pipes.
 
-        If the upper layer is small the sandbox keeps running; otherwise the dump has ended it.
+        If the upper layer is small the sandbox survives; otherwise the dump has terminated it.
 
         Raises:
-            SnapshotError: It failed and the sandbox is unchanged. When the sandbox is damaged,
-                the machine is closed.
+            SnapshotError: The dump failed. The sandbox is unchanged, or it is damaged and
+                `running` is closed.
         """
         try:
             await park(processes)
-            carried = tuple(CarriedProcess.of(process) for process in processes)
-            self.call.go_on(makers=makers)
+            image_processes = tuple(ImageProcess.of(process) for process in processes)
+            self.call.send_order(makers=makers)
             answer = await self.call.answer()
         except LauncherError as error:
             unpark(processes)
@@ -99,18 +101,19 @@ class DumpCall:
         except BaseException:
             unpark(processes)
             raise
-        state = LiveState(self.name, answer.message["bytes"], carried, self.mounts, door_ports)
-        return DumpResult(state, answer.message["copied"])
+        size, copied = answer.message["bytes"], answer.message["copied"]
+        state = LiveState(self.name, size, image_processes, self.mounts, door_ports)
+        return DumpResult(state, copied)
 
 
 @asynccontextmanager
 async def start(
     launcher: Launcher, mounts: tuple[tuple[str, str], ...], request: dict[str, Any]
 ) -> AsyncGenerator[DumpCall]:
-    """Start an engine. An engine that is not used leaves nothing.
+    """Start an engine for the block. If the caller does not run it, it leaves no files.
 
     Raises:
-        SnapshotError: It does not start.
+        SnapshotError: The engine does not start.
     """
     name = f"i{secrets.token_hex(4)}"
     async with launcher.call("dump", image=name, **request) as call:
@@ -121,7 +124,7 @@ async def start(
                 raise _failure(error) from error
             yield DumpCall(name, request["layer"], mounts, call)
         finally:
-            await call.give_up()
+            await call.cancel()
 
 
 def _failure(error: LauncherError) -> SnapshotError | HostError:
@@ -130,9 +133,9 @@ def _failure(error: LauncherError) -> SnapshotError | HostError:
     if error.errno == _ENOSPC:
         return SnapshotError(
             f"the sandbox cannot be dumped: no space is left for its image ({error})",
-            hint="discard images, give them more (live_budget_mb), or let live_images be 'disk'",
+            hint="discard images, raise live_budget_mb, or set live_images to 'disk'",
         )
     message = f"the sandbox cannot be dumped: {error}"
     if "Unix socket" in str(error) and error.errno != _ETIMEDOUT:
-        return HangUpError(message, retryable=True)
+        return UnixSocketError(message, retryable=True)
     return SnapshotError(message)

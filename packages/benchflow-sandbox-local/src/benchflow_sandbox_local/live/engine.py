@@ -1,4 +1,4 @@
-"""What an engine of live snapshots does."""
+"""The Protocol of engines that take and restore live snapshots."""
 
 from collections.abc import MutableMapping
 from contextlib import AbstractAsyncContextManager
@@ -29,15 +29,17 @@ class PendingDump(Protocol):
     """An engine that has started and waits until its sandbox is frozen."""
 
     async def inspect(self) -> None:
-        """Look for what a child of the frozen sandbox would lose.
+        """Check the frozen sandbox for state that the engine cannot restore.
 
         Raises:
             LossError: A child would lose something.
         """
         ...
 
-    async def write(self, processes: ProcessTable, *, held: bool) -> UndigestedImage:
-        """Dump the frozen sandbox, which is unchanged afterwards. With `held` it stays frozen.
+    async def write(self, processes: ProcessTable, *, stay_frozen: bool) -> UndigestedImage:
+        """Dump the frozen sandbox, whose state does not change.
+
+        Without `stay_frozen`, the sandbox may already run on return.
 
         Raises:
             SnapshotError: The dump failed. The sandbox continues, or is closed when it cannot.
@@ -59,8 +61,8 @@ class LiveEngine(Protocol):
         ...
 
     @property
-    def laziness(self) -> LazyRestorePolicy | None:
-        """Which children run before all of their memory is there; None for an engine without."""
+    def lazy_policy(self) -> LazyRestorePolicy | None:
+        """The policy of lazy restores; None for an engine without them."""
         ...
 
     async def probe(self) -> str:
@@ -76,13 +78,13 @@ class LiveEngine(Protocol):
         ...
 
     def restore(
-        self, box: "Box", state: LiveState, *, held: bool, lazy: bool
+        self, box: "Box", state: LiveState, *, frozen: bool, lazy: bool
     ) -> AbstractAsyncContextManager[RestoredBox]:
-        """Restore a sandbox on new directories; with `held` it is frozen.
+        """Restore a sandbox on new directories; with `frozen` it is frozen.
 
-        Streams that nobody has taken are closed at the end of the block.
+        The end of the block closes the streams that the caller has not removed from the result.
 
         Raises:
-            SnapshotError: The engine failed. The launcher still has to stop the sandbox.
+            SnapshotError: The engine failed. The launcher must still stop the sandbox.
         """
         ...

@@ -1,9 +1,9 @@
-"""Probing live forks: a real fork, two levels deep.
+"""Probe live forks by a real fork, two levels deep.
 
-Capturing and restoring processes depends on the kernel, on the engine and on how both were
-built, and what fails does so silently more often than not. So a program that holds one of each
-thing that matters is forked. Its children are forked again, one that the dump keeps and one
-that it ends. Each of them must find all that it held, and nothing of its siblings.
+Whether a live fork works depends on the kernel, on the engine and on how both were built. Most
+failures are silent. So the probe forks a program with one object of each important kind. It forks
+two children again: the dump of the first leaves it running, the dump of the second terminates it.
+Each process must find all of its objects, and nothing of its siblings.
 """
 
 import asyncio
@@ -18,15 +18,15 @@ from benchflow_contracts.errors import SandboxError, SandboxTimeoutError, Sandbo
 from benchflow_contracts.process import Process
 from benchflow_contracts.sandbox import Sandbox, SandboxImage, SandboxSpec
 
-from benchflow_sandbox_local.launcher_process.layers.inode_pins import MOST_ENTRIES
+from benchflow_sandbox_local.launcher_process.layers.inode_pins import MAX_COPIED_ENTRIES
 
 _PROGRAM_FILE = Path(__file__).parents[1] / "in_sandbox" / "fork_probe_program.py"
 _PATIENCE = 120.0
 _MAX_LINE = 1 << 16
 
 
-class Maker(Protocol):
-    """What the probe needs of a provider: creating and discarding."""
+class SandboxCreator(Protocol):
+    """The part of a manager that the probe needs."""
 
     async def create(
         self, spec: SandboxSpec, image: SandboxImage | None, labels: Mapping[str, str]
@@ -35,7 +35,7 @@ class Maker(Protocol):
         ...
 
     async def discard(self, image: SandboxImage) -> None:
-        """Forget a snapshot."""
+        """Delete a snapshot."""
         ...
 
 
@@ -44,20 +44,20 @@ class LostInForkError(SandboxUnsupportedError):
 
 
 async def probe_live(
-    maker: Maker, spec: SandboxSpec, *, without: frozenset[str] = frozenset()
+    creator: SandboxCreator, spec: SandboxSpec, *, without: frozenset[str] = frozenset()
 ) -> None:
-    """Fork a program twice and return when nothing was lost.
+    """Fork a program, and fork its children; return when nothing was lost.
 
-    `spec` must give a root that has Python 3.9 with sqlite3. `without` names what the
-    program shall not hold, since the engine refuses it openly.
+    `spec` must name a root that has Python 3.9 or newer with sqlite3. `without` lists the objects
+    that the program does not create, because the engine refuses to dump them.
 
     Raises:
-        LostInForkError: A part was lost, or leaked between siblings. A retry does not help.
+        LostInForkError: An object was lost, or leaked between siblings. A retry does not help.
         SandboxError: The probe failed: no Python, a timeout, or a failed fork.
     """
     try:
         async with asyncio.timeout(_PATIENCE), AsyncExitStack() as stack:
-            await _Probe(maker, spec, stack, without).run()
+            await _Probe(creator, spec, stack, without).run()
     except TimeoutError as error:
         raise SandboxTimeoutError(f"the live probe took over {_PATIENCE:.0f} s") from error
 
@@ -70,13 +70,13 @@ class _ProbeProgram:
         self._buffered = buffered
 
     async def line(self) -> dict[str, Any]:
-        """Return its next answer."""
+        """Return the next answer of the program."""
         while b"\n" not in self._buffered:
             data = await self.process.stdout.read()
             if not data or len(self._buffered) > _MAX_LINE:
-                complaint = await self.process.stderr.read() if not data else b""
+                output = await self.process.stderr.read() if not data else b""
                 raise SandboxError(
-                    f"the live probe's program ended: {complaint[-500:].decode(errors='replace')}"
+                    f"the live probe's program ended: {output[-500:].decode(errors='replace')}"
                 )
             self._buffered += data
         line, _, self._buffered = self._buffered.partition(b"\n")
@@ -84,18 +84,18 @@ class _ProbeProgram:
         return answer
 
     async def fill(self) -> None:
-        """Let it make so many files that a dump ends its sandbox."""
-        await self.process.stdin.write(f"many {MOST_ENTRIES + 1}\n".encode())
+        """Create so many files in the sandbox that a dump terminates it."""
+        await self.process.stdin.write(f"many {MAX_COPIED_ENTRIES + 1}\n".encode())
         await self.line()
 
     async def look(self, where: str, notes: list[str]) -> None:
-        """Let it check what it holds; raise `LostInForkError` unless all of it is there.
+        """Let the program check its objects; raise `LostInForkError` if one is lost.
 
-        The last of `notes` is new; the others it must know, and no further ones.
+        The last note is new. The program must have all earlier notes, and no others.
         """
         await self.process.stdin.write(f"{notes[-1]}\n".encode())
         answer = await self.line()
-        lost = [f"{name} ({what})" for name, what in answer["lost"].items()]
+        lost = [f"{name} ({reason})" for name, reason in answer["lost"].items()]
         if answer["notes"] != notes:
             lost.append(f"memory ({answer['notes']} instead of {notes})")
         if answer["files"] != sorted(notes):
@@ -114,10 +114,14 @@ class _Child:
 
 class _Probe:
     def __init__(
-        self, maker: Maker, spec: SandboxSpec, stack: AsyncExitStack, without: frozenset[str]
+        self,
+        creator: SandboxCreator,
+        spec: SandboxSpec,
+        stack: AsyncExitStack,
+        without: frozenset[str],
     ) -> None:
         self._without = sorted(without)
-        self._maker = maker
+        self._creator = creator
         self._spec = spec
         self._stack = stack
 
@@ -142,13 +146,13 @@ class _Probe:
             await child.program.look("in a child that was forked", ["origin", name, "again"])
 
     async def _create(self, image: SandboxImage | None) -> Sandbox:
-        sandbox = await self._maker.create(self._spec, image, {})
+        sandbox = await self._creator.create(self._spec, image, {})
         self._stack.push_async_callback(sandbox.teardown)
         return sandbox
 
     async def _fork(self, sandbox: Sandbox) -> SandboxImage:
         image = await sandbox.snapshot("live")
-        self._stack.push_async_callback(self._maker.discard, image)
+        self._stack.push_async_callback(self._creator.discard, image)
         return image
 
     async def _child(self, image: SandboxImage, program: _ProbeProgram) -> _Child:

@@ -1,4 +1,4 @@
-"""Sandboxes that run before all their memory is there."""
+"""Lazy restores: sandboxes that run before all of their memory is loaded."""
 
 import os
 from collections.abc import Generator
@@ -12,25 +12,25 @@ from benchflow_sandbox_local.readiness import readable
 
 from .processes import LiveState
 
-LEAST = "BENCHFLOW_LAZY_MEGABYTES"
-"""The environment variable of the smallest size, when no option sets it."""
+THRESHOLD = "BENCHFLOW_LAZY_MEGABYTES"
+"""The environment variable for `lazy_megabytes`, when that option is not set."""
 DEFAULT_MEGABYTES = 80
 """Below this size, reading all memory at once is as fast."""
 
 
 @dataclass(slots=True)
 class LazyRestorePolicy:
-    """Decides which children run before all their memory is there."""
+    """Decides which children run before all of their memory is loaded."""
 
     megabytes: int | None = None
-    """The smallest size of an image whose children do; None for no image."""
-    proven: bool = False
-    """Whether a probe of such a child on this machine lost nothing."""
+    """The smallest size of an image that is restored lazily; None for no lazy restores."""
+    is_proven: bool = False
+    """Whether a probe of a lazy restore on this machine lost nothing."""
     _trials: set[str] = field(default_factory=set[str])
 
     @contextmanager
     def trial(self, image: SandboxImage) -> Generator[None]:
-        """Let the children of one image run early in any case, for a probe."""
+        """Restore one image lazily in any case inside the block, for a probe."""
         name = image.ref.rpartition("/")[2]
         self._trials.add(name)
         try:
@@ -39,23 +39,23 @@ class LazyRestorePolicy:
             self._trials.discard(name)
 
     def covers(self, state: LiveState) -> bool:
-        """Return whether a child of `state` runs early."""
+        """Return whether `state` is restored lazily."""
         if state.name in self._trials:
             return True
-        enough = self.megabytes is not None and state.bytes >= self.megabytes << 20
-        return self.proven and enough
+        is_large = self.megabytes is not None and state.bytes >= self.megabytes << 20
+        return self.is_proven and is_large
 
 
 class MemoryTransfer:
-    """Waits until a sandbox has all its memory."""
+    """Waits until all memory of a lazily restored sandbox is loaded."""
 
     def __init__(self) -> None:
         self._reader, self.writer = os.pipe2(os.O_CLOEXEC)
-        """The pager writes to `writer`; it closes it when the sandbox is dead."""
+        """The pager writes one byte when all memory is loaded. It closes the pipe at its end."""
         self._lost = False
 
-    async def done(self) -> None:
-        """Return when the sandbox has all of its memory.
+    async def wait(self) -> None:
+        """Return when all memory of the sandbox is loaded.
 
         Raises:
             SnapshotError: The sandbox ended before.
@@ -66,29 +66,32 @@ class MemoryTransfer:
             self.close()
         if self._lost:
             raise SnapshotError(
-                "the sandbox was lost before all of its memory was there",
-                hint="make another child; lazy_megabytes=0 brings all of its memory at once",
+                "the sandbox ended before all of its memory was loaded",
+                hint="create another child; with lazy_megabytes=0 it waits for all of its memory",
             )
 
-    def started(self) -> None:
-        """Leave the other end to the pager alone. Idempotent."""
+    def close_writer(self) -> None:
+        """Close our descriptor of the pager's end. Idempotent."""
         if self.writer >= 0:
             os.close(self.writer)
             self.writer = -1
 
     def close(self) -> None:
         """Stop waiting. Idempotent."""
-        self.started()
+        self.close_writer()
         if self._reader >= 0:
             os.close(self._reader)
             self._reader = -1
 
 
 def lazy_threshold(megabytes: int | None) -> int | None:
-    """Return the option, or else the value of the environment variable; None for 0."""
+    """Return the option, the environment variable or the default; None for 0."""
     if megabytes is None:
-        named = os.environ.get(LEAST) or str(DEFAULT_MEGABYTES)
-        if not named.isdecimal():
-            raise UsageError(f"${LEAST} is {named!r}", hint="set it to a number; 0 is never")
-        megabytes = int(named)
+        text = os.environ.get(THRESHOLD) or str(DEFAULT_MEGABYTES)
+        if not text.isdecimal():
+            raise UsageError(
+                f"${THRESHOLD} is {text!r}, not a number",
+                hint="set it to a number of megabytes; 0 turns lazy restores off",
+            )
+        megabytes = int(text)
     return megabytes or None

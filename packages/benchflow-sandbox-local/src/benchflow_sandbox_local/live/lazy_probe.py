@@ -1,4 +1,4 @@
-"""Probing sandboxes that run before all their memory is there: a program compares its memory."""
+"""Probe lazy restores: a program compares its memory while the pager still loads it."""
 
 import asyncio
 import json
@@ -22,8 +22,8 @@ _MEGABYTES = 32
 _DEPTH = 2
 
 
-class Maker(Protocol):
-    """What the probe needs of a manager."""
+class LocalCreator(Protocol):
+    """The part of a manager that the probe needs."""
 
     async def create(
         self, spec: SandboxSpec, image: SandboxImage | None, labels: Mapping[str, str]
@@ -32,55 +32,55 @@ class Maker(Protocol):
         ...
 
     async def discard(self, image: SandboxImage) -> None:
-        """Forget a snapshot."""
+        """Delete a snapshot."""
         ...
 
 
-async def probe_lazy(maker: Maker, laziness: LazyRestorePolicy, spec: SandboxSpec) -> None:
-    """Fork a program lazily, and the child once more; return when nothing was lost.
+async def probe_lazy(
+    creator: LocalCreator, lazy_policy: LazyRestorePolicy, spec: SandboxSpec
+) -> None:
+    """Fork a program lazily, and fork its child again; return when nothing was lost.
 
     Raises:
-        LostInForkError: A page was wrong, or children do not come before their memory.
-        SandboxError: It could not be found out.
+        LostInForkError: A page was wrong, or a restore was not lazy.
+        SandboxError: The probe failed.
     """
     try:
         async with asyncio.timeout(_PATIENCE), AsyncExitStack() as stack:
-            await _run(maker, laziness, spec, stack)
+            await _run(creator, lazy_policy, spec, stack)
     except TimeoutError as error:
         raise SandboxTimeoutError(f"the lazy probe took over {_PATIENCE:.0f} s") from error
 
 
 async def _run(
-    maker: Maker, laziness: LazyRestorePolicy, spec: SandboxSpec, stack: AsyncExitStack
+    creator: LocalCreator, lazy_policy: LazyRestorePolicy, spec: SandboxSpec, stack: AsyncExitStack
 ) -> None:
-    sandbox = await maker.create(spec, None, {})
+    sandbox = await creator.create(spec, None, {})
     stack.push_async_callback(sandbox.teardown)
     source = _PROGRAM_FILE.read_text(encoding="utf-8")
     program: Process = await sandbox.spawn(["python3", "-I", "-c", source, str(_MEGABYTES)])
     await _answer(program)
     for _ in range(_DEPTH):
         image = await sandbox.snapshot("live")
-        stack.push_async_callback(maker.discard, image)
-        with laziness.trial(image):
-            sandbox = await maker.create(spec, image, {})
+        stack.push_async_callback(creator.discard, image)
+        with lazy_policy.trial(image):
+            sandbox = await creator.create(spec, image, {})
         stack.push_async_callback(sandbox.teardown)
-        if not sandbox.came_lazily:
-            raise LostInForkError("sandboxes do not come back before their memory")
+        if not sandbox.is_lazy:
+            raise LostInForkError("the engine did not restore a sandbox lazily")
         program = await sandbox.attach(program.id)
         await program.stdin.write(b"look\n")
         if wrong := await _answer(program):
-            raise LostInForkError(
-                f"a sandbox that runs before its memory is there loses pages: {wrong}"
-            )
+            raise LostInForkError(f"a lazily restored sandbox loses pages of memory: {wrong}")
 
 
 async def _answer(program: Process) -> object:
-    said = b""
-    while not said.endswith(b"\n"):
+    line = b""
+    while not line.endswith(b"\n"):
         data = await program.stdout.read()
         if not data:
-            complaint = (await program.stderr.read())[-500:].decode(errors="replace")
-            raise SandboxError(f"the lazy probe's program ended: {complaint}")
-        said += data
-    answer: object = json.loads(said)
+            output = (await program.stderr.read())[-500:].decode(errors="replace")
+            raise SandboxError(f"the lazy probe's program ended: {output}")
+        line += data
+    answer: object = json.loads(line)
     return answer

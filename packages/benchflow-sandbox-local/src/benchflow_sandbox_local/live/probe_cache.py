@@ -1,7 +1,7 @@
 """The cache of probe results.
 
-A result is valid for one kernel, one engine and one version of this code: when one changes, the
-probe runs again. A failure that could be otherwise next time is not remembered.
+A result is valid for one kernel, one engine and one version of this code. When one of them changes,
+the probe runs again. The cache does not store a failure that a retry could avoid.
 """
 
 import hashlib
@@ -62,13 +62,13 @@ def _key(engine: str) -> str:
     return digest.hexdigest()[:32]
 
 
-async def cached_probe(what: str, find_out: Callable[[], Awaitable[None]]) -> str:
-    """Return what a fork loses here, from the cache or from a new probe."""
-    cache = ProbeCache(what)
+async def cached_probe(engine: str, probe: Callable[[], Awaitable[None]]) -> str:
+    """Return the losses of a fork on this machine, from the cache or from a new probe."""
+    cache = ProbeCache(engine)
     result = cache.get()
     if result is None:
         try:
-            await find_out()
+            await probe()
         except LostInForkError as error:
             result = ProbeResult(lost=str(error))
         else:

@@ -13,62 +13,63 @@ from benchflow_sandbox_core.sandbox_process import SandboxProcess
 if TYPE_CHECKING:
     from .engine import RestoredBox
 
-MOST = 1000
-"""A fork of so many processes takes half a minute."""
+MAX_PROCESSES = 1000
+"""A fork of this many processes takes half a minute."""
 _PER_PROCESS = 6
-"""Both ends of three pipes, until the child has its own."""
+"""Descriptors for both ends of three pipes, until the child has opened its ends."""
 _PER_CHILD = 64
+"""Other descriptors of this process for one child."""
 
 
 @dataclass(frozen=True, slots=True)
-class CarriedProcess:
-    """One process whose pipes the host had open when the image was taken."""
+class ImageProcess:
+    """One process of a live image whose pipes the host had open."""
 
     id: str
     pid: int
     pipes: tuple[int | None, int | None, int | None]
-    """The inode numbers of its pipes; None for a pipe that one side had closed."""
+    """The numbers of its pipes in the image; None for a pipe that one side had closed."""
     out: bytes
-    """Its output that nobody had read."""
+    """Its unread output."""
     err: bytes
 
     @classmethod
-    def of(cls, process: SandboxProcess) -> "CarriedProcess":
+    def of(cls, process: SandboxProcess) -> "ImageProcess":
         """Return the record of a process of a frozen sandbox. Its pipes are parked and drained."""
         stdin, stdout, stderr = process.streams.ends
-        # A pipe that nobody inside has is not in the image.
+        # A pipe that no process inside has open is not in the image.
         inodes = [end.inode if end.used else None for end in (stdin, stdout, stderr)]
         pipes = (inodes[0], inodes[1], inodes[2])
-        return cls(process.id, process.pid, pipes, stdout.carried, stderr.carried)
+        return cls(process.id, process.pid, pipes, stdout.buffered, stderr.buffered)
 
     def streams(self) -> Streams:
-        """Make new pipes of the process for a restored sandbox."""
-        made = Streams(self.out, self.err)
-        for ours, inode in zip(made.ends, self.pipes, strict=True):
+        """Create new pipes for the process in a restored sandbox."""
+        streams = Streams(self.out, self.err)
+        for end, inode in zip(streams.ends, self.pipes, strict=True):
             if inode is None:
-                ours.close()
-        return made
+                end.close()
+        return streams
 
 
 def refuse_too_many(processes: Sequence[SandboxProcess]) -> None:
     """Refuse to fork a sandbox with more processes than a child can get pipes for.
 
     Raises:
-        SnapshotError: There are too many.
+        SnapshotError: The sandbox has too many processes with open pipes.
     """
     if not processes:
         return
     count, (files, _) = len(processes), resource.getrlimit(resource.RLIMIT_NOFILE)
-    if count > MOST:
+    if count > MAX_PROCESSES:
         raise SnapshotError(
-            f"the pipes of {count} processes are held, and a live snapshot carries {MOST}",
+            f"the pipes of {count} processes are open; a live snapshot supports {MAX_PROCESSES}",
             hint="close the processes that are not needed (aclose), then snapshot",
         )
     need = _PER_CHILD + _PER_PROCESS * count
     if files != resource.RLIM_INFINITY and need > files:
         raise SnapshotError(
-            f"the pipes of {count} processes are held: to make a child takes {need} open files,"
-            f" and this process may have {files}",
+            f"the pipes of {count} processes are open: a child needs {need} open files, and this"
+            f" process may have {files}",
             hint="raise the limit (ulimit -n), or close the processes that are not needed",
             caused_by="host",
         )
@@ -83,8 +84,8 @@ async def park(processes: Iterable[SandboxProcess]) -> None:
     for process in processes:
         for end in process.streams.ends:
             await end.park()
-        process.streams.stdout.take()
-        process.streams.stderr.take()
+        process.streams.stdout.drain()
+        process.streams.stderr.drain()
     for process in processes:
         if count := process.streams.stdin.unread():
             raise SnapshotError(
@@ -105,37 +106,38 @@ def unpark(processes: Iterable[SandboxProcess]) -> None:
 class PipeWiring:
     """New pipes for all processes of a restored sandbox."""
 
-    made: dict[str, Streams]
+    streams: dict[str, Streams]
+    """The pipes of each process, by its id."""
     inodes: list[int]
-    """The pipes of the image that get a new one, in the order of `fds`."""
+    """The numbers of the replaced pipes in the image, in the order of `fds`."""
     fds: list[int]
 
     @classmethod
-    def of(cls, carried: Iterable[CarriedProcess]) -> "PipeWiring":
-        """Make the pipes."""
-        made: dict[str, Streams] = {}
+    def of(cls, processes: Iterable[ImageProcess]) -> "PipeWiring":
+        """Create the pipes."""
+        wired: dict[str, Streams] = {}
         inodes: list[int] = []
         fds: list[int] = []
         with ExitStack() as undo:
-            for process in carried:
-                streams = made[process.id] = undo.enter_context(process.streams())
+            for process in processes:
+                streams = wired[process.id] = undo.enter_context(process.streams())
                 for inode, fd in zip(process.pipes, streams.child, strict=True):
                     if inode is not None:
                         inodes.append(inode)
                         fds.append(fd)
             undo.pop_all()
-        return cls(made, inodes, fds)
+        return cls(wired, inodes, fds)
 
-    def connected(self) -> None:
-        """Close the ends of the sandbox here, so that its end closes the pipes."""
-        for streams in self.made.values():
+    def close_child_ends(self) -> None:
+        """Close the sandbox's ends in this process, so that its death ends the streams."""
+        for streams in self.streams.values():
             streams.close_child()
 
     def __enter__(self) -> Self:
         return self
 
     def __exit__(self, *_: object) -> None:
-        for streams in self.made.values():
+        for streams in self.streams.values():
             streams.close()
 
 
@@ -146,8 +148,8 @@ class LiveState:
     name: str
     """The name of the image."""
     bytes: int
-    """The size of all its files, which shows a truncated image."""
-    processes: tuple[CarriedProcess, ...]
+    """The size of all its files. Another size shows that the image is truncated."""
+    processes: tuple[ImageProcess, ...]
     mounts: tuple[tuple[str, str], ...]
     """Host directory and target inside, of every mount."""
     door_ports: tuple[int, ...]
@@ -155,7 +157,7 @@ class LiveState:
 
 
 class ProcessTable:
-    """The spawned processes of one sandbox whose pipes the host holds."""
+    """The spawned processes of one sandbox whose pipes the host has open."""
 
     def __init__(self) -> None:
         self._processes: dict[str, SandboxProcess] = {}
@@ -172,23 +174,24 @@ class ProcessTable:
         return list(self._processes.values())
 
     async def drop_ended(self) -> None:
-        """Remove the processes that have ended: a live snapshot does not carry them."""
+        """Remove the processes that have ended: a live snapshot does not contain them."""
         ended = [process.id for process in self.all if await process.ended()]
         for name in ended:
             self._processes.pop(name, None)
 
     def add_restored(self, restored: "RestoredBox", state: LiveState) -> None:
         """Add the processes of a live image, until the caller claims them."""
-        for carried in state.processes:
-            streams = restored.streams.pop(carried.id)
-            process = SandboxProcess(restored.running, carried.pid, streams, carried.id)
-            self._processes[process.id] = self._unclaimed[process.id] = process
+        for image_process in state.processes:
+            name = image_process.id
+            streams = restored.streams.pop(name)
+            process = SandboxProcess(restored.running, image_process.pid, streams, name)
+            self._processes[name] = self._unclaimed[name] = process
 
     def claim(self, process_id: str) -> SandboxProcess | None:
-        """Return a restored process, once; None when there is no such process."""
+        """Return a restored process, once; None for an unknown or claimed one."""
         return self._unclaimed.pop(process_id, None)
 
     def close(self) -> None:
-        """Close the pipes of restored processes that nobody has claimed."""
+        """Close the pipes of restored processes that the caller has not claimed."""
         for process in self._unclaimed.values():
             process.streams.close()

@@ -12,8 +12,8 @@ from benchflow_sandbox_core.descriptors import shortage_is_host_error
 from benchflow_sandbox_core.gate import Gate
 from benchflow_sandbox_core.shield import finish_or
 
-from .budget import resident
-from .dump import HangUpError, LossError
+from .budget import resident_bytes
+from .dump import LossError, UnixSocketError
 from .engine import PendingDump
 from .processes import ProcessTable
 
@@ -21,14 +21,14 @@ if TYPE_CHECKING:
     from benchflow_sandbox_local.box import Box
 
 WhileFrozen = Callable[[], Awaitable[None]]
-"""What the caller does while nothing inside runs."""
+"""A function of the caller that runs while the sandbox is frozen."""
 
-_HANG_UPS = 4
-"""More tries of a dump that met a connection of the host; the sandbox runs between two tries."""
+_RETRIES = 4
+"""Tries after `UnixSocketError`, before the last one. The sandbox runs between two tries."""
 _SETTLE_SECONDS = 10.0
 """How long a live snapshot waits for commands, transfers and model calls to end."""
 _DRAIN_SECONDS = 2.0
-"""How long a live snapshot waits for the sandbox to read what a child would lose."""
+"""How long a live snapshot waits until the sandbox has read data that a child would lose."""
 _DRAIN_PAUSE = 0.005
 
 
@@ -44,7 +44,7 @@ class LiveSnapshots:
         """Take a snapshot of the instant that `while_frozen` reads. The sandbox continues.
 
         Raises:
-            SnapshotError: It failed, or the sandbox is busy.
+            SnapshotError: The snapshot failed, or the sandbox is busy.
             HostError: This process has no more open files.
         """
         with shortage_is_host_error("take a live snapshot"):
@@ -59,29 +59,31 @@ class LiveSnapshots:
     async def _take_after(self, while_frozen: WhileFrozen) -> SandboxImage:
         """Take a live snapshot of the instant that `while_frozen` reads.
 
-        The engine is ready before the sandbox stops, and the sandbox continues while the image is
-        digested. Only what writes the image is shielded: `while_frozen` can be cancelled.
+        The engine is ready before the sandbox is frozen. The sandbox continues while the launcher
+        computes the digest. A cancellation interrupts `while_frozen`, but not the dump.
         """
-        held = self._box.freezer.is_held
-        async with self._idle(0 if held else _SETTLE_SECONDS):
+        is_frozen = self._box.freezer.is_frozen
+        async with self._idle(0 if is_frozen else _SETTLE_SECONDS):
             pass
         began = time.monotonic()
-        async with self._dump() as dump, AsyncExitStack() as still:
+        async with self._dump() as dump, AsyncExitStack() as freeze:
             engine = time.monotonic() - began
-            since = await self._stand_still(dump, still, held=held)
+            since = await self._freeze_without_loss(dump, freeze, stay_frozen=is_frozen)
             await while_frozen()
-            image = await self._shielded(self._take_idle(dump, still, since, held=held))
+            image = await self._shielded(
+                self._take_idle(dump, freeze, since, stay_frozen=is_frozen)
+            )
         return image.model_copy(update={"took_sec": {"engine": engine, **image.took_sec}})
 
     async def _take_idle(
-        self, dump: PendingDump, still: AsyncExitStack, since: float, *, held: bool
+        self, dump: PendingDump, freeze: AsyncExitStack, since: float, *, stay_frozen: bool
     ) -> SandboxImage:
         async with self._idle(0):
             self._refuse_calls()
             began = time.monotonic()
-            undigested = await dump.write(self._processes, held=held)
+            undigested = await dump.write(self._processes, stay_frozen=stay_frozen)
             dumped = time.monotonic()
-            await still.aclose()
+            await freeze.aclose()
             ended = time.monotonic()
         image = await self._box.host.snapshots.publish(undigested)
         took = {"frozen": ended - since, "dump": dumped - began}
@@ -89,40 +91,40 @@ class LiveSnapshots:
         return image.model_copy(update={"took_sec": took})
 
     async def _take(self) -> SandboxImage:
-        for _ in range(_HANG_UPS):
+        for _ in range(_RETRIES):
             try:
                 return await self._take_once()
-            except HangUpError:
-                if self._box.freezer.is_held:
-                    raise  # only the caller that holds the sandbox can let it notice
+            except UnixSocketError:
+                if self._box.freezer.is_frozen:
+                    raise  # only the caller, who has frozen the sandbox, can let it run
         return await self._take_once()
 
     async def _take_once(self) -> SandboxImage:
-        held = self._box.freezer.is_held
-        async with self._idle(0 if held else _SETTLE_SECONDS), self._dump() as dump:
-            async with AsyncExitStack() as still:
-                await self._stand_still(dump, still, held=held)
+        is_frozen = self._box.freezer.is_frozen
+        async with self._idle(0 if is_frozen else _SETTLE_SECONDS), self._dump() as dump:
+            async with AsyncExitStack() as freeze:
+                await self._freeze_without_loss(dump, freeze, stay_frozen=is_frozen)
                 self._refuse_calls()
-                undigested = await dump.write(self._processes, held=held)
+                undigested = await dump.write(self._processes, stay_frozen=is_frozen)
             return await self._box.host.snapshots.publish(undigested)
 
     @asynccontextmanager
     async def _dump(self) -> AsyncGenerator[PendingDump]:
         box = self._box
         engine = box.host.runtime.live
-        await box.running.filled()
-        need = sum(resident(pid) for pid in box.group.members())
-        with box.host.budget.promised(need):
+        await box.running.wait_for_memory()
+        need = sum(resident_bytes(pid) for pid in box.group.members())
+        with box.host.budget.reserve(need):
             async with engine.dump(box, self._processes) as dump:
                 yield dump
 
     @asynccontextmanager
     async def _idle(self, seconds: float) -> AsyncGenerator[None]:
-        """Wait until the host has nothing in progress inside, and keep it so for the block."""
+        """Wait until no command, transfer or call is in progress; block new ones meanwhile."""
         try:
             async with asyncio.timeout(seconds) as limit, self._work.while_closed():
                 await self._box.services.drain()
-                if not self._box.freezer.is_held:  # otherwise nothing inside can answer
+                if not self._box.freezer.is_frozen:  # otherwise nothing inside can answer
                     await self._processes.drop_ended()
                 limit.reschedule(None)
                 yield
@@ -133,28 +135,30 @@ class LiveSnapshots:
                 retryable=True,
             ) from error
 
-    async def _stand_still(self, dump: PendingDump, still: AsyncExitStack, *, held: bool) -> float:
-        """Freeze the sandbox until `still` is closed, when no child would lose anything.
+    async def _freeze_without_loss(
+        self, dump: PendingDump, freeze: AsyncExitStack, *, stay_frozen: bool
+    ) -> float:
+        """Freeze the sandbox when no child would lose anything; `freeze` thaws it when closed.
 
         The sandbox runs between two tries, so that it can read its unread data. Return the time at
         which the sandbox was frozen.
 
         Raises:
-            LossError: A child would lose something, for all the time that this waits.
+            LossError: A child would lose something in each try.
         """
         deadline, pause = time.monotonic() + _DRAIN_SECONDS, _DRAIN_PAUSE
         while True:
-            async with AsyncExitStack() as tried:
-                await tried.enter_async_context(self._box.freezer.hold())
+            async with AsyncExitStack() as attempt:
+                await attempt.enter_async_context(self._box.freezer.while_frozen())
                 since = time.monotonic()
                 try:
                     await dump.inspect()
                 except LossError as error:
-                    # Only the caller that holds the sandbox can let it run.
-                    if held or not error.retryable or time.monotonic() > deadline:
+                    # Only the caller, who has frozen the sandbox, can let it run.
+                    if stay_frozen or not error.retryable or time.monotonic() > deadline:
                         raise
                 else:
-                    still.push_async_exit(tried.pop_all())
+                    freeze.push_async_exit(attempt.pop_all())
                     return since
             await asyncio.sleep(pause)
             pause *= 2

@@ -1,1 +1,1 @@
-"""From an image reference to the layers of a root file system."""
+"""Find an image, and unpack it into the layers of a root file system."""

@@ -1,4 +1,4 @@
-"""Unpacking a tar archive of a root file system that may be hostile."""
+"""Unpack a tar archive of a root file system. The archive may be hostile."""
 
 import fcntl
 import hashlib
@@ -21,11 +21,11 @@ _WHITEOUT, _OPAQUE = ".wh.", ".wh..wh..opq"
 
 
 def unpack(archive: Path, cache: Path) -> Path:
-    """Return the directory that holds the archive's content, unpacking it once.
+    """Unpack an archive into `cache`, once; return the directory.
 
     Raises:
-        SandboxError: A member is neither file, directory nor link, leaves the root,
-            or the archive is too big. Nothing is kept then.
+        SandboxError: A member is not a file, directory or link, or is outside of the root, or
+            the archive is too large. Nothing of it stays in `cache` then.
     """
     digest = _digest(archive)
     cache.mkdir(parents=True, exist_ok=True)
@@ -60,7 +60,7 @@ def _locked(path: Path) -> Generator[None]:
 
 def extract(
     tar: tarfile.TarFile,
-    what: str,
+    source: str,
     target: Path,
     *,
     layer: bool = False,
@@ -68,11 +68,12 @@ def extract(
 ) -> None:
     """Unpack a root file system into the empty directory `target`.
 
-    Of a `layer`, whiteouts become overlayfs's own. Source: OCI image specification 1.1, `layer.md`.
+    With `layer`, whiteouts become overlayfs whiteouts. Source: OCI image specification 1.1,
+    `layer.md`.
 
     Raises:
-        SandboxError: A member is refused, or there is too much.
-        OSError: It cannot be written.
+        SandboxError: A member is refused, or there are too many members or bytes.
+        OSError: A member cannot be written.
     """
     root = os.open(target, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
     directories: list[tuple[str, int]] = []
@@ -83,13 +84,15 @@ def extract(
                 stop.check()
             total += member.size
             if count >= _MAX_ENTRIES or total > _MAX_BYTES:
-                raise SandboxError(f"{what!r} holds too much to be an image")
+                raise SandboxError(
+                    f"{source!r} has more than {_MAX_ENTRIES} members or {_MAX_BYTES >> 30} GiB"
+                )
             parts = _parts(member.name)
             if parts and not (layer and _white_out(root, parts)):
                 _member(tar, member, root, parts)
                 if member.isdir():
                     directories.append(("/".join(parts), member.mode))
-        # Last, so that a read-only directory does not keep its own members out.
+        # Last, because the members of a read-only directory could not be written.
         for path, mode in reversed(directories):
             place = open_strict(root, path, os.O_RDONLY | os.O_DIRECTORY)
             os.fchmod(place, mode & 0o1777)
@@ -99,7 +102,7 @@ def extract(
 
 
 def _white_out(root: int, parts: list[str]) -> bool:
-    """Mark what a layer hides of those below it; say whether the member was such a mark."""
+    """Create the overlayfs form of a whiteout member. Return False for another member."""
     name = parts[-1]
     if not name.startswith(_WHITEOUT):
         return False
@@ -119,7 +122,7 @@ def _white_out(root: int, parts: list[str]) -> bool:
 def _parts(name: str) -> list[str]:
     parts = [part for part in name.split("/") if part not in {"", "."}]
     if ".." in parts or name.startswith("/"):
-        raise SandboxError(f"member {name!r} leaves the root")
+        raise SandboxError(f"member {name!r} is outside of the root")
     return parts
 
 
@@ -176,7 +179,7 @@ def _hard_link(root: int, target: list[str], parent: int, name: str) -> None:
     place = open_strict(root, "/".join(target[:-1]))
     try:
         if not stat.S_ISREG(os.stat(target[-1], dir_fd=place, follow_symlinks=False).st_mode):
-            raise SandboxError(f"member {name!r} links to something that is not a file")
+            raise SandboxError(f"member {name!r} links to an entry that is not a regular file")
         os.link(target[-1], name, src_dir_fd=place, dst_dir_fd=parent, follow_symlinks=False)
     finally:
         os.close(place)

@@ -16,28 +16,28 @@ from .source import RootSource
 
 @dataclass(frozen=True, slots=True)
 class Base:
-    """Built once by the launcher for each image and default user."""
+    """The lower layers of one image and default user, which the launcher builds once."""
 
     source: RootSource
     user: str
-    """The default user, whom it knows."""
+    """The default user, who exists in the layers."""
     lowers: tuple[str, ...]
     """Top first."""
     binds: tuple[str, ...]
     uid: int
     gid: int
     environment: Mapping[str, str]
-    """Set for every process."""
+    """Variables for every process."""
 
     @property
     def digests(self) -> Mapping[str, str]:
-        """The digest of the image, as `HasImageDigests.image_digests`."""
+        """The digest of the image, in the form of `HasImageDigests.image_digests`."""
         digest = self.source.digest
         return {} if digest is None else {MAIN: digest}
 
     @property
     def key(self) -> str:
-        """The key of its source; the first parent of every digest on top of it."""
+        """The key of the source. Digests of layers on this base are chained to it."""
         return self.source.key
 
 
@@ -48,20 +48,20 @@ class Bases:
         self._launcher = launcher
         self._init = init
         self._identity = identity
-        self._built: dict[tuple[str, str], Base] = {}
-        self._building = asyncio.Lock()
+        self._bases: dict[tuple[str, str], Base] = {}
+        self._build_lock = asyncio.Lock()
 
     async def of(self, source: RootSource, user: str) -> Base:
-        """Return the base of sandboxes that are made from `source`, with `user` as their own."""
+        """Return the base of `source` with the default user `user`."""
         key = (source.key, user)
-        async with self._building:
-            if key not in self._built:
-                self._built[key] = await self._build(source, user)
-        return self._built[key]
+        async with self._build_lock:
+            if key not in self._bases:
+                self._bases[key] = await self._build(source, user)
+        return self._bases[key]
 
     async def _build(self, source: RootSource, user: str) -> Base:
         answer = await self._launcher.ask(
-            "base",
+            "build_base",
             name=secrets.token_hex(4),
             images=[str(lower) for lower in source.lowers],
             host=source.path is None or not source.complete,
@@ -77,6 +77,6 @@ class Bases:
     def _environment(self, source: RootSource) -> dict[str, str]:
         env = dict(source.config.env)
         if self._identity is not None:
-            own = env.get("LD_PRELOAD")
-            env["LD_PRELOAD"] = IDENTITY if own is None else f"{IDENTITY}:{own}"
+            others = env.get("LD_PRELOAD")
+            env["LD_PRELOAD"] = IDENTITY if others is None else f"{IDENTITY}:{others}"
         return env

@@ -1,4 +1,4 @@
-"""The named contents of an image that was saved: a tar archive or a directory."""
+"""Files of a saved image, by name: in a tar archive or in a directory."""
 
 import json
 import os
@@ -17,7 +17,7 @@ class Blobs(Protocol):
     """Files by relative name."""
 
     def open(self, name: str) -> IO[bytes] | None:
-        """Open one; `None` when it is not there."""
+        """Open a file; return `None` if it does not exist."""
         ...
 
 
@@ -27,7 +27,7 @@ class _Directory:
 
     def open(self, name: str) -> IO[bytes] | None:
         if name.startswith("/") or ".." in name.split("/"):
-            raise SandboxError(f"{name!r} leaves the image {str(self._path)!r}")
+            raise SandboxError(f"{name!r} is outside of the image {str(self._path)!r}")
         try:
             return (self._path / name).open("rb")
         except FileNotFoundError:
@@ -50,7 +50,7 @@ def open_blobs(path: Path) -> Generator[Blobs]:
     """Open an archive or a directory.
 
     Raises:
-        SandboxError: It is neither.
+        SandboxError: `path` is not an archive and not a directory.
     """
     if path.is_dir():
         yield _Directory(path)
@@ -63,10 +63,10 @@ def open_blobs(path: Path) -> Generator[Blobs]:
 
 
 def read_json(blobs: Blobs, name: str) -> object:
-    """Return a JSON document, or `None` when it is not there.
+    """Return a JSON document; `None` if it does not exist.
 
     Raises:
-        SandboxError: It is malformed, or larger than any image's.
+        SandboxError: The document is malformed or too large.
     """
     file = blobs.open(name)
     if file is None:
@@ -75,19 +75,19 @@ def read_json(blobs: Blobs, name: str) -> object:
         data = file.read(_MAX_JSON + 1)
     try:
         if len(data) > _MAX_JSON:
-            raise ValueError("too large")  # noqa: TRY301 - told as any other flaw
+            raise ValueError("too large")  # noqa: TRY301 - reported like a malformed document
         return json.loads(data)
     except (ValueError, RecursionError) as error:
         raise SandboxError(f"{name!r} of an image is malformed: {error}") from error
 
 
 def read_table(blobs: Blobs, name: str) -> Mapping[str, Any]:
-    """Return a JSON object that must be there.
+    """Return a JSON object.
 
     Raises:
-        SandboxError: It is not.
+        SandboxError: The object does not exist, or is malformed.
     """
-    found = read_json(blobs, name)
-    if not isinstance(found, dict):
-        raise SandboxError(f"the image has no JSON object {name!r}")
-    return cast("dict[str, Any]", found)
+    table = read_json(blobs, name)
+    if not isinstance(table, dict):
+        raise SandboxError(f"the image does not contain a JSON object {name!r}")
+    return cast("dict[str, Any]", table)

@@ -13,7 +13,7 @@ from urllib.parse import quote
 from benchflow_contracts.errors import SandboxError
 from benchflow_sandbox_core.thread import StopFlag, run
 
-from .layout import saved_key, take_in
+from .layout import saved_key, unpack_image
 from .store import ImageStore
 
 _SOCKET = "unix:///var/run/docker.sock"
@@ -26,12 +26,12 @@ class EngineImages:
 
     def __init__(self, store: ImageStore) -> None:
         self._store = store
-        self.absence = "no Docker engine answers here"
-        """Why the last image was not found."""
-        self._taken: dict[str, Path] = {}
+        self.absence = "no Docker engine responds here"
+        """The reason why the last image was not found."""
+        self._records: dict[str, Path] = {}
 
     async def find(self, image: str) -> Path | None:
-        """Return the record of an engine's image; `None` when there is none.
+        """Copy an engine's image into the store; return its record, or `None` if it is missing.
 
         Raises:
             SandboxError: The engine failed, or the image is malformed.
@@ -39,20 +39,20 @@ class EngineImages:
         try:
             details = await asyncio.to_thread(_inspect, image)
         except (OSError, http.client.HTTPException):
-            self.absence = "no Docker engine answers here"
+            self.absence = "no Docker engine responds here"
             return None
         if details is None:
             self.absence = "the Docker engine does not have it"
             return None
         name = str(details["Id"])
-        if name not in self._taken or not self._taken[name].is_file():
-            self._taken[name] = await self._take(name, details)
-        return self._taken[name]
+        if name not in self._records or not self._records[name].is_file():
+            self._records[name] = await self._copy(name, details)
+        return self._records[name]
 
-    async def _take(self, name: str, details: dict[str, Any]) -> Path:
-        known = self._known(details)
-        if known.is_file():
-            return known
+    async def _copy(self, name: str, details: dict[str, Any]) -> Path:
+        path = self._record_path(details)
+        if path.is_file():
+            return path
         self._store.directory.mkdir(mode=0o700, parents=True, exist_ok=True)
         with tempfile.TemporaryDirectory(dir=self._store.directory, prefix=".engine-") as place:
             archive = Path(place, "image.tar")
@@ -62,12 +62,12 @@ class EngineImages:
                 raise SandboxError(
                     f"the Docker engine did not export {name!r}: {error}", retryable=True
                 ) from error
-            record = await take_in(archive, self._store, None)
+            record = await unpack_image(archive, self._store, None)
         if record is None:
-            raise SandboxError(f"the Docker engine exported no image {name!r}")
+            raise SandboxError(f"the Docker engine's export of {name!r} does not contain an image")
         return record
 
-    def _known(self, details: dict[str, Any]) -> Path:
+    def _record_path(self, details: dict[str, Any]) -> Path:
         """Return the path of the image's record. It exists if the image was copied before."""
         root = cast("dict[str, Any]", details.get("RootFS") or {})
         layers = cast("list[str]", root.get("Layers") or [])
@@ -86,10 +86,10 @@ class _Connection(http.client.HTTPConnection):
 
 
 def _connect() -> _Connection:
-    named = os.environ.get("DOCKER_HOST") or _SOCKET
-    if not named.startswith("unix://"):
-        raise OSError(f"$DOCKER_HOST is {named!r}, not a Unix socket")
-    return _Connection(named.removeprefix("unix://"))
+    address = os.environ.get("DOCKER_HOST") or _SOCKET
+    if not address.startswith("unix://"):
+        raise OSError(f"$DOCKER_HOST is {address!r}, not a Unix socket")
+    return _Connection(address.removeprefix("unix://"))
 
 
 def _inspect(image: str) -> dict[str, Any] | None:

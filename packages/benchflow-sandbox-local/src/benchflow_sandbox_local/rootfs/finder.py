@@ -1,4 +1,4 @@
-"""From an image reference to directories on the host."""
+"""Find an image by name in directories, in archives and in a Docker engine."""
 
 import asyncio
 import os
@@ -9,16 +9,16 @@ from benchflow_contracts.errors import SandboxUnsupportedError
 
 from .archive import unpack
 from .docker_images import EngineImages
-from .layout import take_in
+from .layout import unpack_image
 from .source import RootSource
 from .store import ImageStore
 
 IMAGES = "BENCHFLOW_IMAGES"
-"""The environment variable of directories with images, separated as in PATH."""
+"""The environment variable with directories of images, separated as in PATH."""
 
 
 class ImageFinder:
-    """Finds images by name: in directories, in archives, and in a Docker engine."""
+    """Finds images, and unpacks them into the store."""
 
     def __init__(self, store: ImageStore) -> None:
         self._store = store
@@ -28,30 +28,30 @@ class ImageFinder:
     async def find(self, image: str | None, search: Sequence[str]) -> RootSource:
         """Find `image`: the host, an absolute path, or a name.
 
-        A name is looked for in each directory of `search` and then of $BENCHFLOW_IMAGES, as
-        `NAME/rootfs`, or as what `docker save` (`NAME.tar`) or an OCI layout (`NAME/index.json`)
-        is; and at last in the Docker engine of this host, if one answers.
+        Search a name in each directory of `search`, and then of $BENCHFLOW_IMAGES: as
+        `NAME/rootfs`, as an archive of `docker save` (`NAME.tar`), or as an OCI layout
+        (`NAME/index.json`). At last, ask the Docker engine of this host, if it responds.
 
         Raises:
-            SandboxUnsupportedError: Nothing of that name is there.
-            SandboxError: The image is refused.
+            SandboxUnsupportedError: The image was not found.
+            SandboxError: The image is malformed or refused.
         """
         if image is None or image == "host":
             return RootSource(None, complete=True)
         places = (*search, *self._named)
         if image.startswith("/"):
-            found = await self._direct(image)
+            path = await self._direct(image)
         else:
-            found = await self._below(image, places) or await self._engine.find(image)
-        if found is not None:
-            return RootSource.of(None if found == Path("/") else found)
+            path = await self._below(image, places) or await self._engine.find(image)
+        if path is not None:
+            return RootSource.of(None if path == Path("/") else path)
         name = _name(image)
-        looked = ", ".join(repr(item) for item in places) or "no directory"
+        searched = ", ".join(repr(item) for item in places) or "no directory"
         raise SandboxUnsupportedError(
-            f"no image {image!r}: it is not an absolute path of an image, {looked} has no"
-            f" {name + '/rootfs'!r} and no {name + '.tar'!r}, and {self._engine.absence}",
-            hint="name a directory or archive, `docker pull` it, or put what `docker save` writes"
-            f" into a directory of ${IMAGES}",
+            f"image {image!r} was not found: not an absolute path of an image; searched {searched}"
+            f" for {name + '/rootfs'!r} and {name + '.tar'!r}; {self._engine.absence}",
+            hint="name a directory or archive, `docker pull` it, or save it with `docker save` into"
+            f" a directory of ${IMAGES}",
         )
 
     async def _below(self, image: str, places: Sequence[str]) -> Path | None:
@@ -64,16 +64,16 @@ class ImageFinder:
                 return (directory / "rootfs").resolve()
             for archive in (directory.with_name(f"{name}.tar"), directory):
                 if archive.is_file() or (archive / "index.json").is_file():
-                    found = await take_in(archive.resolve(), self._store, image)
-                    if found is not None:
-                        return found
+                    record = await unpack_image(archive.resolve(), self._store, image)
+                    if record is not None:
+                        return record
         return None
 
     async def _direct(self, image: str) -> Path | None:
-        path = Path(os.path.realpath(image))  # noqa: ASYNC240 - a look, no reading
+        path = Path(os.path.realpath(image))  # noqa: ASYNC240 - reads no file
         if os.path.isfile(path):  # noqa: ASYNC240, PTH113
-            taken = await take_in(path, self._store, None)
-            return taken or await asyncio.to_thread(unpack, path, self._store.directory)
+            record = await unpack_image(path, self._store, None)
+            return record or await asyncio.to_thread(unpack, path, self._store.directory)
         return path if os.path.isdir(path) else None  # noqa: ASYNC240, PTH112
 
 

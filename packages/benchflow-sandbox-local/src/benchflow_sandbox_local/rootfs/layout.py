@@ -1,4 +1,4 @@
-"""Reading images from `docker save` archives and OCI layouts."""
+"""Read images from `docker save` archives and OCI layouts."""
 
 import asyncio
 import gzip
@@ -28,7 +28,7 @@ class SavedImage:
     """One image of an archive."""
 
     layers: tuple[str, ...]
-    """Names of their blobs, lowest first."""
+    """The names of the layers' blobs, lowest first."""
     diff_ids: tuple[str, ...]
     """`sha256:HEX` of each layer's uncompressed bytes."""
     config: Mapping[str, Any]
@@ -36,7 +36,7 @@ class SavedImage:
 
     @property
     def key(self) -> str:
-        """A key that is the same only for images with the same content."""
+        """A key of the content: images with other content have other keys."""
         return saved_key(self.diff_ids, self.config)
 
 
@@ -45,10 +45,10 @@ def saved_key(diff_ids: Sequence[str], config: Mapping[str, Any]) -> str:
     return digest_of("saved", *diff_ids, json.dumps(ImageConfig.of(config).encode()))
 
 
-async def take_in(path: Path, store: ImageStore, reference: str | None) -> Path | None:
+async def unpack_image(path: Path, store: ImageStore, reference: str | None) -> Path | None:
     """Unpack the image of an archive or layout into the store, once; return its record.
 
-    Return None when it holds no image, or no image with the tag of `reference`.
+    Return None if `path` has no image, or not the tag of `reference`.
 
     Raises:
         SandboxError: The image is malformed, or a layer does not match its digest.
@@ -60,12 +60,12 @@ async def take_in(path: Path, store: ImageStore, reference: str | None) -> Path 
     if record.is_file():
         return record
     for blob, diff_id in zip(image.layers, image.diff_ids, strict=True):
-        async with store.making(_layer_key(diff_id)) as half:
-            if half is not None:
-                await run(_Unpacking(path, blob, diff_id, half))
+        async with store.new_layer(_layer_key(diff_id)) as staging:
+            if staging is not None:
+                await run(_Unpacking(path, blob, diff_id, staging))
     lowers = tuple(store.layer(_layer_key(diff_id)) for diff_id in reversed(image.diff_ids))
     new_record = ImageRecord(key=image.key, lowers=lowers, config=dict(image.config))
-    return await asyncio.to_thread(store.keep, new_record)
+    return await asyncio.to_thread(store.write, new_record)
 
 
 def _layer_key(diff_id: str) -> str:
@@ -73,7 +73,7 @@ def _layer_key(diff_id: str) -> str:
 
 
 def _named(image: SavedImage, reference: str | None) -> bool:
-    """Return whether the image has the tag of a reference, if the reference has one."""
+    """Return whether the image matches the tag of a reference. A reference may have no tag."""
     if reference is None or not image.tags:
         return True
     wanted = reference.partition("@")[0].rpartition("/")[2]
@@ -89,29 +89,33 @@ def _read(path: Path) -> SavedImage | None:
 
 
 def _docker(blobs: Blobs) -> SavedImage | None:
-    found = read_json(blobs, "manifest.json")
-    if found is None:
+    document = read_json(blobs, "manifest.json")
+    if document is None:
         return None
-    manifest = cast("list[dict[str, Any]]", found)
+    manifest = cast("list[dict[str, Any]]", document)
     if len(manifest) != 1:
-        raise SandboxError(f"the archive holds {len(manifest)} images", hint="save one alone")
-    one = manifest[0]
-    tags = cast("list[str]", one.get("RepoTags") or [])
-    return _image(read_table(blobs, str(one["Config"])), one["Layers"], tags)
+        raise SandboxError(
+            f"the archive contains {len(manifest)} images", hint="save a single image"
+        )
+    image = manifest[0]
+    tags = cast("list[str]", image.get("RepoTags") or [])
+    return _image(read_table(blobs, str(image["Config"])), image["Layers"], tags)
 
 
 def _oci(blobs: Blobs) -> SavedImage | None:
-    found = read_json(blobs, "index.json")
-    if found is None:
+    index = read_json(blobs, "index.json")
+    if index is None:
         return None
-    manifests = cast("list[dict[str, Any]]", cast("dict[str, Any]", found)["manifests"])
+    manifests = cast("list[dict[str, Any]]", cast("dict[str, Any]", index)["manifests"])
     if len(manifests) != 1:
-        raise SandboxError(f"the layout holds {len(manifests)} images", hint="keep one alone")
-    notes = cast("dict[str, Any]", manifests[0].get("annotations") or {})
-    named: object = notes.get("org.opencontainers.image.ref.name")
+        raise SandboxError(
+            f"the layout contains {len(manifests)} images", hint="write a single image"
+        )
+    annotations = cast("dict[str, Any]", manifests[0].get("annotations") or {})
+    name: object = annotations.get("org.opencontainers.image.ref.name")
     manifest = read_table(blobs, _blob(manifests[0]))
     layers = [_blob(layer) for layer in manifest["layers"]]
-    tags = [named] if isinstance(named, str) and ":" in named else []
+    tags = [name] if isinstance(name, str) and ":" in name else []
     return _image(read_table(blobs, _blob(manifest["config"])), layers, tags)
 
 
@@ -121,7 +125,7 @@ def _blob(descriptor: Mapping[str, Any]) -> str:
 
 
 def _image(config: Mapping[str, Any], layers: list[str], tags: list[str]) -> SavedImage:
-    diff_ids = tuple(str(each) for each in config["rootfs"]["diff_ids"])
+    diff_ids = tuple(str(diff_id) for diff_id in config["rootfs"]["diff_ids"])
     if len(diff_ids) != len(layers):
         raise SandboxError("the number of layers differs from the number of their digests")
     inner = cast("Mapping[str, Any]", config.get("config") or {})
@@ -141,14 +145,15 @@ class _Unpacking:
         with open_blobs(self.path) as blobs:
             file = blobs.open(self.blob)
             if file is None:
-                raise SandboxError(f"{str(self.path)!r} has no layer {self.blob!r}")
+                raise SandboxError(f"{str(self.path)!r} does not contain the layer {self.blob!r}")
             with file:
                 self._unpack(file, stop)
 
     def _unpack(self, file: IO[bytes], stop: StopFlag) -> None:
-        packed = file.read(len(_GZIP)) == _GZIP
+        is_compressed = file.read(len(_GZIP)) == _GZIP
         file.seek(0)
-        reader = _Hashed(cast("IO[bytes]", gzip.GzipFile(fileobj=file)) if packed else file)
+        uncompressed = cast("IO[bytes]", gzip.GzipFile(fileobj=file)) if is_compressed else file
+        reader = _HashingReader(uncompressed)
         try:
             with tarfile.open(fileobj=cast("IO[bytes]", reader), mode="r|") as tar:
                 extract(tar, self.blob, self.target, layer=True, stop=stop)
@@ -160,8 +165,8 @@ class _Unpacking:
             raise SandboxError(f"the layer {self.blob!r} does not match its digest")
 
 
-class _Hashed:
-    """Reads from a file and digests what it reads."""
+class _HashingReader:
+    """Reads from a file and hashes the bytes."""
 
     def __init__(self, file: IO[bytes]) -> None:
         self._file = file

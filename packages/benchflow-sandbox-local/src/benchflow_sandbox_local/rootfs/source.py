@@ -1,4 +1,4 @@
-"""Images of the store, and what a root file system is made from."""
+"""Images of the store, and the sources of root file systems."""
 
 import json
 import os
@@ -19,13 +19,13 @@ class ImageRecord(Model):
     """`images/records/KEY.json`."""
 
     key: str
-    """The full key of its content."""
+    """The full key of the image's content."""
     lowers: tuple[Path, ...]
-    """The directories of its layers in overlayfs's own format, top first."""
+    """The directories of the layers in the format of overlayfs, top first."""
     complete: bool = True
-    """As `RootSource` has it."""
+    """See `RootSource.complete`."""
     config: Mapping[str, Any] = {}
-    """As the OCI image format has it."""
+    """The `config` of the OCI image format."""
 
     @property
     def image_config(self) -> ImageConfig:
@@ -41,45 +41,45 @@ class ImageRecord(Model):
         except (OSError, ValidationError) as error:
             raise SandboxError(
                 f"the record of an image {str(path)!r} cannot be read: {error}",
-                hint="remove it; the next use builds it again",
+                hint="remove the record; the next use creates it again",
             ) from error
 
 
 def read_config(path: Path) -> ImageConfig:
-    """Read the OCI `config` beside a root file system; empty when there is none.
+    """Read an OCI `config` file; return an empty one if the file does not exist.
 
     Raises:
-        SandboxError: It is not one.
+        SandboxError: The file is not the config of an image.
     """
     try:
         with path.open("rb") as file:
-            found = json.loads(file.read(_MAX_RECORD))
+            config = json.loads(file.read(_MAX_RECORD))
     except FileNotFoundError:
         return ImageConfig()
     except (OSError, ValueError, RecursionError) as error:
         raise SandboxError(f"{str(path)!r} is not the config of an image: {error}") from error
-    if not isinstance(found, dict):
+    if not isinstance(config, dict):
         raise SandboxError(f"{str(path)!r} is not a JSON object")
-    return ImageConfig.of(cast("dict[str, Any]", found))
+    return ImageConfig.of(cast("dict[str, Any]", config))
 
 
 @dataclass(frozen=True, slots=True)
 class RootSource:
-    """An image that was found, or the host's own root."""
+    """An image on this host, or the host's own root."""
 
     path: Path | None
-    """A directory or a record, for `of`. None is the host's own root."""
+    """The directory or the record that `of` reads. None is the host's own root."""
     complete: bool
-    """Whether it has a shell of its own; otherwise it is a layer over the host's root."""
+    """Whether the image has a shell; otherwise its layers lie over the host's root."""
     lowers: tuple[Path, ...] = ()
-    """The directories of its layers, top first."""
+    """The directories of the layers, top first."""
     config: ImageConfig = field(default_factory=ImageConfig)
-    made: str = ""
-    """The key of an image of the store."""
+    store_key: str = ""
+    """The key of an image of the store; empty for another source."""
 
     @classmethod
     def of(cls, path: Path | None) -> "RootSource":
-        """Return the source at `path`, `None` for the host's root.
+        """Return the source at `path`; None is the host's root.
 
         Raises:
             SandboxError: The configuration of the image cannot be read.
@@ -98,12 +98,14 @@ class RootSource:
 
     @property
     def digest(self) -> str | None:
-        """The digest of its bytes; None for the host's root and for a directory."""
-        return f"sha256:{self.made}" if self.made else None
+        """The digest of the image's content; None for the host's root and for a directory."""
+        return f"sha256:{self.store_key}" if self.store_key else None
 
     @property
     def key(self) -> str:
         """A key that changes with the content."""
         if self.path is None:
             return "host"
-        return f"made:{self.made}" if self.made else f"{self.path}@{self.path.stat().st_mtime_ns}"
+        if self.store_key:
+            return f"store:{self.store_key}"
+        return f"{self.path}@{self.path.stat().st_mtime_ns}"

@@ -24,9 +24,9 @@ BaseOf = Callable[[RootSource, str], Awaitable[Base]]
 
 
 class SnapshotArchive:
-    """Copies sealed layers and processes out to a directory and in again.
+    """Copies sealed layers and live images to a directory, and loads them from it.
 
-    Only the owner can read the directory: an agent has written its files.
+    Only the owner can read the directory, because an agent has written its files.
     """
 
     def __init__(self, launcher: Launcher, root: str, seal: Seal, *, rooted: bool) -> None:
@@ -36,7 +36,7 @@ class SnapshotArchive:
         self._rooted = rooted
 
     async def save(self, sealed: StoredImage, to: Path) -> None:
-        """Write `sealed` to `to`, whole or not at all.
+        """Write `sealed` to `to`, completely or not at all.
 
         Raises:
             SnapshotError: `to` exists, or cannot be written.
@@ -55,11 +55,11 @@ class SnapshotArchive:
             await asyncio.to_thread(write, staging / NAME, record.model_dump_json(indent=1))
             staging.rename(to)
         except (OSError, LauncherError) as error:
-            # No file of the host may be as large as one in memory that is a hole.
-            failed = SnapshotError(f"cannot save {sealed.image.ref!r}: {error}")
+            # A sparse file in memory can be larger than any file of the host's disk.
+            failure = SnapshotError(f"cannot save {sealed.image.ref!r}: {error}")
             if error.errno == errno.EFBIG:
-                failed.caused_by = "inside"
-            raise failed from error
+                failure.caused_by = "inside"
+            raise failure from error
         finally:
             await asyncio.to_thread(shutil.rmtree, staging, ignore_errors=True)
 
@@ -82,7 +82,7 @@ class SnapshotArchive:
         """Return the record of a saved snapshot that this store has saved.
 
         Raises:
-            SnapshotError: It is not a snapshot, or another store saved it.
+            SnapshotError: The directory is not a snapshot, or another store saved it.
         """
         return SavedSnapshot.read(saved, self._seal)
 
@@ -90,7 +90,8 @@ class SnapshotArchive:
         """Load a snapshot that `save` wrote. The directory is not needed afterwards.
 
         Raises:
-            SnapshotError: It is truncated or changed, or of another machine, user or image.
+            SnapshotError: The snapshot is truncated or changed, or was saved on another machine, by
+                another user, or over another image.
         """
         record = self.read(saved)
         if record.image.provider != PROVIDER or record.rooted != self._rooted:
@@ -102,7 +103,8 @@ class SnapshotArchive:
         base = await self._base(record, base_of)
         pool = LayerPool(f"f-{secrets.token_hex(6)}")
         layers = tuple(
-            Layer(f"l{secrets.token_hex(3)}", pool, one.bytes, one.digest) for one in record.layers
+            Layer(f"l{secrets.token_hex(3)}", pool, saved_layer.bytes, saved_layer.digest)
+            for saved_layer in record.layers
         )
         pool.layers.update({layer.name: layer for layer in layers})
         name = None if record.live is None else f"i{secrets.token_hex(4)}"
@@ -124,11 +126,11 @@ class SnapshotArchive:
             source = RootSource.of(record.path)
             base = await base_of(source, record.user)
         except (OSError, SandboxError) as error:
-            raise SnapshotError(f"the image under the snapshot cannot be used: {error}") from error
+            raise SnapshotError(f"the image below the snapshot cannot be used: {error}") from error
         if base.key != record.key:
             raise SnapshotError(
-                f"the image under the snapshot was changed since: it was {record.key!r}",
-                hint="a snapshot holds what a sandbox changed, not the image under it",
+                f"the image below the snapshot has changed since: its key was {record.key!r}",
+                hint="a snapshot contains the changes of a sandbox, not the image below them",
             )
         return base
 
@@ -139,8 +141,8 @@ class SnapshotArchive:
         pool = layers[0].pool
         answer = await self._launcher.ask(
             "load",
-            family=pool.name,
-            # A copy may take more pages than what was counted when it was sealed.
+            pool=pool.name,
+            # A copy may use more pages than the sealed layer.
             size=2 * pool.size + (64 << 20),
             layers=[layer.name for layer in layers],
             image=name,
@@ -148,16 +150,18 @@ class SnapshotArchive:
             parent=record.key,
             source=str(await asyncio.to_thread(saved.absolute)),
         )
-        found = answer.message
-        if (found["digests"], found["digest"], found["memory"]) != (
+        loaded = answer.message
+        if (loaded["digests"], loaded["digest"], loaded["memory"]) != (
             [layer.digest for layer in record.layers],
             record.image.digest,
             "" if record.live is None else record.live.memory,
         ):
-            raise SnapshotError(f"{str(saved)!r} is not what was saved: its digest differs")
-        return int(found["bytes"])
+            raise SnapshotError(
+                f"{str(saved)!r} has changed since it was saved: its digest differs"
+            )
+        return int(loaded["bytes"])
 
     async def _drop(self, pool: LayerPool, name: str | None) -> None:
         if name is not None:
-            await self._launcher.ask("forget", image=name)
-        await self._launcher.ask("drop_family", family=pool.name)
+            await self._launcher.ask("remove_image", image=name)
+        await self._launcher.ask("drop_pool", pool=pool.name)

@@ -1,4 +1,4 @@
-"""The label file of each sandbox: written before anything else, removed after all else."""
+"""The label file of each sandbox: created before the sandbox, deleted after it."""
 
 import json
 from collections.abc import Iterator
@@ -25,13 +25,13 @@ class Label(BaseModel):
     id: str
     owner: HostOwner
     launcher: str | None = Field(pattern=r"^[0-9a-f]{32}$")
-    """The name of the launcher's lock; `None`: the sandbox does not have a launcher."""
+    """The name of the launcher's lock; `None` for a sandbox without a launcher."""
     created_at: float
     labels: dict[str, str]
     groups: tuple[str, ...]
     """Control group directories."""
     plain: bool = False
-    """Whether it is an unisolated one, with a directory of its own."""
+    """Whether the sandbox is unisolated, with a directory of its own."""
 
     def record(self) -> SandboxRecord:
         """Return the public view."""
@@ -61,7 +61,7 @@ class LabelStore:
         return self._directory.parent / LOCKS / launcher
 
     def write(self, label: Label) -> None:
-        """Write one label, whole or not at all."""
+        """Write one label, completely or not at all."""
         try:
             replace(self._path(label.id), label.model_dump_json())
         except OSError as error:
@@ -74,7 +74,7 @@ class LabelStore:
     def all(self) -> Iterator[Label]:
         """Yield every label that can be read, by id."""
         if not self._directory.is_dir():
-            return  # no sandbox was made yet
+            return  # this store has never had a sandbox
         for name in sorted(path.name for path in self._directory.iterdir()):
             if name.startswith(".") or not name.endswith(".json"):
                 continue

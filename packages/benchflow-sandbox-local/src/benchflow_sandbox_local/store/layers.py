@@ -1,4 +1,4 @@
-"""Sealed layers: which sandbox and which snapshot needs each of them."""
+"""Sealed layers, and how many sandboxes and snapshots use each of them."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 
 MAX_CHAIN = 24
-"""A longer chain is merged into one layer when it is sealed."""
+"""The most layers of a sandbox. Its next snapshot merges them into one layer."""
 
 
 @dataclass(slots=True)
@@ -23,7 +23,7 @@ class LayerPool:
 
     name: str
     boxes: dict[str, int] = field(default_factory=dict[str, int])
-    """Disk allowance in bytes of each sandbox that lives or is being sealed."""
+    """Disk allowance in bytes of each running sandbox and of each copy in progress."""
     layers: "dict[str, Layer]" = field(default_factory=dict[str, "Layer"])
 
     @property
@@ -32,17 +32,17 @@ class LayerPool:
         return sum(self.boxes.values()) + sum(layer.allowance for layer in self.layers.values())
 
     def twin(self, layer: "Layer") -> "Layer | None":
-        """Return a layer that is identical to `layer`, if there is one."""
+        """Return another layer that is identical to `layer`; None if there is not one."""
         if not layer.traits:
             return None
-        same = (layer.digest, layer.traits)
+        key = (layer.digest, layer.traits)
         # A layer without users is about to be removed.
-        used = (one for one in self.layers.values() if one.users)
-        return next((one for one in used if (one.digest, one.traits) == same), None)
+        used = (other for other in self.layers.values() if other.users)
+        return next((other for other in used if (other.digest, other.traits) == key), None)
 
     @property
     def empty(self) -> bool:
-        """Whether nothing needs the tmpfs any more."""
+        """Whether no sandbox and no layer uses the tmpfs."""
         return not self.boxes and not self.layers
 
 
@@ -56,19 +56,19 @@ class Layer:
     """Its size in bytes."""
     digest: str
     traits: str = ""
-    """A digest of times and hard links; empty when it is not known."""
+    """A digest of times and hard links; empty for an unknown one."""
     users: int = 0
     digests: "dict[FileIdentity, str]" = field(default_factory=dict["FileIdentity", str])
-    """Digests of files that no sandbox on top of it has changed."""
+    """Digests of files that no sandbox on top of this layer has changed."""
 
     def path(self, root: str) -> str:
-        """Return where the launcher sees it."""
+        """Return the path of the layer in the launcher's mounts."""
         return f"{root}/{self.pool.name}/{self.name}"
 
 
 @dataclass(frozen=True, slots=True)
 class StoredImage:
-    """A snapshot that an image reference names."""
+    """A snapshot of this provider."""
 
     image: SandboxImage
     base: Base
@@ -86,7 +86,7 @@ class UndigestedImage:
 
     base: Base
     layers: tuple[Layer, ...]
-    """Top first. The first one holds the files that the sandbox had changed."""
+    """Top first. The first one contains the files that the sandbox had changed."""
     live: "LiveState"
     mark: Mapping[str, str] | None
     library: str | None = None
@@ -100,7 +100,7 @@ def acquire_layers(layers: tuple[Layer, ...]) -> None:
 
 
 def release_layers(layers: tuple[Layer, ...]) -> list[Layer]:
-    """Count one user less; return the layers that are free now."""
+    """Count one user less for each layer; return the layers without users."""
     for layer in layers:
         layer.users -= 1
     return [layer for layer in layers if layer.users == 0]
@@ -108,7 +108,7 @@ def release_layers(layers: tuple[Layer, ...]) -> list[Layer]:
 
 @dataclass(slots=True)
 class LayerStack:
-    """The directories of a sandbox: its own one over sealed layers over a base."""
+    """The directories of a sandbox: an upper directory, sealed layers below it, and a base."""
 
     base: Base
     pool: LayerPool
@@ -121,7 +121,7 @@ class LayerStack:
 
     @property
     def parent(self) -> str:
-        """The digest of what the sandbox lies on."""
+        """The digest of the top layer; without layers, the key of the base."""
         return self.layers[0].digest if self.layers else self.base.key
 
     def uppers(self, root: str) -> list[str]:

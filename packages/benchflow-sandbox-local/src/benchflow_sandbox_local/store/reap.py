@@ -1,4 +1,4 @@
-"""Removing the sandboxes of runners that were killed."""
+"""Remove the sandboxes of runners that were killed."""
 
 import fcntl
 import os
@@ -21,8 +21,8 @@ from benchflow_sandbox_local.unisolated.init import kill_marked
 from .labels import Label, LabelStore
 
 GROUP_PREFIX = "benchflow-"
-_PATIENCE = 20.0
-"""Seconds. A launcher needs less to end the sandboxes of its runner."""
+_END_SECONDS = 20.0
+"""A launcher needs less time to end the sandboxes of its runner."""
 _FLOCK = "hhqqi"
 """`struct flock`: kind, whence, start, length, process."""
 
@@ -33,8 +33,8 @@ IMAGES = "live"
 def reap(directory: Path, policy: ReapPolicy) -> list[SandboxRecord]:
     """Remove the sandboxes of dead owners that match `policy`; return their records.
 
-    A sandbox whose owner lives, or may live, is never touched. The live images of dead owners do
-    not have labels, so they are removed whatever `policy` selects.
+    A sandbox whose owner lives, or may live, is never removed. Live images do not have labels, so
+    the live images of all dead owners are removed if `policy` covers dead owners at all.
     """
     store = LabelStore(directory / "boxes")
     removed: list[SandboxRecord] = []
@@ -44,8 +44,7 @@ def reap(directory: Path, policy: ReapPolicy) -> list[SandboxRecord]:
             continue
         if record.owner_alive is not False:
             raise SandboxUnsupportedError(
-                f"sandbox {record.id!r} is overdue, and no local sandbox can be taken from its"
-                " runner, which may live",
+                f"cannot remove the overdue sandbox {record.id!r}: its runner may live",
                 hint="end its runner; the sandboxes of a runner end with it",
             )
         if not policy.dry_run:
@@ -58,20 +57,20 @@ def reap(directory: Path, policy: ReapPolicy) -> list[SandboxRecord]:
     return removed
 
 
-def _end(lock: Path) -> bool:
-    """Wait until a launcher without a runner is dead. It ends by itself, or is killed.
+def _end_launcher(lock: Path) -> bool:
+    """Wait until a launcher without a runner has ended; kill it if it does not end in time.
 
-    Return False if it still lives, or is in a pid namespace that this process does not see.
+    Return False if the launcher still lives, or is in a pid namespace that this process cannot see.
     """
-    for _ in range(2):  # the second time after a kill
+    for _ in range(2):  # the second pass checks the result of a kill
         pid = _holder(lock)
         if not pid:
             break
         with suppress(ProcessLookupError):
             fd = os.pidfd_open(pid)
             try:
-                # The kernel names the holder, so it was the launcher that `fd` refers to.
-                if _holder(lock) == pid and not select.select([fd], [], [], _PATIENCE)[0]:
+                # The process still has the lock, so `fd` refers to the launcher.
+                if _holder(lock) == pid and not select.select([fd], [], [], _END_SECONDS)[0]:
                     signal.pidfd_send_signal(fd, signal.SIGKILL)
             finally:
                 os.close(fd)
@@ -82,7 +81,7 @@ def _end(lock: Path) -> bool:
 
 
 def _holder(lock: Path) -> int | None:
-    """Return the process that holds a POSIX lock; 0 if it is not visible here; `None` if free."""
+    """Return the process with a POSIX lock; 0 for an invisible one; `None` without a lock."""
     try:
         fd = os.open(lock, os.O_RDWR | os.O_NOFOLLOW | os.O_CLOEXEC)
     except FileNotFoundError:
@@ -96,9 +95,9 @@ def _holder(lock: Path) -> int | None:
 
 
 def sweep_groups(directory: Path) -> None:
-    """Remove the empty control groups of dead owners: killed before a sandbox was in them.
+    """Remove the empty control groups of owners that died before they started a sandbox.
 
-    This never touches a process, so it is always allowed.
+    This ends no process, so it is always allowed.
     """
     store = LabelStore(directory / "boxes")
     for label in store.all():
@@ -107,7 +106,7 @@ def sweep_groups(directory: Path) -> None:
         if _holder(store.launcher_lock(label.launcher)) is not None:
             continue
         for path in _groups(label):
-            with suppress(OSError):  # gone, or not empty: that is for `reap`
+            with suppress(OSError):  # already removed, or not empty: `reap` removes it
                 Path(path).rmdir()
 
 
@@ -116,13 +115,13 @@ def _groups(label: Label) -> tuple[str, ...]:
 
 
 def _remove(label: Label, store: LabelStore) -> bool:
-    """Remove what is left of a sandbox. Return False while its launcher cannot be ended here."""
+    """Remove the rest of a sandbox. Return False if its launcher cannot be ended from here."""
     if label.plain:
         kill_marked(label.id)
         shutil.rmtree(store.plain / label.id, ignore_errors=True)
-    # Mounts, upper layers and network namespaces live in the launcher's namespaces and go
-    # with it; the kernel kills the sandbox's first process, and with it all that can move.
-    if label.launcher is not None and not _end(store.launcher_lock(label.launcher)):
+    # Mounts, upper layers and network namespaces belong to the launcher's namespaces and end with
+    # it. The kernel kills the sandbox's first process then, and so all other processes inside.
+    if label.launcher is not None and not _end_launcher(store.launcher_lock(label.launcher)):
         return False
     thaw(groups := _groups(label))
     remove_directories(groups)

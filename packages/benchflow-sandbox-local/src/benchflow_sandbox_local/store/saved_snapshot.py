@@ -1,4 +1,4 @@
-"""The record of a saved snapshot, which lies beside its files."""
+"""The record of a saved snapshot, in the directory of its files."""
 
 import base64
 from collections.abc import Mapping
@@ -11,21 +11,21 @@ from benchflow_contracts.sandbox import SandboxImage
 from benchflow_contracts.seal import Seal
 from pydantic import Base64Bytes, Field, ValidationError
 
-from benchflow_sandbox_local.live.processes import CarriedProcess, LiveState
+from benchflow_sandbox_local.live.processes import ImageProcess, LiveState
 
 NAME: Final = "snapshot.json"
 _MAX_BYTES = 16 << 20
 
 
 class SavedLayer(Model):
-    """One layer; its files are in the directory of its place in the list."""
+    """One layer; the name of its directory is its index in the list."""
 
     bytes: int = Field(ge=0)
     digest: str
 
 
 class SavedProcess(Model):
-    """A carried process; see `CarriedProcess`."""
+    """The saved form of an `ImageProcess`."""
 
     id: str
     pid: int
@@ -34,10 +34,14 @@ class SavedProcess(Model):
     err: Base64Bytes
 
     @classmethod
-    def of(cls, one: CarriedProcess) -> Self:
+    def of(cls, process: ImageProcess) -> Self:
         """Return the record of a process."""
-        out, err = base64.b64encode(one.out), base64.b64encode(one.err)
-        return cls(id=one.id, pid=one.pid, pipes=one.pipes, out=out, err=err)
+        out, err = base64.b64encode(process.out), base64.b64encode(process.err)
+        return cls(id=process.id, pid=process.pid, pipes=process.pipes, out=out, err=err)
+
+    def decode(self) -> ImageProcess:
+        """Return the process of this record."""
+        return ImageProcess(self.id, self.pid, self.pipes, self.out, self.err)
 
 
 class SavedLive(Model):
@@ -62,11 +66,9 @@ class SavedLive(Model):
         )
 
     def state(self, name: str, size: int) -> LiveState:
-        """Return the state, with its processes in `size` bytes of the directory `name`."""
-        carried = tuple(
-            CarriedProcess(one.id, one.pid, one.pipes, one.out, one.err) for one in self.processes
-        )
-        return LiveState(name, size, carried, self.mounts, self.door_ports)
+        """Return the state of the live image `name`, whose files have `size` bytes."""
+        processes = tuple(process.decode() for process in self.processes)
+        return LiveState(name, size, processes, self.mounts, self.door_ports)
 
 
 class SavedSnapshot(Model):
@@ -84,7 +86,7 @@ class SavedSnapshot(Model):
     """Top first."""
     live: SavedLive | None = None
     mark: Mapping[str, str] | None = None
-    """What the sandbox compared its files with; see `ChangeTracker`."""
+    """The baseline of the sandbox; see `ChangeTracker`."""
     seal: str = ""
     """The authentication code of the record, by the store that saved it."""
 
@@ -98,23 +100,23 @@ class SavedSnapshot(Model):
         """Read what `save` wrote, with the same `seal`.
 
         Raises:
-            SnapshotError: It is missing or truncated, or another store saved it.
+            SnapshotError: The record is missing or truncated, or another store saved it.
         """
         path = directory / NAME
         try:
             with path.open("rb") as file:
                 saved = cls.model_validate_json(file.read(_MAX_BYTES))
-            ours = seal.fits(saved.sealed_text, saved.seal)
+            is_authentic = seal.fits(saved.sealed_text, saved.seal)
         except OSError as error:
             raise SnapshotError(f"{str(directory)!r} cannot be loaded: {error}") from error
         except ValidationError as error:
             problem = error.errors(include_url=False, include_input=False)[0]
             where = f"{path}:{'.'.join(map(str, problem['loc']))}"
             raise SnapshotError(f"not a saved snapshot: {problem['msg']}", where=where) from error
-        if not ours:
+        if not is_authentic:
             raise SnapshotError(
-                f"{str(directory)!r} was not saved by this user here, or was changed since",
-                hint="load it with the store that saved it; what a snapshot holds is run as root,"
-                " so one that somebody else gave you is never opened",
+                f"{str(directory)!r} was saved by another store, or has changed since",
+                hint="load it with the store that saved it; programs of a snapshot may run as root,"
+                " so a snapshot from somebody else is never loaded",
             )
         return saved

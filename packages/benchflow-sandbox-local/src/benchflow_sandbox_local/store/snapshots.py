@@ -29,12 +29,12 @@ class SnapshotStore:
         self._stored: dict[str, StoredImage] = {}
 
     def add(self, stored: StoredImage) -> None:
-        """Keep a snapshot and the layers it needs."""
+        """Add a snapshot, and count it as a user of its layers."""
         self._stored[stored.image.ref] = stored
         acquire_layers(stored.layers)
 
     def add_files(self, stack: LayerStack, layers: tuple[Layer, ...], name: str) -> SandboxImage:
-        """Keep a snapshot of files alone."""
+        """Add a snapshot that contains only files."""
         image = SandboxImage(
             provider=PROVIDER,
             level="filesystem",
@@ -46,18 +46,18 @@ class SnapshotStore:
         self.add(StoredImage(image, stack.base, layers, mark=stack.mark))
         return image
 
-    async def publish(self, made: UndigestedImage) -> SandboxImage:
-        """Digest a live image and keep it.
+    async def publish(self, undigested: UndigestedImage) -> SandboxImage:
+        """Compute the digest of a live image, and add the image.
 
         Raises:
-            SnapshotError: No child can be made of the image. The image is deleted.
+            SnapshotError: The image cannot be restored, so it is deleted.
         """
-        state, layer = made.live, made.layers[0]
+        state, layer = undigested.live, undigested.layers[0]
         try:
-            layer.digest, digest = await self._identify(made)
+            layer.digest, digest = await self._digests(undigested)
         except BaseException:
             await self.delete_state(state)
-            await self.free(release_layers(made.layers))
+            await self.free(release_layers(undigested.layers))
             raise
         image = SandboxImage(
             provider=PROVIDER,
@@ -67,21 +67,22 @@ class SnapshotStore:
             digest=digest,
             bytes=state.bytes,
         )
-        self.add(StoredImage(image, made.base, made.layers, state, mark=made.mark))
-        release_layers(made.layers)
+        layers, mark = undigested.layers, undigested.mark
+        self.add(StoredImage(image, undigested.base, layers, state, mark=mark))
+        release_layers(layers)
         return image
 
-    async def _identify(self, made: UndigestedImage) -> tuple[str, str]:
-        """Return the digest of an image's files alone, and the digest of the complete image."""
-        layer, below = made.layers[0], made.layers[1:]
+    async def _digests(self, image: UndigestedImage) -> tuple[str, str]:
+        """Return the digest of an image's files, and the digest of the complete image."""
+        layer, below = image.layers[0], image.layers[1:]
         try:
             answer = await self._launcher.ask(
-                "identify",
-                image=made.live.name,
-                library=made.library,
-                family=layer.pool.name,
+                "digest_image",
+                image=image.live.name,
+                library=image.library,
+                pool=layer.pool.name,
                 layer=layer.name,
-                parent=below[0].digest if below else made.base.key,
+                parent=below[0].digest if below else image.base.key,
             )
         except LauncherError as error:
             retryable = error.errno == _EAGAIN
@@ -94,13 +95,13 @@ class SnapshotStore:
         """Return the snapshot that `image` names.
 
         Raises:
-            SnapshotError: It is unknown here, or its digest is not the recorded one.
+            SnapshotError: The snapshot is unknown here, or has another digest.
         """
         stored = self._stored.get(image.ref)
         if stored is None:
             raise SnapshotError(
-                f"snapshot {image.ref!r} is not one of this provider instance",
-                hint="a local snapshot lives as long as the provider that took it",
+                f"snapshot {image.ref!r} is unknown to this provider instance",
+                hint="a local snapshot exists as long as the provider that took it",
             )
         if stored.image.digest != image.digest:
             raise SnapshotError(f"snapshot {image.ref!r} does not have digest {image.digest!r}")
@@ -118,17 +119,17 @@ class SnapshotStore:
 
     async def delete_state(self, state: LiveState) -> None:
         """Delete the processes of a live image. Idempotent."""
-        await self._launcher.ask("forget", image=state.name)
+        await self._launcher.ask("remove_image", image=state.name)
 
     async def free(self, layers: Iterable[Layer]) -> None:
-        """Delete layers that nothing needs."""
+        """Delete layers without users."""
         for layer in layers:
             pool = layer.pool
             pool.layers.pop(layer.name, None)
             if pool.empty:
-                await self._launcher.ask("drop_family", family=pool.name)
+                await self._launcher.ask("drop_pool", pool=pool.name)
             else:
-                await self._launcher.ask("drop", family=pool.name, layer=layer.name)
+                await self._launcher.ask("remove_layer", pool=pool.name, layer=layer.name)
 
     @property
     def live_bytes(self) -> int:

@@ -1,1 +1,1 @@
-"""Files in and out of a sandbox. The host moves them and runs nothing inside."""
+"""Copy files into and out of a sandbox. No program inside takes part."""

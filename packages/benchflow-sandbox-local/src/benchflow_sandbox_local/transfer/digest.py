@@ -1,4 +1,4 @@
-"""FileDigester of files in a sandbox that runs on. Everything inside is hostile."""
+"""Digests of files in a running sandbox, whose content is hostile."""
 
 import hashlib
 import os
@@ -25,7 +25,7 @@ _CHUNK = 1 << 18
 _RULES = RESOLVE_IN_ROOT | RESOLVE_NO_MAGICLINKS | RESOLVE_NO_SYMLINKS | RESOLVE_NO_XDEV
 
 _CLOCK_NS = 20_000_000
-"""More than the clock of a file system can lag behind."""
+"""More time than the clock of a file system can be late."""
 
 FileIdentity = tuple[str | int, ...]
 """Identifies a version of a file: a write, replacement or removal changes it."""
@@ -33,19 +33,20 @@ FileIdentity = tuple[str | int, ...]
 
 @dataclass(frozen=True, slots=True)
 class DigestCache:
-    """FileDigester that all sandboxes on one sealed layer share, of files that none has changed."""
+    """Digests of a sealed layer's files. All sandboxes on that layer share them."""
 
     digests: MutableMapping[FileIdentity, str] = field(default_factory=dict[FileIdentity, str])
     since: int = 0
-    """When the sandbox began, in nanoseconds of the clock: what has changed later is its own."""
+    """The start of the sandbox, in nanoseconds of the clock. Later changes belong to the sandbox
+    itself."""
 
     def shares(self, changed: int) -> bool:
-        """Return whether a file whose inode changed at that time still belongs to the layer."""
+        """Return whether a file whose inode changed at the time `changed` is the layer's."""
         return changed < self.since - _CLOCK_NS
 
 
 class FileDigester:
-    """FileDigester files between two looks that agree."""
+    """Computes digests of files, and refuses files that change meanwhile."""
 
     def __init__(self, root: int, max_bytes: int, known: DigestCache, stop: StopFlag) -> None:
         self._root = root
@@ -57,43 +58,46 @@ class FileDigester:
         """Return the digests of the files that exist.
 
         Raises:
-            TransferError: Refused, too big, or changed meanwhile.
-            HostError: The host could not read them.
+            TransferError: A file is refused, is too large, or changed meanwhile.
+            HostError: The host could not read a file.
         """
-        before = {path: self._look(path) for path in paths}
-        found = {
-            path: self._cached(path, look) for path, look in before.items() if look is not None
+        before = {path: self._identity(path) for path in paths}
+        digests = {
+            path: self._cached(path, identity)
+            for path, identity in before.items()
+            if identity is not None
         }
-        for path, look in before.items():
-            if self._look(path) != look:
+        for path, identity in before.items():
+            if self._identity(path) != identity:
                 raise TransferError(f"{path!r} was changed while it was read", retryable=True)
-        return found
+        return digests
 
-    def _cached(self, path: str, look: FileIdentity) -> str:
-        """Return the digest of a file, from the record where it is the layer's own.
+    def _cached(self, path: str, identity: FileIdentity) -> str:
+        """Return the digest of a file, from the cache for a file of the layer.
 
-        What a sandbox writes to it is a copy of its own first, and that changes the look.
+        Overlay copies a file of the layer before a sandbox writes to it. The copy has another
+        identity.
         """
         shared_digests = self._known.digests
-        shared = self._known.shares(int(look[-1]))
-        if shared and look in shared_digests:
-            return shared_digests[look]
+        shared = self._known.shares(int(identity[-1]))
+        if shared and identity in shared_digests:
+            return shared_digests[identity]
         digest = self._digest(path)
-        if shared and self._look(path) == look:
-            shared_digests[look] = digest
+        if shared and self._identity(path) == identity:
+            shared_digests[identity] = digest
         return digest
 
-    def _look(self, path: str) -> FileIdentity | None:
+    def _identity(self, path: str) -> FileIdentity | None:
         try:
             place, info = self._find(path)
         except FileNotFoundError:
             return None
         os.close(place)
-        # Not the device, which is another one in each sandbox.
+        # Without the device, which differs in each sandbox.
         return path, info.st_ino, info.st_size, info.st_mtime_ns, info.st_ctime_ns
 
     def _find(self, path: str) -> tuple[int, os.stat_result]:
-        """Open a regular file as O_PATH, which touches no pipe and no device."""
+        """Open a regular file as O_PATH, which has no effect on pipes and devices."""
         name = locate(self._root, absolute(path)).strip("/") or "."
         try:
             with opening_in_sandbox(f"read {path!r}"):
@@ -123,7 +127,7 @@ class FileDigester:
                     self._stop.check()
                     self._left -= size
                     if self._left < 0:
-                        raise TransferError(f"{path!r} goes over the cap of bytes to read")
+                        raise TransferError(f"{path!r} exceeds the limit of bytes to read")
                     total.update(space[:size])
         except FileNotFoundError as error:
             raise TransferError(f"cannot read {path!r}: {error.strerror}") from error

@@ -1,4 +1,4 @@
-"""From a sandbox to the host. Everything inside is hostile: names, kinds, sizes, depth."""
+"""Copy files from a sandbox to the host. Names, types, sizes and depth are hostile."""
 
 import os
 import secrets
@@ -27,7 +27,7 @@ _RULES = RESOLVE_IN_ROOT | RESOLVE_NO_MAGICLINKS | RESOLVE_NO_SYMLINKS | RESOLVE
 
 
 class Download:
-    """Copies one file or tree to a new local path, all of it or nothing."""
+    """Copies one file or tree to a new local path, completely or not at all."""
 
     def __init__(
         self, root: int, max_bytes: int, stop: StopFlag, *, leave_out: bool = False
@@ -43,8 +43,8 @@ class Download:
         """Copy `remote` to `local`, which must not exist.
 
         Raises:
-            TransferError: Refused, missing, or too big. `local` is not there then.
-            HostError: The host could not read or write. `local` is not there then.
+            TransferError: A file is missing, refused or too large. `local` does not exist then.
+            HostError: The host could not read or write. `local` does not exist then.
         """
         if os.path.lexists(local):
             raise TransferError(f"{str(local)!r} exists; name a new path")
@@ -65,7 +65,7 @@ class Download:
         if self._entries > _MAX_ENTRIES or depth > _MAX_DEPTH:
             limit = f"{_MAX_ENTRIES} entries or {_MAX_DEPTH} levels"
             raise TransferError(f"{shown[:200]!r}: the tree has more than {limit}")
-        # O_PATH looks without touching: a pipe or device is never opened.
+        # O_PATH does not open a pipe or a device itself.
         flags = os.O_PATH | os.O_NOFOLLOW
         with opening_in_sandbox(f"download {shown!r}"):
             place = openat2(parent, name.strip("/") or ".", flags, resolve=_RULES)
@@ -101,7 +101,7 @@ class Download:
             stack.callback(os.close, reader)
             writer = os.open(target, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
             stack.callback(os.close, writer)
-            # It may grow while it is read, so the bytes are what counts.
+            # The file may grow during the copy, so the limit applies to the bytes that are read.
             while chunk := os.read(reader, _CHUNK):
                 self._stop.check()
                 self._left -= len(chunk)
@@ -113,14 +113,14 @@ class Download:
             os.fchmod(writer, 0o755 if info.st_mode & 0o111 else 0o644)
 
     def _too_big(self, shown: str) -> TransferError:
-        return TransferError(f"{shown!r} goes over the cap of {self._max_bytes} bytes")
+        return TransferError(f"{shown!r} exceeds the limit of {self._max_bytes} bytes")
 
 
-def _names(directory: int, most: int, shown: str) -> list[str]:
+def _names(directory: int, limit: int, shown: str) -> list[str]:
     names: list[str] = []
     with os.scandir(directory) as entries:
         for entry in entries:
             names.append(entry.name)
-            if len(names) > most:
-                raise TransferError(f"{shown[:200]!r} holds more than {_MAX_ENTRIES} entries")
+            if len(names) > limit:
+                raise TransferError(f"{shown[:200]!r} has more than {_MAX_ENTRIES} entries")
     return names

@@ -1,4 +1,4 @@
-"""Finding a path inside a sandbox without trusting a link that the agent could have made."""
+"""Resolve a path inside a sandbox without following symlinks of the agent."""
 
 import os
 import posixpath
@@ -13,18 +13,17 @@ _MAX_LINKS = 40
 
 
 def locate(root: int, path: str) -> str:
-    """Return `path` with the links of its parents resolved inside `root`.
+    """Return `path` with the symlinks of its parents resolved inside `root`.
 
-    Only links that root of the sandbox owns are followed: those came with the image
-    (`/bin`, `/var/run`). One that the agent made could turn a copy as root into a
-    write to a place of the agent's choice.
+    Only symlinks that root of the sandbox owns are followed, such as `/bin` and `/var/run` of an
+    image. A symlink of the agent could redirect a copy as root to any place.
     """
     for _ in range(_MAX_LINKS):
         resolved = _first_link(root, path)
         if resolved is None:
             return path
         path = resolved
-    raise TransferError(f"{path!r} goes through more than {_MAX_LINKS} links")
+    raise TransferError(f"{path!r} has more than {_MAX_LINKS} symlinks")
 
 
 def _first_link(root: int, path: str) -> str | None:
@@ -42,12 +41,14 @@ def _first_link(root: int, path: str) -> str | None:
             info = os.fstat(fd)
             if stat.S_ISLNK(info.st_mode):
                 if info.st_uid != _root_uid(root):
-                    raise TransferError(f"{path!r} goes through a link at {'/' + current!r}")
+                    raise TransferError(
+                        f"{path!r} has a symlink of another user: {'/' + current!r}"
+                    )
                 target = os.readlink("", dir_fd=fd)
                 base = posixpath.join("/", *parts[: count - 1], target)
                 return posixpath.normpath(posixpath.join(base, *parts[count:]))
             if not stat.S_ISDIR(info.st_mode):
-                raise TransferError(f"{path!r} goes through {'/' + current!r}, not a directory")
+                raise TransferError(f"{path!r}: {'/' + current!r} is not a directory")
         finally:
             os.close(fd)
     return None

@@ -1,4 +1,4 @@
-"""From the host into a sandbox. Nothing inside runs; no link inside is followed on trust."""
+"""Copy files from the host into a sandbox, without following symlinks of the agent."""
 
 import errno
 import os
@@ -35,20 +35,21 @@ class Upload:
     def __init__(
         self, root: int, owner: FileOwner, stop: StopFlag, *, bounded: bool = True
     ) -> None:
-        """With the sandbox's root, which has a disk of its own when it is `bounded`."""
+        """Create an upload into the sandbox at `root`; `bounded` if it has a disk limit."""
         self._bounded = bounded
         self._root = root
         self._owner = owner
         self._stop = stop
-        self._made: list[tuple[str, bool]] = []
+        self._new: list[tuple[str, bool]] = []
+        """The new entries, in order, and whether each is a directory."""
 
     def run(self, local: Path, remote: str) -> None:
         """Copy `local` to the path `remote`.
 
         Raises:
-            TransferError: Something was refused; new entries are gone again.
-            SandboxLimitError: The sandbox's disk is full; new entries are gone again.
-            HostError: The host could not read or write; new entries are gone again.
+            TransferError: A file was refused. New entries are removed.
+            SandboxLimitError: The sandbox's disk is full. New entries are removed.
+            HostError: The host could not read or write. New entries are removed.
         """
         entries = list(scan(local))
         try:
@@ -64,13 +65,13 @@ class Upload:
         except BaseException as error:
             self._undo()
             if isinstance(error, OSError | MemoryError):
-                raise self._cause(remote, error) from error
+                raise self._classify(remote, error) from error
             if isinstance(error, ValueError):
                 raise TransferError(f"cannot upload to {remote!r}: {error}") from error
             raise
 
-    def _cause(self, remote: str, error: OSError | MemoryError) -> SandboxError:
-        """Return the error for a failed write. The sandbox's disk limit counts as the sandbox's."""
+    def _classify(self, remote: str, error: OSError | MemoryError) -> SandboxError:
+        """Return the error of a failed copy: caused by the sandbox's disk limit, or by the host."""
         number = error.errno if isinstance(error, OSError) else None
         if self._bounded and number in {errno.ENOSPC, errno.EDQUOT}:
             return SandboxLimitError(f"cannot upload to {remote!r}: the sandbox's disk is full")
@@ -86,14 +87,14 @@ class Upload:
                 self._make(path)
 
     def _is_directory(self, path: str) -> bool:
-        """Whether it is there; anything else of that name is refused, never replaced."""
+        """Return whether the directory exists; raise `TransferError` for another kind of entry."""
         try:
             fd = open_strict(self._root, path, os.O_PATH)
         except FileNotFoundError:
             return False
         try:
             if not stat.S_ISDIR(os.fstat(fd).st_mode):
-                raise TransferError(f"{path!r} is there and is not a directory")
+                raise TransferError(f"{path!r} exists and is not a directory")
         finally:
             os.close(fd)
         return True
@@ -103,14 +104,14 @@ class Upload:
         parent = open_strict(self._root, parent_path)
         try:
             os.mkdir(name, mode, dir_fd=parent)
-            self._made.append((path, True))
-            # By descriptor: the inside may have put a link to a file of the host in its place.
-            made = open_strict(parent, name, os.O_RDONLY | os.O_DIRECTORY)
+            self._new.append((path, True))
+            # By descriptor: a process inside may have replaced the directory by a symlink.
+            directory = open_strict(parent, name, os.O_RDONLY | os.O_DIRECTORY)
             try:
-                os.fchmod(made, mode)
-                os.fchown(made, self._owner.uid, self._owner.gid)
+                os.fchmod(directory, mode)
+                os.fchown(directory, self._owner.uid, self._owner.gid)
             finally:
-                os.close(made)
+                os.close(directory)
         finally:
             os.close(parent)
 
@@ -126,13 +127,13 @@ class Upload:
             existed = self._replaceable(parent, name, path)
             try:
                 self._write(parent, temporary, entry)
-                # A rename replaces a link of that name; it cannot be led elsewhere by it.
+                # A rename replaces a symlink of that name instead of following it.
                 os.rename(temporary, name, src_dir_fd=parent, dst_dir_fd=parent)
             except BaseException:
                 _unlink(parent, temporary)
                 raise
             if not existed:
-                self._made.append((path, False))
+                self._new.append((path, False))
         finally:
             os.close(parent)
 
@@ -142,7 +143,7 @@ class Upload:
         except FileNotFoundError:
             return False
         if not stat.S_ISREG(info.st_mode):
-            raise TransferError(f"{path!r} is there and is not a regular file")
+            raise TransferError(f"{path!r} exists and is not a regular file")
         return True
 
     def _write(self, parent: int, name: str, entry: "UploadEntry") -> None:
@@ -161,12 +162,12 @@ class Upload:
             os.close(writer)
 
     def _undo(self) -> None:
-        for path, is_directory in reversed(self._made):
+        for path, is_directory in reversed(self._new):
             try:
                 parent_path, name = split(path)
                 parent = open_strict(self._root, parent_path)
             except OSError:
-                continue  # the inside moved it: it is not ours to find any more
+                continue  # a process inside has moved it
             try:
                 if is_directory:
                     os.rmdir(name, dir_fd=parent)

@@ -1,1 +1,1 @@
-"""Plain processes in a private directory, for operators who accept no isolation."""
+"""Plain processes in a private directory, for operators who accept that nothing is isolated."""

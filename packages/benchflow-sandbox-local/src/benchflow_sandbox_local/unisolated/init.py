@@ -20,7 +20,7 @@ _ROUNDS = 200
 
 
 class PlainInit:
-    """Starts processes as the runner's own user, with its rights and its view."""
+    """Starts processes as the runner's own user, with all of its rights."""
 
     def __init__(self, name: str) -> None:
         self._name = name
@@ -32,7 +32,7 @@ class PlainInit:
         *,
         env: Mapping[str, str],
         cwd: str,
-        uid: int,  # noqa: ARG002 - there is one user
+        uid: int,  # noqa: ARG002 - only the runner's user exists
         gid: int,  # noqa: ARG002
         groups: Sequence[int] = (),  # noqa: ARG002
         rlimits: Mapping[int, tuple[int, int]] | None = None,  # noqa: ARG002
@@ -59,16 +59,16 @@ class PlainInit:
         return process.pid
 
     async def wait(self, pid: int) -> int:
-        """Return the exit code as a shell reports it. Can be asked once."""
+        """Return the exit code as a shell reports it. Call this once."""
         process = self._running.get(pid)
         if process is None:
             raise InitError(errno.ESRCH, "wait", f"wait for {pid}")
         if process.returncode is None:
-            place = os.pidfd_open(pid)
+            pidfd = os.pidfd_open(pid)
             try:
-                await readable(place)
+                await readable(pidfd)
             finally:
-                os.close(place)
+                os.close(pidfd)
         code = process.wait()
         self._running.pop(pid, None)
         return code if code >= 0 else 128 - code
@@ -84,7 +84,7 @@ class PlainInit:
             raise InitError(errno.ESRCH, "kill", f"kill of {pid}") from error
 
     async def rest(self) -> None:
-        """Do nothing: no connection leads to a plain process."""
+        """Do nothing: calls to a plain process use no connection."""
 
     def resume(self) -> None:
         """Do nothing."""
@@ -93,25 +93,25 @@ class PlainInit:
         """Kill every process with the mark, and reap children. Idempotent.
 
         Raises:
-            SandboxError: Something did not die.
+            SandboxError: A process did not die.
         """
         kill_marked(self._name)
-        # Their exit codes stay available for callers that still wait.
+        # `Popen` stores the exit codes for callers that still wait.
         for process in self._running.values():
             process.wait()
 
 
 def kill_marked(name: str) -> None:
-    """Kill every process of this user that carries the mark of the sandbox `name`.
+    """Kill every process of this user that has the mark of the sandbox `name`.
 
-    A process that has wiped its own environment is not found: there is no isolation.
+    A process without isolation can remove the mark from its own environment, and then survives.
 
     Raises:
-        SandboxError: Something did not die.
+        SandboxError: A process did not die.
     """
-    wanted = f"{MARK}={name}".encode()
+    mark = f"{MARK}={name}".encode()
     for _ in range(_ROUNDS):
-        alive = [pid for pid in _processes() if wanted in _environment(pid)]
+        alive = [pid for pid in _processes() if mark in _environment(pid)]
         if not alive:
             return
         for pid in alive:
@@ -126,7 +126,7 @@ def _processes() -> list[int]:
 
 
 def _environment(pid: int) -> list[bytes]:
-    # A dead process that is not collected yet has no environment any more.
+    # A dead process that its parent has not reaped has no environment.
     try:
         return Path(f"/proc/{pid}/environ").read_bytes().split(b"\0")
     except OSError:

@@ -1,4 +1,4 @@
-"""Makes plain sandboxes, where the operator has accepted them."""
+"""Create plain sandboxes, where the operator has accepted them."""
 
 import secrets
 import time
@@ -25,15 +25,16 @@ CAPABILITIES = SandboxCapabilities(
     notes={
         "isolation": "plain processes of your own user: they can read and change all that you can"
         " (hint: run as root, or enable user namespaces)",
-        "network": "it is the host's own, so only mode 'public' is true",
-        "snapshots": "nothing holds plain processes still, so no instant can be copied",
+        "network": "the host's own network, so only mode 'public' is possible",
+        "snapshots": "plain processes cannot be frozen, so the files of one instant cannot be"
+        " copied",
     },
 )
-"""What is true without any namespace."""
+"""The capabilities without any namespace."""
 
 
 class PlainManager:
-    """Makes and removes plain sandboxes below one directory."""
+    """Creates and removes plain sandboxes below one directory."""
 
     def __init__(self, directory: Path, store: LabelStore) -> None:
         self._directory = directory
@@ -44,7 +45,7 @@ class PlainManager:
     async def create(
         self, spec: SandboxSpec, image: SandboxImage | None, labels: Mapping[str, str]
     ) -> LocalSandbox:
-        """Make a directory and its sandbox."""
+        """Create a directory and its sandbox."""
         _refuse(spec, image)
         spec = ImageConfig().fill(spec)
         name = f"bf-{secrets.token_hex(6)}"
@@ -94,8 +95,8 @@ class PlainManager:
 
 
 def _refuse(spec: SandboxSpec, image: SandboxImage | None) -> None:
-    """Refuse what plain processes would only pretend to honour."""
-    wishes = {
+    """Raise `SandboxUnsupportedError` for a setting that plain processes cannot have."""
+    settings = {
         f"network {spec.network!r}": spec.network != "public",
         f"networks {spec.switches!r}": not {"public"}.issuperset(spec.switches),
         f"image {spec.image!r}": spec.image not in {None, "host"},
@@ -105,9 +106,9 @@ def _refuse(spec: SandboxSpec, image: SandboxImage | None) -> None:
         "a door": bool(spec.doors),
         "a snapshot": image is not None,
     }
-    for wish, present in wishes.items():
-        if present:
+    for setting, is_set in settings.items():
+        if is_set:
             raise SandboxUnsupportedError(
-                f"an unisolated sandbox cannot have {wish}",
+                f"an unisolated sandbox cannot have {setting}",
                 hint="run as root, enable user namespaces, or use another provider",
             )

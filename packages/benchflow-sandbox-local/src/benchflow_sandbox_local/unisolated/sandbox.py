@@ -42,7 +42,7 @@ class PlainRunningBox:
 
     file_access: FileAccess = "host"
     door_path = None
-    came_lazily = False
+    is_lazy = False
     pid = 0
 
     def __init__(self, name: str, directory: str) -> None:
@@ -68,21 +68,21 @@ class PlainRunningBox:
         """Make the pipes of a new process."""
         return Streams()
 
-    async def filled(self) -> None:
-        """Return at once: all memory is there from the start."""
+    async def wait_for_memory(self) -> None:
+        """Return at once: plain processes are never restored lazily."""
 
     async def kill_all(self) -> None:
-        """Refuse: a process that has wiped its environment is not found."""
+        """Refuse: a process that has removed the mark from its environment survives."""
         raise cannot_kill_all(self._name)
 
     async def start_relays(self, doors: Sequence[Door]) -> Mapping[int, Relay]:
-        """Return no relay: processes use the network of the host."""
+        """Raise `SandboxUnsupportedError` for a door: processes use the host's network."""
         if doors:
             raise SandboxUnsupportedError("an unisolated sandbox cannot have doors")
         return {}
 
     async def socket_inside(self) -> socket.socket:
-        """Return a socket of the host: there is one network."""
+        """Return a socket of the host, whose network the processes use."""
         return socket.socket(socket.AF_INET, socket.SOCK_STREAM)
 
     async def dial(self, port: int) -> socket.socket:
@@ -94,10 +94,10 @@ class PlainRunningBox:
         return await asyncio.open_connection(sock=await self.dial(port))
 
     async def disconnect(self) -> None:
-        """Return at once: the host leads no connections."""
+        """Return at once: the host forwards no connection."""
 
     async def ended(self) -> None:
-        """Return at once: there is no first process."""
+        """Return at once: a plain sandbox has no first process."""
 
     def close(self) -> None:
         """Kill every process. Idempotent."""
@@ -127,12 +127,12 @@ class PlainBox:
         return self._running
 
     async def start(self) -> None:
-        """Make the directory in which processes may start."""
+        """Create the working directory of the processes."""
         os.makedirs(f"{self.directory}{self.spec.workdir}", mode=0o700, exist_ok=True)  # noqa: PTH103
         await self.serve(PlainRunningBox(self.name, str(self.directory)))
 
     async def serve(self, running: LocalRunningBox) -> None:
-        """Take a started sandbox."""
+        """Use `running` as the running sandbox."""
         self._running = running
         await self.services.start(running, self.spec)
 
@@ -142,13 +142,13 @@ class PlainBox:
 
     @property
     def changes(self) -> ChangeTracker:
-        """Refuse: the files of plain processes are not apart from others."""
+        """Refuse: the files of plain processes are not separate from the host's."""
         raise SandboxUnsupportedError(
-            f"the changes of the plain sandbox {self.name!r} are not known",
+            f"the changed files of the plain sandbox {self.name!r} cannot be determined",
             hint="run where namespaces are allowed",
         )
 
-    def while_files_rest(self) -> AbstractAsyncContextManager[None]:
+    def while_files_unchanged(self) -> AbstractAsyncContextManager[None]:
         """Refuse: plain processes cannot be frozen."""
         raise no_snapshots()
 
@@ -207,7 +207,7 @@ class PlainSandbox(LocalSandbox):
     def _account(self, name: str) -> Account:
         if name != self.spec.user:
             raise SandboxUnsupportedError(
-                f"user {name!r}: a plain sandbox has no user but the runner's",
+                f"user {name!r}: a plain sandbox has only the runner's user",
                 hint="run where namespaces are allowed",
             )
         return Account(name, os.getuid(), os.getgid(), (), self._real(self.spec.workdir))

@@ -69,7 +69,7 @@ class CriuCheckpoint:
         dump.begin(keep=keep)
         if keep:
             # Beside the engine: nothing in the sandbox runs, and what it reads is not changed.
-            copied = self.space.copy_upper(request["family"], request["box"], request["layer"])
+            copied = self.space.copy_upper(request["pool"], request["box"], request["layer"])
         dump.finish(request["seconds"])
         if keep:
             log.refuse_unknown(self._image)
@@ -91,7 +91,7 @@ class CriuCheckpoint:
 
     def _forget(self) -> None:
         self.space.remove_image(self.request["image"])
-        self.space.remove_layer(self.request["family"], self.request["layer"])
+        self.space.remove_layer(self.request["pool"], self.request["layer"])
 
     @property
     def _image(self) -> str:
@@ -99,15 +99,15 @@ class CriuCheckpoint:
 
     @property
     def _upper(self) -> str:
-        return f"{self.space.root}/{self.request['family']}/u-{self.request['box']}"
+        return f"{self.space.root}/{self.request['pool']}/u-{self.request['box']}"
 
     @property
     def _overlay_work(self) -> str:
-        return f"{self.space.root}/{self.request['family']}/w-{self.request['box']}"
+        return f"{self.space.root}/{self.request['pool']}/w-{self.request['box']}"
 
     @property
     def _merged(self) -> str:
-        return f"{self.space.root}/{self.request['family']}/m-{self.request['box']}"
+        return f"{self.space.root}/{self.request['pool']}/m-{self.request['box']}"
 
 
 def _await_word(reply: socket.socket) -> dict[str, Any]:

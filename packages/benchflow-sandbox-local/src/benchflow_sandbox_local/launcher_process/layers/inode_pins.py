@@ -23,7 +23,7 @@ permission on the file to read it. A copy that a privileged tool makes has anoth
 
 MAX_DEPTH = 200
 MAX_PASSED = 2_000_000
-MOST_BYTES, MOST_ENTRIES = 32 << 20, 500
+MAX_COPIED_BYTES, MAX_COPIED_ENTRIES = 32 << 20, 500
 """Up to these limits, a copy of an upper layer takes less time than a restore of its sandbox."""
 _ELSEWHERE = 1 << 40
 """Overlay marks the numbers of other file systems in the highest bits."""
@@ -42,7 +42,7 @@ class Extent:
     @property
     def small(self) -> bool:
         """Whether a sandbox of this size is copied and continues."""
-        return self.bytes <= MOST_BYTES and self.entries <= MOST_ENTRIES
+        return self.bytes <= MAX_COPIED_BYTES and self.entries <= MAX_COPIED_ENTRIES
 
 
 def pin(upper: str, merged: str) -> Extent:

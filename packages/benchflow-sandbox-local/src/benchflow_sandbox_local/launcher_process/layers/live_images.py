@@ -12,7 +12,7 @@ _MOST_LATER = 1 << 20
 _CHUNK = 1 << 20
 
 
-def take_in(source: str, target: str, limit: int) -> None:
+def copy_images(source: str, target: str, limit: int) -> None:
     """Copy the engine's images from `source` to `target`, a new directory.
 
     Copy nothing else of `source`, follow no link, and do not block on a file that is not a

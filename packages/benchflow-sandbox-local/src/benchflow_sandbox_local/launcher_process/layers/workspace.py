@@ -1,6 +1,6 @@
 # Raw names below roots that are not ours: pathlib would add nothing here.
 # ruff: noqa: PTH102, PTH103, PTH104, PTH106, PTH112
-"""The launcher's private file systems: one tmpfs per family of sandboxes, and the base layers."""
+"""The launcher's private file systems: one tmpfs per pool of sandboxes, and the base layers."""
 
 import errno
 import os
@@ -32,7 +32,7 @@ class Workspace:
     rooted: bool
     """Whether the launcher is real root; otherwise a user namespace's."""
     notes: dict[str, str] = field(default_factory=dict[str, str])
-    _families: dict[str, int] = field(default_factory=dict[str, int])
+    _pools: dict[str, int] = field(default_factory=dict[str, int])
     _options: str | None = None
     _disk: tuple[str, int] | None = None
     """The claimed directory of live images on disk, with its lock; None for images in memory."""
@@ -104,18 +104,18 @@ class Workspace:
         syscalls.mount("benchflow", path, "tmpfs", syscalls.MS_NOSUID, "mode=0755")
         return path
 
-    def family(self, name: str, size: int) -> str:
-        """Return the directory of a family, its tmpfs capped at `size` bytes."""
+    def pool(self, name: str, size: int) -> str:
+        """Return the directory of a pool, its tmpfs capped at `size` bytes."""
         path = f"{self.root}/{name}"
-        if self._families.get(name) == size:
+        if self._pools.get(name) == size:
             return path
         options = f"size={size},nr_inodes={max(4096, size // 4096)},mode=0700"
-        if name in self._families:
+        if name in self._pools:
             flags = syscalls.MS_REMOUNT | syscalls.MS_NOSUID
             try:
                 syscalls.mount("benchflow", path, "tmpfs", flags, options)
             except OSError:
-                if size > self._families[name]:
+                if size > self._pools[name]:
                     raise
                 return path  # more is in use than the smaller cap: the old one stays
         else:
@@ -123,28 +123,28 @@ class Workspace:
             syscalls.mount("benchflow", path, "tmpfs", syscalls.MS_NOSUID, options)
             # Made while there is room: a full disk must still be emptied through it.
             os.mkdir(f"{path}/trash")
-        self._families[name] = size
+        self._pools[name] = size
         return path
 
-    def drop_family(self, name: str) -> None:
-        """Free everything of a family at once."""
-        if self._families.pop(name, None) is not None:
+    def drop_pool(self, name: str) -> None:
+        """Free everything of a pool at once."""
+        if self._pools.pop(name, None) is not None:
             syscalls.umount(f"{self.root}/{name}")
             os.rmdir(f"{self.root}/{name}")
 
-    def mount_root(self, family: str, box: str, lowers: list[str]) -> str:
+    def mount_root(self, pool: str, box: str, lowers: list[str]) -> str:
         """Mount a new overlay for `box`; return where it is."""
-        base = f"{self.root}/{family}"
+        base = f"{self.root}/{pool}"
         for name in ("u", "w", "m"):
             os.mkdir(f"{base}/{name}-{box}", 0o755)
-        # Short names relative to the family keep many layers below the option limit.
+        # Short names relative to the pool keep many layers below the option limit.
         os.chdir(base)
         where = f"upperdir=u-{box},workdir=w-{box}"
         stack = ":".join(_relative(lower, base) for lower in lowers)
         try:
             self._mount_overlay(f"m-{box}", f"lowerdir={stack},{where}")
         except OSError:
-            self.remove_box(family, box)
+            self.remove_box(pool, box)
             raise
         finally:
             os.chdir("/")
@@ -165,27 +165,27 @@ class Workspace:
                 self._options = options
                 return
 
-    def unmount_root(self, family: str, box: str) -> None:
+    def unmount_root(self, pool: str, box: str) -> None:
         """Unmount a sandbox's root. Its upper directory stays."""
-        syscalls.umount(f"{self.root}/{family}/m-{box}")
+        syscalls.umount(f"{self.root}/{pool}/m-{box}")
 
-    def keep_upper(self, family: str, box: str, layer: str) -> None:
+    def retire_upper(self, pool: str, box: str, layer: str) -> None:
         """Turn the upper directory of an unmounted sandbox into a layer."""
-        base = f"{self.root}/{family}"
+        base = f"{self.root}/{pool}"
         os.rename(f"{base}/u-{box}", f"{base}/{layer}")
 
-    def remove_box(self, family: str, box: str) -> None:
+    def remove_box(self, pool: str, box: str) -> None:
         """Delete the directories of an unmounted sandbox."""
-        base = f"{self.root}/{family}"
+        base = f"{self.root}/{pool}"
         shutil.rmtree(f"{self.root}/work/{box}", ignore_errors=True)
         shutil.rmtree(f"{self.root}/images/tray-{box}", ignore_errors=True)
         for name in ("u", "w", "m"):
             if os.path.isdir(f"{base}/{name}-{box}"):
                 tree.remove(f"{base}/{name}-{box}", f"{base}/trash")
 
-    def remove_layer(self, family: str, layer: str) -> None:
+    def remove_layer(self, pool: str, layer: str) -> None:
         """Delete a sealed layer that nothing is mounted on. Idempotent."""
-        base = f"{self.root}/{family}"
+        base = f"{self.root}/{pool}"
         if os.path.isdir(f"{base}/{layer}"):
             tree.remove(f"{base}/{layer}", f"{base}/trash")
 
@@ -195,7 +195,7 @@ class Workspace:
         With `under`, those older layers (top first) are merged below it, so that a
         long chain of forks stays one layer deep.
         """
-        base = f"{self.root}/{request['family']}"
+        base = f"{self.root}/{request['pool']}"
         target = f"{base}/{request['layer']}"
         hard_links.complete(f"{base}/m-{request['box']}", f"{base}/w-{request['box']}")
         os.mkdir(target, 0o755)
@@ -209,12 +209,12 @@ class Workspace:
             raise
         return copy.bytes
 
-    def copy_upper(self, family: str, box: str, layer: str) -> int | None:
+    def copy_upper(self, pool: str, box: str, layer: str) -> int | None:
         """Copy the upper directory of a running sandbox into a new layer; return its size.
 
         Return None, and leave nothing, when that is not possible.
         """
-        base = f"{self.root}/{family}"
+        base = f"{self.root}/{pool}"
         os.mkdir(target := f"{base}/{layer}", 0o755)
         copy = LayerCopy(target, self.opaque, f"{base}/trash")
         try:
@@ -234,20 +234,20 @@ class Workspace:
             shutil.copytree(self.image(image), f"{to}/processes")
         os.rmdir(trash)
 
-    def copy_upper_out(self, family: str, box: str, to: str) -> None:
+    def copy_upper_out(self, pool: str, box: str, to: str) -> None:
         """Copy what a sandbox has written to `to`, an empty directory of the host."""
-        base = f"{self.root}/{family}"
+        base = f"{self.root}/{pool}"
         copy = LayerCopy(to, self.opaque, f"{base}/trash", frozenset({".bf"}))
         copy.apply(f"{base}/u-{box}")
 
     def copy_in(
-        self, source: str, family: str, layers: list[str], image: tuple[str, int] | None
+        self, source: str, pool: str, layers: list[str], image: tuple[str, int] | None
     ) -> None:
         """Copy saved layers into a new pool, and a live image with its size.
 
-        No file that is ever made in the family has a number that one of the layers' shows.
+        No file that is ever made in the pool has a number that one of the layers' shows.
         """
-        base = f"{self.root}/{family}"
+        base = f"{self.root}/{pool}"
         shown = [inode_pins.highest(f"{source}/{place}") for place in range(len(layers))]
         inode_pins.pass_numbers(base, max(shown))
         for place, layer in enumerate(layers):
@@ -255,15 +255,15 @@ class Workspace:
             LayerCopy(target, self.opaque, f"{base}/trash").apply(f"{source}/{place}")
         if image is not None:
             name, size = image
-            live_images.take_in(f"{source}/processes", self.image(name), size)
+            live_images.copy_images(f"{source}/processes", self.image(name), size)
 
-    def digest(self, family: str, layer: str, parent: str) -> str:
+    def digest(self, pool: str, layer: str, parent: str) -> str:
         """Return the identity of a sealed layer on top of `parent`."""
-        return tree_digest(f"{self.root}/{family}/{layer}", parent)
+        return tree_digest(f"{self.root}/{pool}/{layer}", parent)
 
-    def traits(self, family: str, layer: str) -> str:
+    def traits(self, pool: str, layer: str) -> str:
         """Return the digest of times and hard links of a sealed layer."""
-        return tree_traits(f"{self.root}/{family}/{layer}")
+        return tree_traits(f"{self.root}/{pool}/{layer}")
 
 
 def _half_of_memory() -> int:

@@ -1,11 +1,11 @@
 /*
- * Lets CRIU start before it is known what it is to do. CRIU asks its environment for the file
- * with its options. When that is descriptor ORDERS, and a socket, orders are taken from there
- * until a file with the options has taken the socket's place.
+ * Let CRIU start before its sandbox is known. CRIU reads the name of its file of options from the
+ * environment. If that file is the descriptor ORDERS, and a socket, this receives orders from the
+ * socket until an order replaces the socket by a file of options.
  */
-#include "waiting.h"
+#include "orders.h"
 
-#include "answer.h"
+#include "result.h"
 #include "owners.h"
 
 #include <errno.h>
@@ -17,13 +17,13 @@
 #include <sys/socket.h>
 #include <sys/uio.h>
 
-/* MOST is what the kernel takes in one message. */
-enum { ORDERS = 3, FIRST_KEPT = 64, MOST = 253, PATH = 256, LINE = 128 };
+/* MAX_FDS is the limit of the kernel for one message. */
+enum { ORDERS = 3, FIRST_KEPT = 64, MAX_FDS = 253, PATH = 256, LINE = 128 };
 
 struct order {
-    char text[PATH]; /* its letter, and where */
+    char text[PATH]; /* a letter, and for 'm' a path */
     int count;
-    int fds[MOST];
+    int fds[MAX_FDS];
 };
 
 static char *put(char *at, const char *text)
@@ -35,10 +35,10 @@ static char *put(char *at, const char *text)
 }
 
 static int next_kept = FIRST_KEPT;
-static int birthplace = -1;
+static int group = -1;
 
-/* The standard error is what the launcher reads when there is no log yet. */
-static void give_up(const char *why, long number)
+/* The launcher reads standard error when the log does not exist yet. */
+static void fail(const char *why, long number)
 {
     char line[LINE], digits[24], *end = put(put(line, "Error (bf-engine): "), why);
     char *first = digits + sizeof digits;
@@ -52,17 +52,17 @@ static void give_up(const char *why, long number)
         kernel(SYS_exit_group, 1, 0, 0, 0, 0, 0);
 }
 
-static void demand(const char *what, long answer)
+static void check(const char *what, long answer)
 {
     if (answer < 0)
-        give_up(what, -answer);
+        fail(what, -answer);
 }
 
 static void receive(struct order *order)
 {
     union {
         struct cmsghdr head;
-        char space[CMSG_SPACE(MOST * sizeof(int))];
+        char space[CMSG_SPACE(MAX_FDS * sizeof(int))];
     } control;
     struct iovec vector = {order->text, PATH - 1};
     struct msghdr message = {0};
@@ -71,11 +71,11 @@ static void receive(struct order *order)
     message.msg_control = &control;
     message.msg_controllen = sizeof control;
     long size = kernel(SYS_recvmsg, ORDERS, (long)&message, 0, 0, 0, 0);
-    /* The end of the socket is the launcher's. */
+    /* The socket ends when the launcher cancels or dies. */
     if (size <= 0)
-        give_up("the launcher hung up: errno ", -size);
+        fail("the launcher hung up: errno ", -size);
     if ((message.msg_flags & (MSG_TRUNC | MSG_CTRUNC)) != 0)
-        give_up("no room for the descriptors of an order: errno ", EMFILE);
+        fail("too many open files for the descriptors of an order: errno ", EMFILE);
     order->text[size] = '\0';
     order->count = 0;
     if (message.msg_controllen < sizeof control.head)
@@ -86,35 +86,34 @@ static void receive(struct order *order)
         order->fds[i] = ((const int *)(const void *)CMSG_DATA(&control.head))[i];
 }
 
-/* `fd` is closed by each of these, unless they keep it. */
-static void obey(char letter, const char *where, int fd)
+/* Close `fd` after the order, except for 'b'. */
+static void obey(char letter, const char *path, int fd)
 {
     switch (letter) {
-    case 'g': /* be in the group whose list of threads this is */
-        demand("cannot enter a group: errno ", kernel(SYS_write, fd, (long)"0", 1, 0, 0, 0));
+    case 'g': /* join the v1 group whose `tasks` file is `fd` */
+        check("cannot enter a group: errno ", kernel(SYS_write, fd, (long)"0", 1, 0, 0, 0));
         break;
-    case 'b': /* let the box be born in the group whose directory this is */
-        birthplace = fd;
+    case 'b': /* create the sandbox in the v2 group whose directory is `fd` */
+        group = fd;
         return;
-    case 'm': /* show these mounts there */
-        demand("cannot mount a part of the box: errno ",
-               kernel(SYS_move_mount, fd, (long)"", AT_FDCWD, (long)where, MOVE_MOUNT_F_EMPTY_PATH,
-                      0));
+    case 'm': /* attach the mount `fd` at `path` */
+        check("cannot mount a part of the sandbox: errno ",
+              kernel(SYS_move_mount, fd, (long)"", AT_FDCWD, (long)path, MOVE_MOUNT_F_EMPTY_PATH,
+                     0));
         break;
-    case 'k': /* keep it, by the next number */
-        if (fd >= FIRST_KEPT) /* it could be written over by one that came before it */
-            give_up("a descriptor that is not ours is open beside number ", fd);
-        demand("cannot keep a descriptor: errno ",
-               kernel(SYS_dup3, fd, next_kept++, 0, 0, 0, 0));
+    case 'k': /* keep `fd` under the next number */
+        if (fd >= FIRST_KEPT) /* a number from FIRST_KEPT on may be overwritten */
+            fail("an unknown descriptor is open beside number ", fd);
+        check("cannot keep a descriptor: errno ", kernel(SYS_dup3, fd, next_kept++, 0, 0, 0, 0));
         break;
-    case 'c': /* this file says who made the sockets */
-        demand("cannot take the owners of sockets: errno ", take_owners(fd));
+    case 'c': /* load the owners of sockets from `fd` */
+        check("cannot load the owners of sockets: errno ", load_owners(fd));
         break;
-    case 'o': /* these are the options */
-        demand("cannot take the options: errno ", kernel(SYS_dup3, fd, ORDERS, 0, 0, 0, 0));
+    case 'o': /* use `fd` as the file of options */
+        check("cannot use the options: errno ", kernel(SYS_dup3, fd, ORDERS, 0, 0, 0, 0));
         break;
     default:
-        give_up("an order is not known: ", letter);
+        fail("unknown order: ", letter);
     }
     kernel(SYS_close, fd, 0, 0, 0, 0, 0);
 }
@@ -126,7 +125,7 @@ static int is_socket(int fd)
     return kernel(SYS_getsockopt, fd, SOL_SOCKET, SO_TYPE, (long)&kind, (long)&size, 0) == 0;
 }
 
-static void wait_for_options(void)
+static void receive_orders(void)
 {
     struct order order;
     while (is_socket(ORDERS)) {
@@ -136,17 +135,17 @@ static void wait_for_options(void)
     }
 }
 
-long clone_at_birthplace(const void *given, size_t size)
+long clone_into_group(const void *arguments, size_t size)
 {
     struct clone_args changed = {0};
     char *to = (char *)&changed;
-    const char *from = given;
+    const char *from = arguments;
     for (size_t i = 0; i < size && i < sizeof changed; i++)
         to[i] = from[i];
-    if (birthplace < 0 || size > sizeof changed || (changed.flags & CLONE_NEWPID) == 0)
-        return kernel(SYS_clone3, (long)given, (long)size, 0, 0, 0, 0);
+    if (group < 0 || size > sizeof changed || (changed.flags & CLONE_NEWPID) == 0)
+        return kernel(SYS_clone3, (long)arguments, (long)size, 0, 0, 0, 0);
     changed.flags |= CLONE_INTO_CGROUP;
-    changed.cgroup = (unsigned int)birthplace;
+    changed.cgroup = (unsigned int)group;
     return kernel(SYS_clone3, (long)&changed, sizeof changed, 0, 0, 0, 0);
 }
 
@@ -169,7 +168,7 @@ char *bf_getenv(const char *name)
             continue;
         const char *end = after(name, "CRIU_CONFIG_FILE");
         if (end != NULL && *end == '\0' && after(value, "/proc/self/fd/3") != NULL)
-            wait_for_options();
+            receive_orders();
         return (char *)(uintptr_t)value;
     }
     return NULL;

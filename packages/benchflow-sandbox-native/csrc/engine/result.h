@@ -1,6 +1,6 @@
-/* System calls as a libc answers them. */
-#ifndef BF_ANSWER_H
-#define BF_ANSWER_H
+/* Results of system calls in the form of a libc: -1 and errno on failure. */
+#ifndef BF_RESULT_H
+#define BF_RESULT_H
 
 #include "../kernel.h"
 

@@ -1,10 +1,10 @@
 /*
- * CRIU lets go of the threads of a process one by one, the leader first. What a process has to know
- * or to be is written or set just before that. When that fails, the box is killed, and CRIU ends.
+ * CRIU detaches from the threads of a process one by one, the leader first. Just before that,
+ * set its file numbers and attributes. If that fails, kill the sandbox and end CRIU.
  */
-#include "letting_go.h"
+#include "before_detach.h"
 
-#include "answer.h"
+#include "result.h"
 
 #include <errno.h>
 #include <fcntl.h>
@@ -16,9 +16,9 @@ enum { FAILED = 98 };
 
 static const char LOG[] = "engine.log";
 
-static long first; /* the first process that was let go: the box's init */
+static long first; /* the first detached process: the sandbox's init */
 
-static void give_up(long pid, const char *why, long size)
+static void fail(long pid, const char *why, long size)
 {
     kernel(SYS_kill, pid, SIGKILL, 0, 0, 0, 0);
     kernel(SYS_kill, first, SIGKILL, 0, 0, 0, 0);
@@ -28,7 +28,7 @@ static void give_up(long pid, const char *why, long size)
     kernel(SYS_exit_group, FAILED, 0, 0, 0, 0, 0);
 }
 
-/* As a libc has it: what is peeked at is the answer, and not stored anywhere. */
+/* As in a libc, a peek returns the word instead of storing it. */
 static long trace(long request, long pid, long address, long data)
 {
     long word = 0;
@@ -40,7 +40,7 @@ static long trace(long request, long pid, long address, long data)
     return word;
 }
 
-static void let_go(long pid)
+static void before_detach(long pid)
 {
     static const char numbers[] = "Error (bf-engine): the numbers of files cannot be exchanged\n";
     static const char attributes[] =
@@ -48,9 +48,9 @@ static void let_go(long pid)
         " be set again\n";
     first = first == 0 ? pid : first;
     if (renumber(pid) < 0)
-        give_up(pid, numbers, sizeof numbers - 1);
+        fail(pid, numbers, sizeof numbers - 1);
     if (set_attributes(pid) < 0)
-        give_up(pid, attributes, sizeof attributes - 1);
+        fail(pid, attributes, sizeof attributes - 1);
 }
 
 long bf_ptrace(long request, ...) __asm__("ptrace") __attribute__((visibility("default")));
@@ -64,6 +64,6 @@ long bf_ptrace(long request, ...)
     va_end(arguments);
     request = (int)request; /* an enum has the size of an int */
     if (request == PTRACE_DETACH)
-        let_go(pid);
+        before_detach(pid);
     return trace(request, pid, address, data);
 }

@@ -1,4 +1,4 @@
-/* The addresses inside that the host serves: connections wait here until it takes them. */
+/* The ports inside that the host serves. Connections wait here until the host attaches a stream. */
 #include "guest.h"
 
 #include <arpa/inet.h>
@@ -11,9 +11,9 @@
 
 static int listeners[MAX_LISTENERS];
 static unsigned listener_count;
-static int doors[MAX_DOORS]; /* 0 is a free one: no socket has that number */
+static int waiting[MAX_CONNECTIONS_WAITING]; /* 0 marks a free slot: no socket has that number */
 
-void doors_open(uint16_t port)
+void port_open(uint16_t port)
 {
     struct sockaddr_in address = {.sin_family = AF_INET, .sin_port = htons(port)};
     address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
@@ -22,36 +22,36 @@ void doors_open(uint16_t port)
     if (listener < 0 || setsockopt(listener, SOL_SOCKET, SO_REUSEADDR, &on, sizeof on) < 0 ||
         bind(listener, (const struct sockaddr *)&address, sizeof address) < 0 ||
         listen(listener, SOMAXCONN) < 0)
-        die("a port of the host's");
+        die("cannot listen on a port for the host");
     listeners[listener_count++] = listener;
 }
 
 static int vacant(void)
 {
-    for (int door = 0; door < MAX_DOORS; door++)
-        if (doors[door] == 0)
-            return door;
+    for (int slot = 0; slot < MAX_CONNECTIONS_WAITING; slot++)
+        if (waiting[slot] == 0)
+            return slot;
     return -1;
 }
 
-int doors_descriptor(unsigned which)
+int port_descriptor(unsigned index)
 {
-    return which >= listener_count || vacant() < 0 ? -1 : listeners[which];
+    return index >= listener_count || vacant() < 0 ? -1 : listeners[index];
 }
 
-void doors_accept(unsigned which)
+void port_accept(unsigned index)
 {
-    int door = vacant();
-    int connection = door < 0 ? -1 : accept4(listeners[which], NULL, NULL, SOCK_CLOEXEC);
+    int slot = vacant();
+    int connection = slot < 0 ? -1 : accept4(listeners[index], NULL, NULL, SOCK_CLOEXEC);
     if (connection < 0)
         return;
-    doors[door] = connection;
-    answer_knock((uint32_t)door, which);
+    waiting[slot] = connection;
+    report_connection((uint32_t)slot, index);
 }
 
-static void lead(int connection, int in, int out) __attribute__((noreturn));
+static void run_pump(int connection, int in, int out) __attribute__((noreturn));
 
-static void lead(int connection, int in, int out)
+static void run_pump(int connection, int in, int out)
 {
     sigset_t none;
     sigemptyset(&none);
@@ -61,9 +61,9 @@ static void lead(int connection, int in, int out)
     pump(connection, in, out);
 }
 
-void doors_lead(uint64_t id, uint32_t door, uint32_t stream)
+void connection_attach(uint64_t id, uint32_t connection, uint32_t stream)
 {
-    if (door >= MAX_DOORS || doors[door] == 0) {
+    if (connection >= MAX_CONNECTIONS_WAITING || waiting[connection] == 0) {
         answer_failure(id, ENOENT, STAGE_REQUEST);
         return;
     }
@@ -71,25 +71,25 @@ void doors_lead(uint64_t id, uint32_t door, uint32_t stream)
     int out = stream_open(stream, 1, O_WRONLY);
     pid_t pid = in < 0 || out < 0 ? -1 : fork();
     if (pid == 0)
-        lead(doors[door], in, out);
+        run_pump(waiting[connection], in, out);
     int error = errno;
     if (in >= 0)
         close(in);
     if (out >= 0)
         close(out);
-    close(doors[door]);
-    doors[door] = 0;
+    close(waiting[connection]);
+    waiting[connection] = 0;
     if (pid < 0)
         answer_failure(id, error, STAGE_FORK);
     else
         answer_value(id, (uint32_t)pid);
 }
 
-void doors_hang_up(void)
+void connections_hang_up(void)
 {
-    for (int door = 0; door < MAX_DOORS; door++) {
-        if (doors[door] > 0)
-            close(doors[door]);
-        doors[door] = 0;
+    for (int slot = 0; slot < MAX_CONNECTIONS_WAITING; slot++) {
+        if (waiting[slot] > 0)
+            close(waiting[slot]);
+        waiting[slot] = 0;
     }
 }
