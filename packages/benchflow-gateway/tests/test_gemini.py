@@ -8,7 +8,15 @@ from benchflow_contracts import Endpoint, Usage
 from benchflow_gateway.errors import RefusedError
 from benchflow_gateway.sse import Event
 from benchflow_gateway.translate import translate_request
-from benchflow_gateway.translate.delta import Argued, Began, Called, Delta, Ended, Said, Thought
+from benchflow_gateway.translate.delta import (
+    AnswerEnd,
+    AnswerStart,
+    ArgumentsDelta,
+    CallStart,
+    Delta,
+    TextDelta,
+    ThoughtDelta,
+)
 from benchflow_gateway.translate.gemini_request import read_gemini
 from benchflow_gateway.translate.gemini_stream import GeminiWriter
 from benchflow_gateway.wires import CHAT, GEMINI, MESSAGES, Wire
@@ -95,11 +103,11 @@ def spoken(deltas: list[Delta]) -> tuple[list[dict[str, Any]], dict[str, Any]]:
 @given(st.lists(WORDS, min_size=1, max_size=3), OBJECT)
 def test_a_stream_says_what_it_was_made_from(pieces: list[str], arguments: Any) -> None:
     text = json.dumps(arguments)
-    calls = [Called("k1", "write"), *(Argued(piece) for piece in (text[:3], text[3:]))]
-    said: list[Delta] = [Thought("Hm."), *(Said(piece) for piece in pieces)]
+    calls = [CallStart("k1", "write"), *(ArgumentsDelta(piece) for piece in (text[:3], text[3:]))]
+    said: list[Delta] = [ThoughtDelta("Hm."), *(TextDelta(piece) for piece in pieces)]
     usage = Usage(input_tokens=5, output_tokens=2, cached_tokens=1)
     parts, last = spoken(
-        [Began("r", "m"), *said, *calls, Called("k2", "read"), Ended("tool", usage)]
+        [AnswerStart("r", "m"), *said, *calls, CallStart("k2", "read"), AnswerEnd("tool", usage)]
     )
     assert parts == [
         {"text": "Hm.", "thought": True},
@@ -111,8 +119,12 @@ def test_a_stream_says_what_it_was_made_from(pieces: list[str], arguments: Any) 
 
 
 def test_arguments_that_are_no_object_are_a_malformed_call() -> None:
-    made: list[Delta] = [Began("r", "m"), Called("k", "write"), Argued('{"path": "a')]
-    parts, last = spoken([*made, Ended("tool", Usage())])
+    made: list[Delta] = [
+        AnswerStart("r", "m"),
+        CallStart("k", "write"),
+        ArgumentsDelta('{"path": "a'),
+    ]
+    parts, last = spoken([*made, AnswerEnd("tool", Usage())])
     assert (parts, last["finishReason"]) == ([], "MALFORMED_FUNCTION_CALL")
 
 
@@ -214,7 +226,7 @@ def test_an_answer_in_json_is_asked_for_by_its_schema() -> None:
 def test_what_the_other_wire_cannot_say_is_refused_by_name(
     back: Wire, request_: dict[str, Any]
 ) -> None:
-    with pytest.raises(RefusedError, match="cannot be passed on") as refused:
+    with pytest.raises(RefusedError, match="cannot be forwarded") as refused:
         translate_request({"model": "m", **request_}, GEMINI, back)
     assert refused.value.status == 400
 

@@ -35,7 +35,7 @@ def test_calls_beyond_the_limit_are_refused_and_counted_by_a_stub(
                     statuses.append(answer.status)
                     if answer.status != 200:
                         assert answer.headers["x-should-retry"] == "false"
-                        assert "than the 100000 that may be" in await answer.text()
+                        assert "of at most 100000 bytes" in await answer.text()
         answered = statuses.index(429)
         assert 3 <= answered <= 6
         assert statuses == [200] * answered + [429] * (12 - answered)

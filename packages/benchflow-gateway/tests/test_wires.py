@@ -11,7 +11,15 @@ from benchflow_gateway.sse import Event
 from benchflow_gateway.translate import translate_request
 from benchflow_gateway.translate.chat_request import read_chat, write_chat
 from benchflow_gateway.translate.chat_stream import ChatReader, ChatWriter
-from benchflow_gateway.translate.delta import Argued, Began, Called, Delta, Ended, Said, Thought
+from benchflow_gateway.translate.delta import (
+    AnswerEnd,
+    AnswerStart,
+    ArgumentsDelta,
+    CallStart,
+    Delta,
+    TextDelta,
+    ThoughtDelta,
+)
 from benchflow_gateway.translate.messages_request import read_messages, write_messages
 from benchflow_gateway.translate.messages_stream import MessagesReader, MessagesWriter
 from benchflow_gateway.translate.prompt import Image, Prompt, Result, Text, Tool, Turn, Use
@@ -149,9 +157,9 @@ def test_nonsense_in_a_stream_is_a_document_error_or_nothing(wire: Wire, data: s
 # --- between wires: streams ------------------------------------------------------------------
 
 PIECES = st.one_of(
-    st.builds(Said, WORDS),
-    st.builds(Thought, WORDS),
-    st.tuples(st.builds(Called, WORDS, NAME), st.builds(Argued, OBJECT.map(json.dumps))),
+    st.builds(TextDelta, WORDS),
+    st.builds(ThoughtDelta, WORDS),
+    st.tuples(st.builds(CallStart, WORDS, NAME), st.builds(ArgumentsDelta, OBJECT.map(json.dumps))),
 )
 USAGE = st.builds(
     lambda fresh, cached, out: Usage(
@@ -163,9 +171,9 @@ USAGE = st.builds(
 )
 DELTAS = st.builds(
     lambda pieces, stop, usage: [
-        Began("x", "m"),
+        AnswerStart("x", "m"),
         *[d for piece in pieces for d in (piece if isinstance(piece, tuple) else (piece,))],
-        Ended(stop, usage),
+        AnswerEnd(stop, usage),
     ],
     st.lists(PIECES, max_size=6),
     st.sampled_from(["end", "tool", "length", "refusal"]),
@@ -178,7 +186,9 @@ def merged(deltas: list[Delta]) -> list[Delta]:
     kept: list[Delta] = []
     for delta in deltas:
         last = kept[-1] if kept else None
-        if isinstance(delta, Said | Thought | Argued) and type(last) is type(delta):
+        if isinstance(delta, TextDelta | ThoughtDelta | ArgumentsDelta) and type(last) is type(
+            delta
+        ):
             kept[-1] = type(delta)(last.text + delta.text)
         else:
             kept.append(delta)
@@ -212,17 +222,21 @@ def test_a_responses_stream_says_what_it_was_made_from(deltas: list[Delta]) -> N
     told: list[Delta] = []
     for item in body["output"]:
         if item["type"] == "message":
-            told.append(Said(item["content"][0]["text"]))
+            told.append(TextDelta(item["content"][0]["text"]))
         elif item["type"] == "reasoning":
-            told.append(Thought(item["summary"][0]["text"]))
+            told.append(ThoughtDelta(item["summary"][0]["text"]))
         else:
-            told.append(Called(item["call_id"], item["name"]))
-            told.append(Argued(item["arguments"] if "arguments" in item else item["input"]))
+            told.append(CallStart(item["call_id"], item["name"]))
+            told.append(ArgumentsDelta(item["arguments"] if "arguments" in item else item["input"]))
     wanted = list(merged(deltas)[1:-1])
     for index, delta in enumerate(wanted):
-        if isinstance(delta, Called) and delta.name == "ask":
-            wanted[index + 1] = Argued(str(json.loads(wanted[index + 1].text).get("input") or ""))
-    assert [d for d in told if d != Argued("")] == [d for d in wanted if d != Argued("")]
+        if isinstance(delta, CallStart) and delta.name == "ask":
+            wanted[index + 1] = ArgumentsDelta(
+                str(json.loads(wanted[index + 1].text).get("input") or "")
+            )
+    assert [d for d in told if d != ArgumentsDelta("")] == [
+        d for d in wanted if d != ArgumentsDelta("")
+    ]
 
 
 # --- between wires: requests -----------------------------------------------------------------
@@ -364,7 +378,7 @@ def test_a_namespace_of_tools_is_part_of_their_names_elsewhere(namespace: str) -
 def test_what_the_other_wire_cannot_say_is_refused_by_name(
     front: Wire, back: Wire, request_: dict[str, Any]
 ) -> None:
-    with pytest.raises(RefusedError, match="cannot be passed on") as refused:
+    with pytest.raises(RefusedError, match="cannot be forwarded") as refused:
         translate_request({"model": "m", **request_}, front, back)
     assert refused.value.status == 400
 

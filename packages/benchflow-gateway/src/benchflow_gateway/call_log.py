@@ -1,4 +1,4 @@
-"""The record of one route: a file of JSON lines that is only appended to."""
+"""The record of one route: a file of JSON lines. Calls are only appended."""
 
 import os
 from collections.abc import Iterator, Sequence
@@ -9,18 +9,18 @@ from benchflow_contracts import ModelCall, StoreError
 from benchflow_contracts.redaction import redactor
 
 from .errors import RecordLimitError
-from .space import RecordSpace
+from .space import RecordSize
 
 
 class CallLog:
-    """One file of calls, without the secrets of the redactor that it was opened under.
+    """One file of calls. The redactor of the context that opened the file removes the secrets.
 
-    A call is in the file, whole, when `append` returns: the end of this process loses
-    nothing, the end of the machine may lose what the kernel had not written back.
+    When `append` returns, the file has the whole call. A crash of this process does not lose the
+    call. A crash of the machine may lose it, until `close` writes the file to the disk.
     """
 
     def __init__(
-        self, path: Path, descriptor: int, size: int, count: int, space: RecordSpace
+        self, path: Path, descriptor: int, size: int, count: int, space: RecordSize
     ) -> None:
         self.path = path
         self._space = space
@@ -33,10 +33,10 @@ class CallLog:
         """The calls without requests and responses, in the order of the file."""
 
     @classmethod
-    def open(cls, path: Path, space: RecordSpace | None = None) -> Self:
-        """Open or create the file. A last line that a crash cut short is removed.
+    def open(cls, path: Path, space: RecordSize | None = None) -> Self:
+        """Open or create the file. An incomplete last line is removed.
 
-        Its bytes, and all later ones, count against `space`.
+        The bytes of the file, also of later calls, count against `space`.
         """
         try:
             path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
@@ -46,20 +46,20 @@ class CallLog:
             os.ftruncate(descriptor, whole)
         except OSError as error:
             raise StoreError(f"the record of calls {path} cannot be opened: {error}") from error
-        space = space or RecordSpace(None)
-        space.note(path, whole)
+        space = space or RecordSize(None)
+        space.set_file_size(path, whole)
         log = cls(path, descriptor, whole, count, space)
         if count:
-            log.outline += map(_bare, _in_file(path))
+            log.outline += map(_without_bodies, _in_file(path))
         return log
 
-    def expect_room(self, size: int) -> None:
+    def check_space(self, size: int) -> None:
         """Raise `RecordLimitError` if a call of this size cannot be recorded."""
         space = self._space
-        if not space.has_room(size):
+        if not space.fits(size):
             raise RecordLimitError(
-                f"a call of {size} bytes, beside the {space.taken} that are recorded of this"
-                f" rollout ({self._size} of this line), is more than the {space.most} that may be"
+                f"cannot record a call of {size} bytes: the calls of this rollout already have"
+                f" {space.bytes} of at most {space.limit} bytes ({self._size} on this route)"
             )
 
     def append(self, call: ModelCall, request: bytes | None = None) -> None:
@@ -68,33 +68,33 @@ class CallLog:
         `request` is the JSON text of the request, if `call` does not have it.
 
         Raises:
-            StoreError: The disk took less than the whole line, or the log is closed.
-            RecordLimitError: The rollout's record has no room for it.
+            StoreError: The disk did not accept the whole line, or the log is closed.
+            RecordLimitError: The rollout's record would exceed its limit.
         """
         pieces = self._line(call, request)
-        self.expect_room(sum(map(len, pieces)))
+        self.check_space(sum(map(len, pieces)))
         self._write(pieces)
-        self.outline.append(_bare(call))
+        self.outline.append(_without_bodies(call))
 
     def append_stub(self, call: ModelCall) -> None:
         """Write a call without request and response, even beyond the limit of `space`.
 
         Raises:
-            StoreError: The disk took less than the whole line, or the log is closed.
+            StoreError: The disk did not accept the whole line, or the log is closed.
         """
-        bare = _bare(call)
-        self._write(self._line(bare, None))
-        self.outline.append(bare)
+        stub = _without_bodies(call)
+        self._write(self._line(stub, None))
+        self.outline.append(stub)
 
     def _line(self, call: ModelCall, request: bytes | None) -> Sequence[bytes]:
-        """Return a call as one line. A request that is text already is not encoded again."""
+        """Return a call as one line. `request`, which is JSON text, is not encoded again."""
         clean = self._redactor.json
         if request is None:
             return (clean(call.model_dump_json().encode()), b"\n")
         empty = clean(call.model_copy(update={"request": {}}).model_dump_json().encode())
         before, key, after = empty.partition(b'"request":{}')
         whole = clean(request)
-        # In a JSON text the ends of lines are between values only.
+        # In JSON text, line ends are only between values, so remove them.
         if b"\n" in whole or b"\r" in whole:
             whole = whole.translate(None, b"\r\n")
         return (before, key[:-2], whole, after, b"\n")
@@ -111,7 +111,7 @@ class CallLog:
             os.ftruncate(self._descriptor, self._size)
             raise StoreError(f"a call could not be recorded: {error}") from error
         self._size += sum(map(len, pieces))
-        self._space.note(self.path, self._size)
+        self._space.set_file_size(self.path, self._size)
 
     def read(self) -> tuple[ModelCall, ...]:
         """Read every call from the file. Return them in the order of their start."""
@@ -128,7 +128,7 @@ class CallLog:
 
 
 def read_calls(path: Path) -> tuple[ModelCall, ...]:
-    """Return the calls of a record on disk. An incomplete last line is left out.
+    """Return the calls of a record on disk. Skip an incomplete last line.
 
     Raises:
         StoreError: The file cannot be read.
@@ -147,7 +147,7 @@ def _in_file(path: Path) -> Iterator[ModelCall]:
         raise StoreError(f"the record of calls {path} cannot be read: {error}") from error
 
 
-def _bare(call: ModelCall) -> ModelCall:
+def _without_bodies(call: ModelCall) -> ModelCall:
     tokens = dict.fromkeys(("prompt_token_ids", "completion_token_ids", "logprobs"))
     update: dict[str, object] = {"request": {}, "response": None, **tokens}
     return call.model_copy(update=update)

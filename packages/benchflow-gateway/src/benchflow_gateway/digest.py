@@ -1,8 +1,8 @@
-"""Digests by which a replay finds the recorded request that equals a new one.
+"""Digests of requests. A replay finds the recorded request that equals a new request.
 
-Values that an agent generates anew in each process are found by their place in the request, never
-by their form: a table for each wire says where ids are. Ids are numbered in the order of their
-appearance, so that references between them still count.
+An agent generates some values anew in each process. Ids are found by their place in the request:
+a table for each wire lists the places. Ids are numbered in the order of their appearance, so that
+references between them still count.
 """
 
 import hashlib
@@ -15,7 +15,7 @@ from typing import Any, cast
 from .documents import Document, as_document, documents, items_of, text_of
 
 _PER_PROCESS = {"client_metadata", "metadata", "prompt_cache_key", "safety_identifier", "user"}
-"""Fields that describe the agent's process. They are dropped; their ids are known in all texts."""
+"""Fields that describe the agent's process. They are dropped. Their ids are numbered in texts."""
 _IGNORED = _PER_PROCESS | {
     "prompt_cache_retention",
     "service_tier",
@@ -23,9 +23,9 @@ _IGNORED = _PER_PROCESS | {
     "stream",
     "stream_options",
 }
-"""Fields that change how an answer is sent, but not which answer."""
+"""Fields that change the transport of an answer, but not the answer."""
 _PART_OF_ID = re.compile(r"[0-9A-Za-z-]{16,}")
-_MOST_OWN = 32
+_MAX_OWN_IDS = 32
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,22 +87,26 @@ _START = re.compile(
         )
     )
 )
-"""What agents tell a model of the moment and the place that they were started at: the date, and
-a scratch directory of a random name. Looked for before the model's first word only."""
+"""The date and a random scratch directory, which agents mention at the start of a conversation.
+They are ignored only before the model's first message."""
 # Claude Code signs each request in a system block of this name.
 _SIGNATURE = "x-anthropic-billing-header"
-# Codex puts what a command printed below a head of its own, Qwen Code above a foot.
-_RUN, _PRINTED, _DRAWN = "Chunk ID: ", "\nOutput:\n", ("Chunk ID: ", "Wall time: ")
-_GROUP = "\nProcess Group PGID: "
-_TOLD = ("output", "content", "text", "parts", "functionResponse", "response")
+# Codex adds lines above the output of a command, and Qwen Code adds a line below.
+_FRAME_START, _OUTPUT_START, _RANDOM_LINES = (
+    "Chunk ID: ",
+    "\nOutput:\n",
+    ("Chunk ID: ", "Wall time: "),
+)
+_PROCESS_GROUP = "\nProcess Group PGID: "
+_OUTPUT_KEYS = ("output", "content", "text", "parts", "functionResponse", "response")
 
 
 def request_digest(api: str, body: Mapping[str, Any]) -> str:
-    """Return the digest of a request, which is equal for equal requests of two processes.
+    """Return the digest of a request. Equal requests of two processes have the same digest.
 
-    Fields of the process do not count. Of ids, only their equality counts. The date and a scratch
-    directory do not count in what the agent says before the model's first word. The model, the
-    tools and all other text count.
+    Fields of the process are ignored. Of ids, only their equality counts. The date and a scratch
+    directory are ignored before the model's first message. The model, the tools and all other text
+    count.
     """
     text = _Canonical(_SHAPES.get(api, _UNKNOWN), body).text
     return hashlib.sha256(f"{api}\n{text}".encode()).hexdigest()
@@ -113,10 +117,10 @@ def _first(value: object) -> Document:
 
 
 def asks_for_tools(response: Mapping[str, Any]) -> bool:
-    """Return whether a recorded answer, of any wire, calls a tool, so that the agent continues."""
+    """Return whether a recorded answer of any wire calls a tool. If so, the agent continues."""
     message = as_document(_first(response.get("choices")).get("message"))
-    said = [*documents(response.get("output")), *documents(response.get("content"))]
-    kinds = (text_of(item.get("type")) for item in said)
+    items = [*documents(response.get("output")), *documents(response.get("content"))]
+    kinds = (text_of(item.get("type")) for item in items)
     content = as_document(_first(response.get("candidates")).get("content"))
     return (
         bool(message.get("tool_calls"))
@@ -135,106 +139,106 @@ class _Canonical:
 
     @property
     def text(self) -> str:
-        kept: Document = {}
+        fields: Document = {}
         for key, value in self.body.items():
             if key in self.shape.opening:
-                kept[key] = self._opened(_unsigned(value))
+                fields[key] = self._without_start(_without_signature(value))
             elif key == self.shape.turns:
-                kept[key] = self._turns(value)
+                fields[key] = self._turns(value)
             elif key not in _IGNORED:
-                kept[key] = value
-        text = json.dumps(kept, sort_keys=True, ensure_ascii=False, separators=(",", ":"))
+                fields[key] = value
+        text = json.dumps(fields, sort_keys=True, ensure_ascii=False, separators=(",", ":"))
         for number, own in enumerate(_own_ids(self.body)):
             text = text.replace(own, f"own:{number}")
         return text
 
     def _turns(self, value: object) -> object:
         if not isinstance(value, list):
-            return self._opened(value)
+            return self._without_start(value)
         turns: list[object] = []
         opening = True
         for item in cast("list[object]", value):
-            turn = self._named(item)
-            opening = opening and not _is_the_models(turn)
-            turns.append(self._opened(turn) if opening else _printed(turn))
+            turn = self._number_ids(item)
+            opening = opening and not _is_of_model(turn)
+            turns.append(self._without_start(turn) if opening else _without_frames(turn))
         return turns
 
-    def _named(self, item: object) -> object:
+    def _number_ids(self, item: object) -> object:
         if not isinstance(item, dict):
             return item
-        named: Document = {}
+        numbered: Document = {}
         for key, value in cast("Document", item).items():
-            if key in self.shape.parts and _says_nothing(value):
+            if key in self.shape.parts and _is_empty(value):
                 continue  # an empty message may have no content, or empty content
             if key in self.shape.ids and isinstance(value, str):
-                named[key] = self.names.setdefault(value, f"id:{len(self.names)}")
+                numbered[key] = self.names.setdefault(value, f"id:{len(self.names)}")
             elif key in self.shape.parts and isinstance(value, list):
-                named[key] = [self._named(part) for part in cast("list[object]", value)]
+                numbered[key] = [self._number_ids(part) for part in cast("list[object]", value)]
             elif key in self.shape.holders:
-                named[key] = self._named(value)
+                numbered[key] = self._number_ids(value)
             else:
-                named[key] = value
-        return named
+                numbered[key] = value
+        return numbered
 
-    def _opened(self, value: object) -> object:
-        """Return the text before the model's first word, without date and directory."""
+    def _without_start(self, value: object) -> object:
+        """Return a value from before the model's first message, without date and directory."""
         if isinstance(value, str):
             return _START.sub("~", value)
         if isinstance(value, list):
-            return [self._opened(item) for item in cast("list[object]", value)]
+            return [self._without_start(item) for item in cast("list[object]", value)]
         if isinstance(value, dict):
-            return {key: self._opened(held) for key, held in cast("Document", value).items()}
+            return {key: self._without_start(v) for key, v in cast("Document", value).items()}
         return value
 
 
-def _says_nothing(content: object) -> bool:
+def _is_empty(content: object) -> bool:
     return content in (None, "", [])
 
 
-def _is_the_models(turn: object) -> bool:
-    """Return whether the model made the item. An item without a role is an answer or a call."""
+def _is_of_model(turn: object) -> bool:
+    """Return whether the turn is an answer, a call or a result. Such a turn may have no role."""
     role = as_document(turn).get("role", "assistant")
     return role in {"assistant", "model", "tool"}
 
 
-def _printed(said: object) -> object:
+def _without_frames(value: object) -> object:
     """Return the output of a tool without the random head or foot that agents add."""
-    if isinstance(said, str):
-        return _without_frame(said)
-    if isinstance(said, list):
-        return [_printed(part) for part in cast("list[object]", said)]
-    if isinstance(said, dict):
-        held = cast("Document", said)
-        return {k: _printed(v) if k in _TOLD else v for k, v in held.items()}
-    return said
+    if isinstance(value, str):
+        return _without_frame(value)
+    if isinstance(value, list):
+        return [_without_frames(part) for part in cast("list[object]", value)]
+    if isinstance(value, dict):
+        fields = cast("Document", value)
+        return {k: _without_frames(v) if k in _OUTPUT_KEYS else v for k, v in fields.items()}
+    return value
 
 
 def _without_frame(text: str) -> str:
-    head, found, rest = text.partition(_PRINTED)
-    if found and head.startswith(_RUN):
-        kept = [line for line in head.split("\n") if not line.startswith(_DRAWN)]
-        return "\n".join(kept) + found + rest
-    before, found, number = text.rpartition(_GROUP)
-    return before if found and text.startswith("Command: ") and number.isdecimal() else text
+    head, separator, rest = text.partition(_OUTPUT_START)
+    if separator and head.startswith(_FRAME_START):
+        lines = [line for line in head.split("\n") if not line.startswith(_RANDOM_LINES)]
+        return "\n".join(lines) + separator + rest
+    before, separator, number = text.rpartition(_PROCESS_GROUP)
+    return before if separator and text.startswith("Command: ") and number.isdecimal() else text
 
 
 def _own_ids(body: Mapping[str, Any]) -> Sequence[str]:
-    """Return the ids of the agent's process, each once, in order of appearance."""
-    found: dict[str, None] = {}
+    """Return the ids of the agent's process, without repetitions, in order of appearance."""
+    ids: dict[str, None] = {}
     for key in sorted(_PER_PROCESS & body.keys()):
         for text in _texts(body[key]):
-            found |= dict.fromkeys(_PART_OF_ID.findall(text))
-    return list(found)[:_MOST_OWN]
+            ids |= dict.fromkeys(_PART_OF_ID.findall(text))
+    return list(ids)[:_MAX_OWN_IDS]
 
 
 def _texts(value: object) -> Iterator[str]:
     if isinstance(value, str):
         yield value
-    for held in (*as_document(value).values(), *items_of(value)):
-        yield from _texts(held)
+    for item in (*as_document(value).values(), *items_of(value)):
+        yield from _texts(item)
 
 
-def _unsigned(value: object) -> object:
+def _without_signature(value: object) -> object:
     if not isinstance(value, list):
         return value
     return [item for item in cast("list[object]", value) if not _is_signature(item)]

@@ -8,14 +8,14 @@ Document = dict[str, Any]
 
 
 class DocumentError(ValueError):
-    """The bytes are not one JSON object. The message says why."""
+    """The bytes are not one JSON object. The message has the reason."""
 
 
 def read_document(data: bytes | str) -> Document:
-    """Return the JSON object of `data`, which the caller has capped in size.
+    """Return the JSON object of `data`. The caller limits the size of `data`.
 
-    Nesting is bounded, and NaN, lone surrogates and invalid UTF-8 are refused, so that
-    what was read can be written again.
+    Deep nesting, NaN, lone surrogates and invalid UTF-8 are refused, so that the object can be
+    written again.
     """
     try:
         value: object = from_json(data, allow_inf_nan=False, cache_strings="keys")

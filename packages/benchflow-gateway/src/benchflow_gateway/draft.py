@@ -12,12 +12,12 @@ from .tokens import Tokens
 
 _NEEDED = ("logprobs", "model", "return_token_ids", "stream", "stream_options")
 _BYTES_PER_TOKEN = 8
-"""Bytes of a request per token; common text has about four."""
+"""A high estimate, so tokens are estimated low: common text has about four bytes per token."""
 
 
 @dataclass(slots=True)
 class Draft:
-    """The known fields of a call so far; `ModelCall` documents them."""
+    """The fields of a call that are known so far; see `ModelCall`."""
 
     id: str
     node: str
@@ -41,41 +41,43 @@ class Draft:
     error: str | None = None
     recorded: bool = False
 
-    def forget(self) -> None:
-        """Drop the parsed request: from here on its text is enough."""
+    def drop_request(self) -> None:
+        """Drop most of the parsed request, because the record needs only its text."""
         self.request = {key: self.request[key] for key in _NEEDED if key in self.request}
 
-    def note(self, proxied: ProxiedCall, body: Document) -> None:
+    def read_answer(self, proxied: ProxiedCall, body: Document) -> None:
         """Read id, model and usage from the upstream's body."""
         self.tokens = proxied.tokens(body)
         self.usage = proxied.back.usage(body)
-        named = text_of(body.get("model")) or text_of(body.get("modelVersion"))
-        self.model = named or self.model
+        model = text_of(body.get("model")) or text_of(body.get("modelVersion"))
+        self.model = model or self.model
         self.policy_version = self.policy_version or self.model
 
-    def note_cut(self, proxied: ProxiedCall) -> None:
-        """Read the part of the answer before the cut. Uncounted tokens are estimated low."""
+    def read_partial_answer(self, proxied: ProxiedCall) -> None:
+        """Read an answer that broke off. Tokens that the upstream did not count are estimated."""
         body = proxied.state.body()
         if body is None:
             return
-        self.note(proxied, body)
-        made = max(len(self.tokens.completion or ()), proxied.events)
-        sent = max(self.usage.input_tokens, len(self.tokens.prompt or ()))
-        made = max(self.usage.output_tokens, made)
-        self.usage = self.usage.model_copy(update={"input_tokens": sent, "output_tokens": made})
+        self.read_answer(proxied, body)
+        estimate = max(len(self.tokens.completion or ()), proxied.events)
+        input_tokens = max(self.usage.input_tokens, len(self.tokens.prompt or ()))
+        output_tokens = max(self.usage.output_tokens, estimate)
+        self.usage = self.usage.model_copy(
+            update={"input_tokens": input_tokens, "output_tokens": output_tokens}
+        )
         self.response = proxied.streamed()
 
-    def note_sent(self, proxied: ProxiedCall) -> None:
-        """Estimate low the input tokens, if the agent did not wait for the usage.
+    def estimate_input(self, proxied: ProxiedCall) -> None:
+        """Estimate the input tokens, if the agent did not wait for the usage.
 
         Without this, prompts would be free for an agent that disconnects early.
         """
         if not self.usage.input_tokens:
-            sent = len(proxied.data) // _BYTES_PER_TOKEN
-            self.usage = self.usage.model_copy(update={"input_tokens": sent})
+            estimate = len(proxied.data) // _BYTES_PER_TOKEN
+            self.usage = self.usage.model_copy(update={"input_tokens": estimate})
 
-    def note_recorded(self, call: ModelCall) -> None:
-        """Take over the answer of a recorded call."""
+    def copy_recorded_answer(self, call: ModelCall) -> None:
+        """Copy the answer of a recorded call."""
         self.replayed = True
         self.purpose = call.purpose
         self.response = dict(call.response or {})
@@ -83,8 +85,8 @@ class Draft:
         self.tokens = Tokens(call.prompt_token_ids, call.completion_token_ids, call.logprobs)
         self.usage = call.usage
 
-    def done(self, cost_usd: float | None) -> ModelCall:
-        """Return the record."""
+    def to_call(self, cost_usd: float | None) -> ModelCall:
+        """Return the call for the record."""
         return ModelCall(
             id=self.id,
             node=self.node,

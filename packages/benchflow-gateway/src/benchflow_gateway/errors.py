@@ -1,8 +1,8 @@
-"""Reasons of a refused call: for the agent in its own format, for the operator as a type.
+"""The reasons of a refused call: a message for the agent, and an error type for the operator.
 
 AgentError
-├── CallBudgetError      a bound of the route's `CallBudget` is reached
-└── RecordLimitError     the recorded calls of the rollout take all the space they may
+├── CallBudgetError      a limit of the route's `CallBudget` is reached
+└── RecordLimitError     the recorded calls of the rollout reach their size limit
 """
 
 from typing import Literal
@@ -21,9 +21,9 @@ class CallBudgetError(AgentError):
 
 
 class RecordLimitError(AgentError):
-    """The agent's calls take more space than the rollout's record of them may have."""
+    """The recorded calls of the rollout exceed their size limit."""
 
-    default_hint = "raise --model-record-mb, if the agent's calls are as they should be"
+    default_hint = "raise --model-record-mb, if the agent needs calls of this size"
 
 
 class RefusedError(Exception):

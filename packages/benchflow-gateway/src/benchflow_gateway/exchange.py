@@ -39,7 +39,7 @@ class Exchange:
         *,
         path_fields: Document | None = None,
     ) -> None:
-        """Add `path_fields`, the fields of the request that its address has, to the request."""
+        """`path_fields` are fields of the request that are in its path instead of its body."""
         self._route = route
         self._wire = wire
         self._request = request
@@ -56,10 +56,10 @@ class Exchange:
 
         Raises:
             RefusedError: The record of the rollout is full.
-            asyncio.CancelledError: The agent went away or the route was closed.
+            asyncio.CancelledError: The agent closed the connection, or the route was closed.
         """
         self._route.admit()
-        async with self._route.room.hold(declared_size(self._request, self._limits)):
+        async with self._route.request_bytes.reserve(declared_size(self._request, self._limits)):
             return await self._run()
 
     async def _run(self) -> web.StreamResponse:
@@ -82,16 +82,16 @@ class Exchange:
             self._cut(draft)
             raise asyncio.CancelledError from error
         except Exception as error:  # noqa: BLE001 - the last boundary: no call is lost
-            said = f"the gateway failed ({type(error).__name__})"
-            return await self._refuse(draft, RefusedError("internal", 500, said))
+            message = f"the gateway failed ({type(error).__name__})"
+            return await self._refuse(draft, RefusedError("internal", 500, message))
 
     async def _serve(self, draft: Draft, raw: bytes) -> web.StreamResponse:
         if self._route.replay(draft):
-            draft.forget()
+            draft.drop_request()
             return await self._reply(draft, {})
         upstream = self._route.upstream
         proxied = self._proxied = ProxiedCall(self._wire, upstream, draft.request, raw)
-        draft.forget()
+        draft.drop_request()
         self._route.charge(draft)
         url = upstream.url(proxied.path, proxied.back)
         if proxied.back is self._wire and not url.query_string:
@@ -104,12 +104,12 @@ class Exchange:
             if answer.content_type == "text/event-stream":
                 return await self._stream(draft, proxied, answer)
             body = _upstream_document(upstream.without_keys(await self._client.read(answer)))
-            draft.note(proxied, body)
-            draft.response = _checked(proxied, body)
+            draft.read_answer(proxied, body)
+            draft.response = _translate(proxied, body)
             return await self._reply(draft, shown_headers(answer))
 
     async def _reply(self, draft: Draft, headers: Mapping[str, str]) -> web.StreamResponse:
-        """Send a whole answer, which is recorded first."""
+        """Record a whole answer, then send it."""
         assert draft.response is not None
         draft.status = 200
         self._route.record(draft)
@@ -124,42 +124,42 @@ class Exchange:
         self, draft: Draft, proxied: ProxiedCall, answer: aiohttp.ClientResponse
     ) -> web.StreamResponse:
         """Forward a stream as it arrives, but send its end only after the call was recorded."""
-        asked = bool(draft.request.get("stream"))
-        if asked:
+        is_stream = bool(draft.request.get("stream"))
+        if is_stream:
             draft.status = 200
             await self._open(shown_headers(answer))
-        held: list[bytes] = []
+        withheld: list[bytes] = []
         async for frames in self._frames(answer):
-            passed: list[bytes] = []
+            sent_now: list[bytes] = []
             for frame in frames:
-                data = _passed(proxied, self._clean(frame))
-                (held if proxied.state.ending or not asked else passed).append(data)
-            await self._write(b"".join(passed))
-        held.append(proxied.finish() if proxied.state.ending else b"")
-        rest = b"".join(held)
+                data = _forward(proxied, self._clean(frame))
+                (withheld if proxied.state.ending or not is_stream else sent_now).append(data)
+            await self._write(b"".join(sent_now))
+        withheld.append(proxied.finish() if proxied.state.ending else b"")
+        rest = b"".join(withheld)
         if (failure := self._note_stream(draft, proxied)) is not None:
             rest = self._route.upstream.redact(rest.decode(errors="replace")).encode()
-            if not asked or proxied.back is not self._wire:
+            if not is_stream or proxied.back is not self._wire:
                 raise failure
             draft.error = failure.message
-        if not asked:
+        if not is_stream:
             return await self._reply(draft, shown_headers(answer))
         self._route.record(draft)
         await self._write(rest)
         return await self._close()
 
     def _note_stream(self, draft: Draft, proxied: ProxiedCall) -> RefusedError | None:
-        """Store the streamed answer; return the upstream's error, if any."""
+        """Store the streamed answer in the draft; return the upstream's error, if any."""
         state = proxied.state
         body = state.body()
         if state.failure is not None:
-            draft.note_cut(proxied)
-            said = self._route.upstream.redact(state.failure)
-            return RefusedError("upstream", 502, f"the model endpoint: {said}")
+            draft.read_partial_answer(proxied)
+            reason = self._route.upstream.redact(state.failure)
+            return RefusedError("upstream", 502, f"the model endpoint: {reason}")
         if body is None or not state.ending:
-            draft.note_cut(proxied)
+            draft.read_partial_answer(proxied)
             raise RefusedError("upstream", 502, "the model's answer broke off")
-        draft.note(proxied, body)
+        draft.read_answer(proxied, body)
         draft.response = proxied.streamed()
         return None
 
@@ -199,19 +199,19 @@ class Exchange:
         return await self._send_json(status, body, shown_headers(answer))
 
     async def _refuse(self, draft: Draft, refused: RefusedError) -> web.StreamResponse:
-        """Send the agent the reason of a failed call, after the call was recorded."""
-        begun = self._response is not None
-        draft.status = 200 if begun else refused.status
+        """Record a failed call, then send the agent the reason."""
+        has_started = self._response is not None
+        draft.status = 200 if has_started else refused.status
         draft.error = f"{refused.kind}: {refused.message}"
         if refused.kind == "upstream" and self._proxied is not None and draft.response is None:
-            draft.note_cut(self._proxied)
+            draft.read_partial_answer(self._proxied)
         try:
             self._route.record(draft)
         except StoreError as error:
             refused = RefusedError("internal", 500, str(error))
         except RefusedError as full:
             refused = full
-        if not begun:
+        if not has_started:
             return await send_refusal(self._request, self._wire, refused)
         await self._write(self._wire.refusal_event(refused.kind, refused.message).encode())
         return await self._close()
@@ -219,9 +219,9 @@ class Exchange:
     def _cut(self, draft: Draft) -> None:
         draft.error = "the route was closed" if self._route.closed else "the agent went away"
         if self._proxied is not None and draft.response is None:
-            draft.note_cut(self._proxied)
+            draft.read_partial_answer(self._proxied)
             if draft.charged:
-                draft.note_sent(self._proxied)
+                draft.estimate_input(self._proxied)
         with suppress(StoreError, RefusedError):  # the route reports this error
             self._route.record(draft)
 
@@ -262,7 +262,7 @@ class Exchange:
 async def send_json(
     request: web.BaseRequest, status: int, body: Document, headers: Mapping[str, str]
 ) -> web.StreamResponse:
-    """Send a document. On return it was written."""
+    """Send a document, and wait until it is written."""
     data = write_document(body)
     response = web.Response(
         body=data, status=status, headers=headers, content_type="application/json"
@@ -275,7 +275,7 @@ async def send_json(
 async def send_refusal(
     request: web.BaseRequest, wire: Wire, refused: RefusedError
 ) -> web.StreamResponse:
-    """Send an error in the agent's wire. Clients do not repeat a refused call."""
+    """Send an error in the agent's wire. A header tells clients not to retry final refusals."""
     no_retry: set[RefusalKind] = {"budget", "diverged", "closed", "invalid", "too_large"}
     headers = {"x-should-retry": "false"} if refused.kind in no_retry else {}
     body = wire.refusal(refused.kind, refused.message)
@@ -283,7 +283,7 @@ async def send_refusal(
 
 
 def _with(raw: bytes, body: Document, path_fields: Document) -> bytes:
-    """Return the text of a request with the fields of its address."""
+    """Return the text of a request with the fields of its path."""
     if not path_fields:
         return raw
     if not body or path_fields.keys() & body.keys():
@@ -295,19 +295,19 @@ def _upstream_document(data: bytes) -> Document:
     try:
         return read_document(data)
     except DocumentError as error:
-        said = f"the model endpoint sent something that is {error}"
-        raise RefusedError("upstream", 502, said) from error
+        message = f"the model endpoint sent an invalid answer: {error}"
+        raise RefusedError("upstream", 502, message) from error
 
 
-def _checked(proxied: ProxiedCall, body: Document) -> Document:
+def _translate(proxied: ProxiedCall, body: Document) -> Document:
     try:
-        return proxied.whole(body)
+        return proxied.translate_body(body)
     except DocumentError as error:
         raise RefusedError("upstream", 502, f"the model endpoint sent {error}") from error
 
 
-def _passed(proxied: ProxiedCall, frame: Frame) -> bytes:
+def _forward(proxied: ProxiedCall, frame: Frame) -> bytes:
     try:
-        return proxied.pass_on(frame)
+        return proxied.forward(frame)
     except DocumentError as error:
         raise RefusedError("upstream", 502, f"the model endpoint sent {error}") from error

@@ -17,13 +17,13 @@ from .prices import Price
 from .purpose import Purpose, PurposeRule
 from .replay import Replay
 from .route import Route, Rules
-from .server import NAME, RouteKey, Server, line_path
-from .space import RecordSpace, Room
+from .server import NAME, RouteKey, Server, route_path
+from .space import ByteSemaphore, RecordSize
 from .upstream import Client, Upstream, UpstreamKind
 
 
 class HttpGateway:
-    """Satisfies `ModelGateway`. An async context manager; it listens from the first `open`.
+    """The `ModelGateway` over HTTP, an async context manager. It listens from the first `open`.
 
     The address of a route has 192 random bits, so nobody can guess it. The calls of a route are in
     `{record}/{rollout}/{node}.jsonl`.
@@ -50,7 +50,7 @@ class HttpGateway:
         self._diverged_go_live = diverged_go_live
         self._limits = limits or Limits()
         self._routes: dict[RouteKey, tuple[Route, str]] = {}
-        self._spaces: dict[str, RecordSpace] = {}
+        self._spaces: dict[str, RecordSize] = {}
         self._lock = asyncio.Lock()
         self._client: Client | None = None
         self._server: Server | None = None
@@ -70,23 +70,25 @@ class HttpGateway:
         Recorded calls count against `budget`; replayed calls do not.
 
         Raises:
-            UsageError: A name that fits no path, or a route that is open already.
+            UsageError: A name is not a valid part of a path, or the route is already open.
             StoreError: The record cannot be opened.
         """
         for name in (rollout_id, node):
             if re.fullmatch(NAME, name) is None:
                 raise UsageError(f"{name!r} is not a route name", hint=f"use {NAME}")
-        port = await self._started()
+        port = await self._start()
         key = rollout_id, node
         if key in self._routes:
-            raise UsageError(f"the route {rollout_id}/{node} is open", hint="close it first")
-        space = self._spaces.setdefault(rollout_id, RecordSpace(self._limits.record_bytes))
+            raise UsageError(
+                f"the route {rollout_id}/{node} is already open", hint="close it first"
+            )
+        space = self._spaces.setdefault(rollout_id, RecordSize(self._limits.record_bytes))
         log = CallLog.open(self._record / rollout_id / f"{node}.jsonl", space)
         meter = Meter(budget, self._prices)
         if budget is not None and log.count:
-            meter.go_on_from(log.read())
+            meter.add_past_calls(log.read())
         token = secrets.token_urlsafe(24)
-        address = f"http://127.0.0.1:{port}{line_path(rollout_id, node, token)}"
+        address = f"http://127.0.0.1:{port}{route_path(rollout_id, node, token)}"
         route = Route(
             node,
             Endpoint(url=address),
@@ -97,20 +99,20 @@ class HttpGateway:
                 meter,
                 PurposeRule(self._without_tools),
                 self._diverged_go_live,
-                Room(self._limits.requests_bytes),
+                ByteSemaphore(self._limits.requests_bytes),
             ),
-            lambda: self._forget(key),
+            lambda: self._remove(key),
         )
         self._routes[key] = route, token
         return route
 
-    def _forget(self, key: RouteKey) -> None:
+    def _remove(self, key: RouteKey) -> None:
         self._routes.pop(key, None)
 
-    async def _started(self) -> int:
+    async def _start(self) -> int:
         async with self._lock:
             if self._closed:
-                raise UsageError("the gateway is closed", hint="make a new one")
+                raise UsageError("the gateway is closed", hint="create a new gateway")
             if self._server is None:
                 self._client = Client(self._limits)
                 self._server = Server(self._routes.get, self._client, self._limits)

@@ -11,8 +11,8 @@ from .prices import PriceTable, price_of
 class Meter:
     """Counts calls, tokens and dollars.
 
-    A call is refused if a limit is reached at its start. Its own tokens are known only at
-    its end, so calls that run at the same time may each end beyond the limit.
+    A call is refused if a limit is already reached at its start. Its own tokens are known only at
+    its end, so concurrent calls may exceed the limit together.
     """
 
     def __init__(self, budget: CallBudget | None, prices: PriceTable) -> None:
@@ -22,7 +22,7 @@ class Meter:
         self.tokens = 0
         self.cost_usd = 0.0
 
-    def go_on_from(self, calls: Iterable[ModelCall]) -> None:
+    def add_past_calls(self, calls: Iterable[ModelCall]) -> None:
         """Count the use of the same route by an earlier process."""
         for call in calls:
             if not call.replayed and not call.diverged:
@@ -36,18 +36,18 @@ class Meter:
         Raises:
             CallBudgetError: A limit is reached, or the price for a limit is unknown.
         """
-        bounds = self._budget
-        if bounds.calls is not None and self.calls >= bounds.calls:
-            raise CallBudgetError(f"{self.calls} of {bounds.calls} calls are made")
-        if bounds.tokens is not None and self.tokens >= bounds.tokens:
-            raise CallBudgetError(f"{self.tokens} of {bounds.tokens} tokens are used")
-        if bounds.cost_usd is not None:
+        budget = self._budget
+        if budget.calls is not None and self.calls >= budget.calls:
+            raise CallBudgetError(f"{self.calls} of {budget.calls} calls are used")
+        if budget.tokens is not None and self.tokens >= budget.tokens:
+            raise CallBudgetError(f"{self.tokens} of {budget.tokens} tokens are used")
+        if budget.cost_usd is not None:
             if price_of(model, self._prices) is None:
                 hint = "give the gateway a price for it"
                 raise CallBudgetError(f"the price of the model {model!r} is not known", hint=hint)
-            if self.cost_usd >= bounds.cost_usd:
-                spent = f"{self.cost_usd:.4f} of {bounds.cost_usd:.4f} USD are spent"
-                raise CallBudgetError(spent)
+            if self.cost_usd >= budget.cost_usd:
+                message = f"{self.cost_usd:.4f} of {budget.cost_usd:.4f} USD are spent"
+                raise CallBudgetError(message)
         self.calls += 1
 
     def end(self, model: str | None, usage: Usage) -> float | None:

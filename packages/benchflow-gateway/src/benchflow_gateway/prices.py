@@ -18,8 +18,8 @@ class Price(Model):
         """Return the cost of `usage` in US dollars."""
         cached = self.input if self.cached is None else self.cached
         fresh = usage.input_tokens - usage.cached_tokens
-        spent = fresh * self.input + usage.cached_tokens * cached
-        return (spent + usage.output_tokens * self.output) / 1_000_000
+        cost = fresh * self.input + usage.cached_tokens * cached
+        return (cost + usage.output_tokens * self.output) / 1_000_000
 
 
 PriceTable = Mapping[str, Price]
@@ -28,5 +28,5 @@ PriceTable = Mapping[str, Price]
 
 def price_of(model: str | None, table: PriceTable) -> Price | None:
     """Return the price of `model`; `None` if the table does not have it."""
-    fitting = [start for start in table if (model or "").startswith(start)]
-    return table[max(fitting, key=len)] if fitting else None
+    matches = [start for start in table if (model or "").startswith(start)]
+    return table[max(matches, key=len)] if matches else None

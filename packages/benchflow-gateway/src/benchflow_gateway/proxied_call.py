@@ -9,10 +9,10 @@ from .wires import CHAT, GEMINI, Fold, Wire
 
 
 class ProxiedCall:
-    """Has the request for the upstream, and reads the answer.
+    """Makes the request for the upstream, and reads the answer.
 
-    Where both sides speak the same wire, and nothing had to be added to the request, every
-    byte is passed on as it came.
+    If both sides speak the same wire and the request needs no more fields, all bytes are forwarded
+    unchanged.
     """
 
     def __init__(self, front: Wire, upstream: Upstream, request: Document, raw: bytes) -> None:
@@ -35,21 +35,21 @@ class ProxiedCall:
         # The path of a Gemini request names its model; its body does not.
         self.data = raw if sent is request or self.back is GEMINI else write_document(sent)
         self._added = sent is not request
-        # The request itself is not kept: it may be large, and the answer may take long.
+        # Do not store the request: it may be large, and the answer may take long.
         options = as_document(request.get("stream_options"))
         self._asked_usage = bool(options.get("include_usage"))
         self._asked = {key: request.get(key) for key in ("logprobs", "return_token_ids")}
         self._back_fold = self.back.fold()
         self._front_fold = front.fold() if self._translation else self._back_fold
         self.events = 0
-        """The number of events. At least as many tokens were generated."""
+        """The number of events. The model generated at least as many tokens."""
 
     @property
     def state(self) -> Fold:
         """The upstream's answer so far."""
         return self._back_fold
 
-    def pass_on(self, frame: Frame) -> bytes:
+    def forward(self, frame: Frame) -> bytes:
         """Read a frame of the upstream; return the bytes for the agent."""
         if frame.event is None:
             return b"" if self._translation else frame.raw
@@ -69,15 +69,15 @@ class ProxiedCall:
 
     def _translated(self, event: Event) -> bytes:
         assert self._translation is not None
-        written = list(self._translation.events(event))
-        for one in written:
-            self._front_fold.feed(one)
-        return b"".join(one.encode() for one in written)
+        events = list(self._translation.events(event))
+        for translated in events:
+            self._front_fold.feed(translated)
+        return b"".join(translated.encode() for translated in events)
 
     def _without_additions(self, frame: Frame) -> bytes:
         assert frame.event is not None
-        told = self._asked_tokens or '"usage"' in frame.event.data
-        if not told or not frame.event.data.startswith("{"):
+        may_have_additions = self._asked_tokens or '"usage"' in frame.event.data
+        if not may_have_additions or not frame.event.data.startswith("{"):
             return frame.raw
         chunk = read_document(frame.event.data)
         if "usage" in chunk and not self._asked_usage:
@@ -90,7 +90,7 @@ class ProxiedCall:
             chunk = strip_tokens(self._asked, chunk)
         return Event(frame.event.name, write_document(chunk).decode()).encode()
 
-    def whole(self, body: Document) -> Document:
+    def translate_body(self, body: Document) -> Document:
         """Return the upstream's whole answer for the agent."""
         if self._translation is not None:
             return self._translation.body(body)

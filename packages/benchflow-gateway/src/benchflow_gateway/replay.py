@@ -9,11 +9,11 @@ from .digest import asks_for_tools, request_digest
 
 
 class DivergedError(Exception):
-    """The request differs from the next one in the record."""
+    """The request differs from the next recorded request."""
 
 
 class Replay:
-    """Serves recorded answers up to the point of the fork.
+    """Answers requests from recorded calls, until the recorded work is repeated.
 
     Main calls (the agent's work) are expected in their recorded order, except calls that ran at
     the same time. After an answer without a tool call the turn may be over. Some agents then
@@ -27,14 +27,14 @@ class Replay:
     """
 
     def __init__(self, calls: Sequence[ModelCall]) -> None:
-        answered = [c for c in calls if c.response is not None and c.status == 200 and not c.error]
-        main = [call for call in answered if call.purpose == "main"]
-        self._ahead = main or answered
-        self._passed: list[ModelCall] = []
-        self._aux = [call for call in answered if call.purpose == "aux"] if main else []
+        usable = [c for c in calls if c.response is not None and c.status == 200 and not c.error]
+        main = [call for call in usable if call.purpose == "main"]
+        self._ahead = main or usable
+        self._skipped: list[ModelCall] = []
+        self._aux = [call for call in usable if call.purpose == "aux"] if main else []
         self._tools = self._ahead[0].request.get("tools") if self._ahead else None
-        self._goes_on = True
-        self._begun = False
+        self._work_continues = True
+        self._has_started = False
         self._digests: dict[str, str] = {}
 
     @property
@@ -45,53 +45,53 @@ class Replay:
     @property
     def unplayed(self) -> int:
         """The number of recorded calls of the agent's work that were not repeated."""
-        return len(self._ahead) if self._goes_on else 0
+        return len(self._ahead) if self._work_continues else 0
 
     def stop(self) -> None:
         """Send every later request to the upstream."""
         self._ahead.clear()
-        self._passed.clear()
+        self._skipped.clear()
         self._aux.clear()
 
     def take(self, api: ModelApi, request: Mapping[str, Any]) -> ModelCall | None:
         """Return the recorded call that answers `request`; `None` if the upstream must answer.
 
         Raises:
-            DivergedError: The next recorded call is of another request.
+            DivergedError: No recorded call that may come next has this request.
         """
         if self.finished:
             return None
-        wanted = request_digest(api, request)
+        digest = request_digest(api, request)
         first = self._ahead[0]
         for at, call in enumerate(self._ahead):
-            if (self._may_skip(at) or _beside(call, first)) and self._digest(call) == wanted:
-                self._begun = True
-                return self._taken(at)
-        for others in (self._passed, self._aux):
+            if (self._may_skip(at) or _overlaps(call, first)) and self._digest(call) == digest:
+                self._has_started = True
+                return self._pop(at)
+        for others in (self._skipped, self._aux):
             for at, call in enumerate(others):
-                if self._digest(call) == wanted:
+                if self._digest(call) == digest:
                     return others.pop(at)
         if self._tools and not request.get("tools"):
             return None
-        raise DivergedError(f"not the request of {first.id!r}")
+        raise DivergedError(f"the request differs from the recorded request of {first.id!r}")
 
     def _may_skip(self, at: int) -> bool:
-        """Return whether the calls before this one are optional, or may come later."""
-        if not self._goes_on:
+        """Return whether the recorded calls before index `at` are optional, or may come later."""
+        if not self._work_continues:
             return True
         ahead = self._ahead[:at]
-        if self._begun:
+        if self._has_started:
             return not ahead
         return not any(asks_for_tools(call.response or {}) for call in ahead)
 
-    def _taken(self, at: int) -> ModelCall:
+    def _pop(self, at: int) -> ModelCall:
         call = self._ahead.pop(at)
         before = self._ahead[:at]
-        self._passed += [one for one in before if not _beside(call, one)]
-        self._ahead[:at] = [one for one in before if _beside(call, one)]
+        self._skipped += [other for other in before if not _overlaps(call, other)]
+        self._ahead[:at] = [other for other in before if _overlaps(call, other)]
         # Only a call with the work's own tools shows the progress of the work.
         if call.request.get("tools") == self._tools:
-            self._goes_on = asks_for_tools(call.response or {})
+            self._work_continues = asks_for_tools(call.response or {})
         return call
 
     def _digest(self, call: ModelCall) -> str:
@@ -100,5 +100,5 @@ class Replay:
         return self._digests[call.id]
 
 
-def _beside(call: ModelCall, first: ModelCall) -> bool:
+def _overlaps(call: ModelCall, first: ModelCall) -> bool:
     return call.node == first.node and call.started_at < first.finished_at

@@ -23,7 +23,7 @@ from .errors import CallBudgetError, RecordLimitError, RefusedError
 from .meter import Meter
 from .purpose import PurposeRule
 from .replay import DivergedError, Replay
-from .space import Room
+from .space import ByteSemaphore
 from .upstream import Upstream
 
 _CLOSE_SEC = 10.0
@@ -31,17 +31,17 @@ _CLOSE_SEC = 10.0
 
 @dataclass(frozen=True, slots=True)
 class Rules:
-    """What a route does with a call besides forwarding it."""
+    """The replay, the budget and the other rules of a route."""
 
     replay: Replay
     meter: Meter
     purposes: PurposeRule
     diverged_go_live: bool
-    room: Room
+    request_bytes: ByteSemaphore
 
 
 class Route:
-    """Satisfies `ModelRoute`. Made by `HttpGateway.open`."""
+    """The `ModelRoute` of `HttpGateway.open`."""
 
     def __init__(
         self,
@@ -64,12 +64,12 @@ class Route:
         self._idle = asyncio.Event()
         self._idle.set()
         self.closed = False
-        self.room = rules.room
-        """Room for the requests in progress."""
+        self.request_bytes = rules.request_bytes
+        """The bytes of the requests in progress."""
         self.parsing = asyncio.Lock()
         self._callbacks: list[Callable[[BenchFlowError], None]] = []
         self.error: BenchFlowError | None = None
-        """The first refusal: `CallBudgetError`, `ReplayDivergedError` or `StoreError`."""
+        """The first error of budget, record limit, replay or store; see `fail`."""
 
     @property
     def endpoint(self) -> Endpoint:
@@ -83,18 +83,18 @@ class Route:
 
     @property
     def unplayed(self) -> int:
-        """The number of recorded calls of the agent's work that it has not repeated."""
+        """The number of recorded calls of the agent's work that the agent has not repeated."""
         return self._rules.replay.unplayed
 
     def watch(self, on_error: Callable[[BenchFlowError], None]) -> None:
-        """Call `on_error` once for the `error` of this route, at once if there is one already."""
+        """Call `on_error` once with the `error` of this route, now if the route has an error."""
         if self.error is not None:
             on_error(self.error)
         else:
             self._callbacks.append(on_error)
 
     def fail(self, error: BenchFlowError) -> None:
-        """Report to the watchers why the agent's work is over. Only the first reason counts."""
+        """Store and report the error that ends the agent's work. Only the first error counts."""
         if self.error is None:
             self.error = error
             for callback in self._callbacks:
@@ -118,7 +118,7 @@ class Route:
         return True
 
     async def swap(self, upstream: Endpoint) -> None:
-        """Send later calls to `upstream`, which has the same protocol as the one before."""
+        """Send later calls to `upstream`, which must have the same protocol as before."""
         self.upstream = Upstream(upstream, self.upstream.kind, self.upstream.model)
 
     async def aclose(self) -> None:
@@ -135,7 +135,7 @@ class Route:
 
     @contextmanager
     def flight(self) -> Generator[None]:
-        """Count the calling task as a call in flight, which the end of the route cancels."""
+        """Count the calling task as a call in flight. Closing the route cancels the task."""
         task = asyncio.current_task()
         assert task is not None
         self._tasks.add(task)
@@ -148,11 +148,11 @@ class Route:
                 self._idle.set()
 
     def begin(self, api: ModelApi, request: Document, text: bytes) -> Draft:
-        """Return the next call, with the request `text`."""
+        """Return the draft of the next call. `text` is the text of its request."""
         self._next += 1
-        named = f"{self.node}.{self._next:06d}"
-        draft = Draft(named, self.node, api, self._rules.purposes.of(request), request, text)
-        # The price is that of the requested model, not of the agent's name for it.
+        call_id = f"{self.node}.{self._next:06d}"
+        draft = Draft(call_id, self.node, api, self._rules.purposes.of(request), request, text)
+        # The price is of the model that the upstream gets, not of the agent's name for it.
         draft.model = self.upstream.model or text_of(request.get("model")) or None
         return draft
 
@@ -160,12 +160,12 @@ class Route:
         """Answer the call from the record. Return false if the upstream must answer.
 
         Raises:
-            RefusedError: The replay diverged, and such calls do not go live.
+            RefusedError: The replay diverged, and the rules do not send such calls to the upstream.
         """
         try:
-            # The request of the record: secrets are redacted in it.
-            asked = cast("Document", self._redactor.value(draft.request))
-            recorded = self._rules.replay.take(draft.api, asked)
+            # The record has requests without secrets, so compare such a request.
+            request = cast("Document", self._redactor.value(draft.request))
+            recorded = self._rules.replay.take(draft.api, request)
         except DivergedError as error:
             draft.diverged = True
             diverged = ReplayDivergedError(f"the call {draft.id!r} diverged: {error}")
@@ -177,29 +177,29 @@ class Route:
             return False
         if recorded is None:
             return False
-        draft.note_recorded(recorded)
+        draft.copy_recorded_answer(recorded)
         return True
 
     def admit(self) -> None:
-        """Refuse the call if the record of the rollout is full, without a record of it.
+        """Refuse the call if the record of the rollout is full. The call is not recorded.
 
         Raises:
             RefusedError: The record is full.
         """
         if isinstance(self.error, RecordLimitError):
-            raise RefusedError("budget", 429, f"no call can be recorded any more: {self.error}")
+            raise RefusedError("budget", 429, f"the record of the rollout is full: {self.error}")
 
     def charge(self, draft: Draft) -> None:
         """Count a call that goes to the upstream.
 
         Raises:
-            RefusedError: The budget is used up, or the record has no room for the request.
+            RefusedError: The budget is used up, or the request would exceed the record's limit.
         """
         try:
-            self._log.expect_room(len(draft.text))
+            self._log.check_space(len(draft.text))
             self._rules.meter.begin(self.upstream.model or draft.model)
         except RecordLimitError as error:
-            raise self._over(draft, error) from error
+            raise self._end_at_limit(draft, error) from error
         except CallBudgetError as error:
             self.fail(error)
             status = 429 if draft.api.startswith("openai") else 402
@@ -207,25 +207,25 @@ class Route:
         draft.charged = True
 
     def record(self, draft: Draft) -> None:
-        """Write the call, once. The last byte of the answer is sent only afterwards.
+        """Write the call, unless it is recorded. Call this before the end of the answer is sent.
 
         Raises:
             StoreError: The call could not be written.
-            RefusedError: The rollout's record is full, and this call is a stub in it.
+            RefusedError: The rollout's record is full. It has this call without its texts.
         """
         if draft.recorded:
             return
         draft.recorded = True
         cost = self._rules.meter.end(draft.model, draft.usage) if draft.charged else None
         try:
-            self._log.append(draft.done(cost), draft.text)
+            self._log.append(draft.to_call(cost), draft.text)
         except RecordLimitError as error:
-            raise self._over(draft, error, cost) from error
+            raise self._end_at_limit(draft, error, cost) from error
         except StoreError as error:
             self.fail(error)
             raise
 
-    def _over(
+    def _end_at_limit(
         self, draft: Draft, error: RecordLimitError, cost: float | None = None
     ) -> RefusedError:
         """End the agent's work, record the call without its texts, and return the refusal."""
@@ -234,7 +234,7 @@ class Route:
         draft.error = f"record_limit: {error}"
         self.fail(error)
         try:
-            self._log.append_stub(draft.done(cost))
+            self._log.append_stub(draft.to_call(cost))
         except StoreError as lost:
             return RefusedError("internal", 500, str(lost))
         return refused

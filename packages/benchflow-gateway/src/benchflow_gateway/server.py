@@ -1,4 +1,4 @@
-"""The HTTP side: from a path to a route, and from a route to its exchange."""
+"""The HTTP server: finds the route of each request, and serves the request."""
 
 import asyncio
 import hmac
@@ -22,25 +22,25 @@ _PATH = re.compile(rf"/r/({NAME})/n/({NAME})/([A-Za-z0-9_-]+)(/.*)?")
 _VERSION = re.compile(r"^/v1(?:beta)?(?=/|$)")
 _AT: dict[str, Wire] = {wire.path: wire for wire in (CHAT, RESPONSES, MESSAGES)}
 _COUNT = "/messages/count_tokens"
-# A name of dots alone would leave the directory at the upstream, which has the credential.
+# A name of only dots could reach another directory of the upstream, with our credential.
 _PLAIN = re.compile(r"/models(/(?!\.+(/|$))[A-Za-z0-9._:-]+)*")
 RouteKey = tuple[str, str]
 
 
-def _speaker(path: str) -> Wire:
+def _wire_of(path: str) -> Wire:
     """Return the wire of a request for `path`, for a refusal."""
     if gemini_call(path) is not None:
         return GEMINI
     return MESSAGES if path.startswith("/messages") else CHAT
 
 
-def line_path(rollout: str, node: str, token: str) -> str:
+def route_path(rollout: str, node: str, token: str) -> str:
     """Return the path of a route."""
     return f"/r/{rollout}/n/{node}/{token}"
 
 
 class Server:
-    """Answers every request; an unknown route and a wrong token look the same."""
+    """Answers every request. An unknown route and a wrong token get the same answer."""
 
     def __init__(
         self,
@@ -66,10 +66,10 @@ class Server:
         try:
             self._listener = await loop.create_server(self._web, "127.0.0.1", port, backlog=1024)
         except OSError as error:
-            hint = "port 0 takes a free one"
+            hint = "use port 0 for a free port"
             raise UsageError(f"the gateway cannot listen on {port}: {error}", hint=hint) from error
-        bound: int = self._listener.sockets[0].getsockname()[1]
-        return bound
+        bound_port: int = self._listener.sockets[0].getsockname()[1]
+        return bound_port
 
     async def aclose(self) -> None:
         """Stop listening and end every connection. Idempotent."""
@@ -85,14 +85,14 @@ class Server:
             with route.flight():
                 return await self._serve(request, route, rest)
         except RefusedError as refused:
-            return await send_refusal(request, _speaker(rest), refused)
+            return await send_refusal(request, _wire_of(rest), refused)
 
     def _find_route(self, path: str) -> tuple[Route, str]:
         match = _PATH.fullmatch(path)
-        found = self._find((match[1], match[2])) if match is not None else None
-        if match is None or found is None or not hmac.compare_digest(found[1], match[3]):
-            raise RefusedError("not_found", 404, "no such route")
-        route = found[0]
+        entry = self._find((match[1], match[2])) if match is not None else None
+        if match is None or entry is None or not hmac.compare_digest(entry[1], match[3]):
+            raise RefusedError("not_found", 404, "unknown route")
+        route = entry[0]
         if route.closed:
             raise RefusedError("closed", 410, "this route is closed")
         return route, _VERSION.sub("", match[4] or "/")
@@ -111,8 +111,8 @@ class Server:
             and route.upstream.wire(MESSAGES) is MESSAGES
         ):
             return await self._pass_plain(request, route, rest, MESSAGES)
-        if request.method == "POST" and (called := gemini_call(rest)) is not None:
-            return await self._serve_gemini(request, route, *called)
+        if request.method == "POST" and (call := gemini_call(rest)) is not None:
+            return await self._serve_gemini(request, route, *call)
         raise RefusedError("not_found", 404, f"{request.method} {rest} is not served here")
 
     async def _serve_gemini(
@@ -141,7 +141,7 @@ class Server:
             data = None
             if request.method == "POST":
                 await stack.enter_async_context(
-                    route.room.hold(declared_size(request, self._limits))
+                    route.request_bytes.reserve(declared_size(request, self._limits))
                 )
                 data = await read_body(request, self._limits)
             url = upstream.url(rest, wire)

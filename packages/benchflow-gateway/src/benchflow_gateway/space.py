@@ -1,4 +1,4 @@
-"""Limited space that several callers share."""
+"""Limits on bytes that several callers share."""
 
 import asyncio
 from collections import deque
@@ -7,49 +7,49 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 
 
-class RecordSpace:
-    """Counts the bytes of the record of a rollout on the disk."""
+class RecordSize:
+    """The size of a rollout's recorded calls, on all routes, and its limit."""
 
-    def __init__(self, most: int | None) -> None:
-        self.most = most
+    def __init__(self, limit: int | None) -> None:
+        self.limit = limit
         self._files: dict[Path, int] = {}
 
     @property
-    def taken(self) -> int:
+    def bytes(self) -> int:
         """The size of all files in bytes."""
         return sum(self._files.values())
 
-    def note(self, path: Path, size: int) -> None:
+    def set_file_size(self, path: Path, size: int) -> None:
         """Set the size of a file."""
         self._files[path] = size
 
-    def has_room(self, size: int) -> bool:
+    def fits(self, size: int) -> bool:
         """Return whether `size` more bytes are within the limit."""
-        return self.most is None or self.taken + size <= self.most
+        return self.limit is None or self.bytes + size <= self.limit
 
 
-class Room:
-    """A lock on a number of bytes, given out in the order of the requests."""
+class ByteSemaphore:
+    """A semaphore of bytes. Callers get their bytes in the order of their calls."""
 
-    def __init__(self, most: int) -> None:
-        self._most = most
-        self._held = 0
+    def __init__(self, limit: int) -> None:
+        self._limit = limit
+        self._used = 0
         self._waiting: deque[tuple[int, asyncio.Future[None]]] = deque()
 
     @asynccontextmanager
-    async def hold(self, size: int) -> AsyncGenerator[None]:
-        """Reserve `size` bytes inside the block; wait until they are free."""
-        size = min(size, self._most)
-        await self._take(size)
+    async def reserve(self, size: int) -> AsyncGenerator[None]:
+        """Wait for `size` free bytes, and reserve them inside the block."""
+        size = min(size, self._limit)
+        await self._acquire(size)
         try:
             yield
         finally:
-            self._held -= size
-            self._let_in()
+            self._used -= size
+            self._wake_waiting()
 
-    async def _take(self, size: int) -> None:
-        if not self._waiting and self._held + size <= self._most:
-            self._held += size
+    async def _acquire(self, size: int) -> None:
+        if not self._waiting and self._used + size <= self._limit:
+            self._used += size
             return
         turn = size, asyncio.get_running_loop().create_future()
         self._waiting.append(turn)
@@ -59,12 +59,12 @@ class Room:
             if turn in self._waiting:
                 self._waiting.remove(turn)
             else:
-                self._held -= size
-            self._let_in()
+                self._used -= size
+            self._wake_waiting()
             raise
 
-    def _let_in(self) -> None:
-        while self._waiting and self._held + self._waiting[0][0] <= self._most:
+    def _wake_waiting(self) -> None:
+        while self._waiting and self._used + self._waiting[0][0] <= self._limit:
             size, turn = self._waiting.popleft()
-            self._held += size
+            self._used += size
             turn.set_result(None)

@@ -22,11 +22,13 @@ class Tokens:
         choice: Document = choices[0] if choices else {}
         content = documents(as_document(choice.get("logprobs")).get("content"))
         values = [item.get("logprob") for item in content]
-        known = tuple(float(v) for v in values if isinstance(v, int | float) and math.isfinite(v))
+        logprobs = tuple(
+            float(v) for v in values if isinstance(v, int | float) and math.isfinite(v)
+        )
         return cls(
             prompt=_ids(body.get("prompt_token_ids")),
             completion=_ids(choice.get("token_ids")),
-            logprobs=known if known and len(known) == len(values) else None,
+            logprobs=logprobs if logprobs and len(logprobs) == len(values) else None,
         )
 
 
@@ -45,12 +47,12 @@ def ask_for_tokens(request: Document) -> Document:
 
 def strip_tokens(request: Document, body: Document) -> Document:
     """Return a body or chunk without the fields that the agent did not request."""
-    gone = set[str]() if request.get("logprobs") else {"logprobs"}
+    removed = set[str]() if request.get("logprobs") else {"logprobs"}
     if not request.get("return_token_ids"):
-        gone |= {"token_ids"}
+        removed |= {"token_ids"}
         body = {key: value for key, value in body.items() if key != "prompt_token_ids"}
     choices = [
-        {key: value for key, value in choice.items() if key not in gone}
+        {key: value for key, value in choice.items() if key not in removed}
         for choice in documents(body.get("choices"))
     ]
     return {**body, "choices": choices}

@@ -17,15 +17,15 @@ from .limits import Limits
 from .wires import CHAT, GEMINI, MESSAGES, Wire
 
 UpstreamKind = Literal["same", "openai", "vllm", "anthropic"]
-"""`same` speaks whatever the agent speaks; `openai` and `vllm` speak Chat Completions, and
-vLLM is asked for token ids and log-probabilities; `anthropic` speaks Messages."""
+"""`same` speaks the agent's wire. `openai` and `vllm` speak Chat Completions, and
+vLLM is asked for token ids and log-probabilities. `anthropic` speaks Messages."""
 
 _VERSION = re.compile(r"/v\d+\w*$")
 _SENT = {"accept", "anthropic-beta", "anthropic-version", "openai-beta"}
 _SHOWN = {"retry-after", "retry-after-ms", "request-id", "x-request-id", "x-should-retry"}
 _POLICY = ("x-policy-version", "x-model-version")
 _KEYS = {"authorization", "x-api-key", "api-key", "x-goog-api-key"}
-_LEAST_SECRET, _LEAST_KEY = 6, 16
+_MIN_SECRET, _MIN_KEY = 6, 16
 _REDACTED = "[redacted]"
 
 
@@ -36,7 +36,7 @@ class Upstream:
     endpoint: Endpoint
     kind: UpstreamKind = "same"
     model: str | None = None
-    """The requested model, instead of the agent's."""
+    """The model to request, instead of the agent's model."""
 
     def wire(self, front: Wire) -> Wire:
         """Return the wire of this upstream for a call in `front`."""
@@ -52,43 +52,45 @@ class Upstream:
         return URL(base + path, encoded=True)
 
     def headers(self, given: Mapping[str, str], wire: Wire | None) -> dict[str, str]:
-        """Return the headers to send: few of the agent's, and the credentials."""
+        """Return the headers to send: some of the agent's headers, and the credentials."""
         sent = {key: value for key, value in given.items() if key.lower() in _SENT}
         sent |= {"Accept-Encoding": "identity", "Content-Type": "application/json"}
         if wire is MESSAGES and not any(key.lower() == "anthropic-version" for key in sent):
             sent["anthropic-version"] = "2023-06-01"
-        own = _google_key(self.endpoint.headers) if wire is GEMINI else dict(self.endpoint.headers)
-        held = {key.lower() for key in own}
-        return {k: v for k, v in sent.items() if k.lower() not in held} | own
+        credentials = (
+            _google_key(self.endpoint.headers) if wire is GEMINI else dict(self.endpoint.headers)
+        )
+        names = {key.lower() for key in credentials}
+        return {k: v for k, v in sent.items() if k.lower() not in names} | credentials
 
     def redact(self, text: str) -> str:
         """Return `text` without the credentials: some servers quote a refused key."""
         for value in self.endpoint.headers.values():
             for secret in (value, *value.split()):
-                if len(secret) >= _LEAST_SECRET:
+                if len(secret) >= _MIN_SECRET:
                     text = text.replace(secret, _REDACTED)
         return text
 
     def without_keys(self, data: bytes) -> bytes:
-        """Return an answer without our keys, in case an upstream echoes its request.
+        """Return an answer without the API keys, because an upstream may echo its request.
 
-        In the text of a model, only strings that are certainly a key are removed.
+        Only long keys are removed: a short value may also occur in a model's text.
         """
         for name, value in self.endpoint.headers.items():
             key = value.rpartition(" ")[2].encode()
-            if name.lower() in _KEYS and len(key) >= _LEAST_KEY and key in data:
+            if name.lower() in _KEYS and len(key) >= _MIN_KEY and key in data:
                 data = data.replace(key, _REDACTED.encode())
         return data
 
 
 def _google_key(headers: Mapping[str, str]) -> dict[str, str]:
-    """Return the headers with the key in Google's header. A bearer token must be of OAuth there."""
-    given = {name.lower(): value for name, value in headers.items()}
-    key = given.get("x-goog-api-key") or given.get("x-api-key")
+    """Return the headers with the API key in Google's header: keys are not bearer tokens there."""
+    lower = {name.lower(): value for name, value in headers.items()}
+    key = lower.get("x-goog-api-key") or lower.get("x-api-key")
     if key is None:
         return dict(headers)
-    kept = {k: v for k, v in headers.items() if k.lower() not in _KEYS}
-    return {**kept, "x-goog-api-key": key}
+    others = {k: v for k, v in headers.items() if k.lower() not in _KEYS}
+    return {**others, "x-goog-api-key": key}
 
 
 class Client:
@@ -121,9 +123,9 @@ class Client:
         except TimeoutError as error:
             raise RefusedError("upstream", 504, "the model endpoint did not answer") from error
         except (aiohttp.ClientError, ValueError, OSError) as error:
-            # The text of such an error may have the address, which may have a credential.
-            said = f"the model endpoint failed ({type(error).__name__})"
-            raise RefusedError("upstream", 502, said) from error
+            # The text of such an error may have the URL, which may have a credential.
+            message = f"the model endpoint failed ({type(error).__name__})"
+            raise RefusedError("upstream", 502, message) from error
 
     async def _send(
         self, method: str, url: URL, headers: Mapping[str, str], data: bytes | None
@@ -136,7 +138,7 @@ class Client:
                     method, url, data=body, headers=headers, allow_redirects=False
                 )
             except aiohttp.ServerDisconnectedError:
-                # The server closed an idle connection at the moment of its use: one more try.
+                # The server closed an idle connection just before its use, so try once more.
                 if last:
                     raise
         raise AssertionError

@@ -44,7 +44,7 @@ def read_chat(body: Document) -> Prompt:
     return Prompt(
         model=text_of(body.get("model")),
         system="\n\n".join(system),
-        turns=turns.done(),
+        turns=turns.turns(),
         tools=tools,
         choice=_read_choice(body.get("tool_choice"), tools),
         parallel=body.get("parallel_tool_calls"),
@@ -89,9 +89,9 @@ def _read_tool(tool: Document) -> Tool:
 
 
 def _read_choice(choice: object, tools: tuple[Tool, ...]) -> Choice | Tool | None:
-    named = text_of(as_document(as_document(choice).get("function")).get("name"))
-    if named:
-        return next((tool for tool in tools if tool.name == named), None)
+    name = text_of(as_document(as_document(choice).get("function")).get("name"))
+    if name:
+        return next((tool for tool in tools if tool.name == name), None)
     known: dict[object, Choice] = {"auto": "auto", "required": "any", "none": "none"}
     return known.get(choice) if isinstance(choice, str) else None
 
@@ -113,25 +113,25 @@ def write_chat(prompt: Prompt) -> Document:
         "response_format": schema,
         "stream": prompt.stream or None,
     }
-    given = {key: value for key, value in fields.items() if value is not None}
-    return {"model": prompt.model, "messages": [*system, *messages], **given}
+    present = {key: value for key, value in fields.items() if value is not None}
+    return {"model": prompt.model, "messages": [*system, *messages], **present}
 
 
 def _write_turn(turn: Turn, prompt: Prompt) -> list[Document]:
     if turn.role == "assistant":
         return [_write_assistant(turn, prompt)]
     messages: list[Document] = []
-    said: list[Text | Image] = []
+    parts: list[Text | Image] = []
     for part in turn.parts:
         if isinstance(part, Result):
-            text = "\n".join(held.text for held in part.parts if isinstance(held, Text))
+            text = "\n".join(item.text for item in part.parts if isinstance(item, Text))
             messages.append({"role": "tool", "tool_call_id": part.id, "content": text})
-            # A tool message has text only; its pictures follow as a message of the user.
-            said += [held for held in part.parts if isinstance(held, Image)]
+            # A tool message can have only text, so its images follow in a message of the user.
+            parts += [item for item in part.parts if isinstance(item, Image)]
         elif not isinstance(part, Use):
-            said.append(part)
-    if said:
-        messages.append({"role": "user", "content": _write_content(said)})
+            parts.append(part)
+    if parts:
+        messages.append({"role": "user", "content": _write_content(parts)})
     return messages
 
 

@@ -17,7 +17,16 @@ from benchflow_gateway.documents import (
 from benchflow_gateway.sse import Event
 from benchflow_gateway.wires import CHAT
 
-from .delta import Argued, Began, Called, Delta, Ended, Said, Stop, Thought
+from .delta import (
+    AnswerEnd,
+    AnswerStart,
+    ArgumentsDelta,
+    CallStart,
+    Delta,
+    Stop,
+    TextDelta,
+    ThoughtDelta,
+)
 
 _STOPS: dict[str, Stop] = {
     "stop": "end",
@@ -35,12 +44,12 @@ _REASONS: dict[Stop, str] = {
 
 
 class ChatReader:
-    """Reads the first choice; the end comes with `[DONE]`, after the usage."""
+    """Reads the first choice. The answer ends at `[DONE]`, after the usage."""
 
     last = Event(None, "[DONE]")
 
     def __init__(self) -> None:
-        self._began = False
+        self._has_started = False
         self._calls = 0
         self._stop: Stop = "end"
         self._usage = Usage()
@@ -48,12 +57,12 @@ class ChatReader:
     def read(self, event: Event) -> Iterator[Delta]:
         """Yield the deltas of the chunk."""
         if event.data.strip() == "[DONE]":
-            yield Ended(self._stop, self._usage)
+            yield AnswerEnd(self._stop, self._usage)
             return
         chunk = read_document(event.data)
-        if not self._began:
-            self._began = True
-            yield Began(text_of(chunk.get("id")), text_of(chunk.get("model")))
+        if not self._has_started:
+            self._has_started = True
+            yield AnswerStart(text_of(chunk.get("id")), text_of(chunk.get("model")))
         if isinstance(chunk.get("usage"), dict):
             self._usage = CHAT.usage(chunk)
         for choice in documents(chunk.get("choices")):
@@ -63,19 +72,19 @@ class ChatReader:
 
     def _read_delta(self, delta: Document) -> Iterator[Delta]:
         if thought := text_of(delta.get("reasoning_content")) or text_of(delta.get("reasoning")):
-            yield Thought(thought)
-        if said := text_of(delta.get("content")) or text_of(delta.get("refusal")):
-            yield Said(said)
+            yield ThoughtDelta(thought)
+        if text := text_of(delta.get("content")) or text_of(delta.get("refusal")):
+            yield TextDelta(text)
         for call in documents(delta.get("tool_calls")):
             function = as_document(call.get("function"))
             index = count_of(call.get("index"))
             if index == self._calls:
                 self._calls += 1
-                yield Called(text_of(call.get("id")), text_of(function.get("name")))
+                yield CallStart(text_of(call.get("id")), text_of(function.get("name")))
             elif index != self._calls - 1:
                 raise DocumentError(f"tool call {index} out of order")
             if arguments := text_of(function.get("arguments")):
-                yield Argued(arguments)
+                yield ArgumentsDelta(arguments)
 
 
 class ChatWriter:
@@ -89,21 +98,21 @@ class ChatWriter:
     def write(self, delta: Delta) -> Iterator[Event]:
         """Yield the chunks for `delta`."""
         match delta:
-            case Began():
+            case AnswerStart():
                 kind = "chat.completion.chunk"
                 self._base = {"id": delta.id, "object": kind, "created": 0, "model": delta.model}
                 yield self._chunk({"role": "assistant", "content": ""})
-            case Said():
+            case TextDelta():
                 yield self._chunk({"content": delta.text})
-            case Thought():
+            case ThoughtDelta():
                 yield self._chunk({"reasoning_content": delta.text})
-            case Called():
+            case CallStart():
                 self._calls += 1
                 function = {"name": delta.name, "arguments": ""}
                 yield self._call({"id": delta.id, "type": "function", "function": function})
-            case Argued():
+            case ArgumentsDelta():
                 yield self._call({"function": {"arguments": delta.text}})
-            case Ended():
+            case AnswerEnd():
                 yield self._chunk({}, _REASONS[delta.stop])
                 if self._usage:
                     usage = _usage(delta.usage)

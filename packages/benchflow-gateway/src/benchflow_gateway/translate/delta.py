@@ -1,4 +1,4 @@
-"""A stream, independent of wire formats."""
+"""The events of an answer, independent of wire formats."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -12,7 +12,7 @@ Stop = Literal["end", "tool", "length", "refusal"]
 
 
 @dataclass(frozen=True, slots=True)
-class Began:
+class AnswerStart:
     """The answer begins."""
 
     id: str
@@ -21,21 +21,21 @@ class Began:
 
 
 @dataclass(frozen=True, slots=True)
-class Said:
+class TextDelta:
     """More text."""
 
     text: str
 
 
 @dataclass(frozen=True, slots=True)
-class Thought:
+class ThoughtDelta:
     """More reasoning, if the upstream shows it."""
 
     text: str
 
 
 @dataclass(frozen=True, slots=True)
-class Called:
+class CallStart:
     """A tool call begins."""
 
     id: str
@@ -43,21 +43,21 @@ class Called:
 
 
 @dataclass(frozen=True, slots=True)
-class Argued:
+class ArgumentsDelta:
     """More of the arguments of the latest tool call."""
 
     text: str
 
 
 @dataclass(frozen=True, slots=True)
-class Ended:
+class AnswerEnd:
     """The answer is complete."""
 
     stop: Stop
     usage: Usage
 
 
-Delta = Began | Said | Thought | Called | Argued | Ended
+Delta = AnswerStart | TextDelta | ThoughtDelta | CallStart | ArgumentsDelta | AnswerEnd
 
 
 class DeltaReader(Protocol):

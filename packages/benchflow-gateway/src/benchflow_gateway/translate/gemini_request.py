@@ -1,4 +1,4 @@
-"""Gemini requests, read."""
+"""Read Gemini requests."""
 
 import json
 from typing import cast
@@ -23,7 +23,7 @@ from .prompt import (
 )
 
 _CHOICES: dict[str, Choice] = {"AUTO": "auto", "VALIDATED": "auto", "ANY": "any", "NONE": "none"}
-# Gemini's own dialect of a schema writes OBJECT where JSON Schema writes object.
+# Gemini's dialect of JSON Schema has OBJECT instead of object.
 _TYPES = {"OBJECT", "ARRAY", "STRING", "NUMBER", "INTEGER", "BOOLEAN", "NULL"}
 
 
@@ -33,15 +33,15 @@ def read_gemini(body: Document) -> Prompt:
     if (whole(config.get("candidateCount")) or 1) > 1:
         raise untranslatable("more than one candidate")
     if body.get("cachedContent"):
-        raise untranslatable("content that Google's servers keep")
-    tools = tuple(tool for given in documents(body.get("tools")) for tool in _read_tools(given))
+        raise untranslatable("content that is stored on Google's servers")
+    tools = tuple(tool for entry in documents(body.get("tools")) for tool in _read_tools(entry))
     reader = _Contents()
     for content in documents(body.get("contents")):
         reader.read(content)
     return Prompt(
         model=text_of(body.get("model")),
         system=_read_system(body.get("systemInstruction")),
-        turns=reader.turns.done(),
+        turns=reader.turns.turns(),
         tools=tools,
         choice=_read_choice(as_document(body.get("toolConfig")), tools),
         max_tokens=whole(config.get("maxOutputTokens")),
@@ -53,35 +53,35 @@ def read_gemini(body: Document) -> Prompt:
     )
 
 
-def _read_system(given: object) -> str:
-    if isinstance(given, str):
-        return given
-    parts = documents(as_document(given).get("parts"))
+def _read_system(content: object) -> str:
+    if isinstance(content, str):
+        return content
+    parts = documents(as_document(content).get("parts"))
     return "\n\n".join(filter(None, (text_of(part.get("text")) for part in parts)))
 
 
 class _Contents:
-    """Reads contents in order: a call without an id is known by its name and its place."""
+    """Reads contents in order. A result without an id answers the first open call of its name."""
 
     def __init__(self) -> None:
         self.turns = TurnList()
         self._calls = 0
         self._waiting: dict[str, list[str]] = {}
-        """By the name of a function: the ids of its calls that have no result yet."""
+        """The ids of the calls without a result, by the name of the function."""
 
     def read(self, content: Document) -> None:
-        """Read the messages of one side. Results of functions are the user's."""
+        """Read the messages of one side. Results of functions come from the user's side."""
         role: Speaker = "assistant" if content.get("role") == "model" else "user"
-        parts = [made for part in documents(content.get("parts")) for made in self._part(part)]
+        parts = [new for part in documents(content.get("parts")) for new in self._part(part)]
         if parts:
             self.turns.add(role, parts)
 
     def _part(self, part: Document) -> list[Part]:
         if part.get("thought"):
-            # A model's own thoughts are not sent to another model.
+            # Do not send a model's thoughts to another model.
             return []
         if "functionCall" in part:
-            return [self._called(as_document(part["functionCall"]))]
+            return [self._call(as_document(part["functionCall"]))]
         if "functionResponse" in part:
             return [self._result(as_document(part["functionResponse"]))]
         if "text" in part:
@@ -92,24 +92,24 @@ class _Contents:
             return []
         raise untranslatable(f"a part with {', '.join(sorted(part))!r}")
 
-    def _called(self, call: Document) -> Use:
+    def _call(self, call: Document) -> Use:
         self._calls += 1
         name = text_of(call.get("name"))
-        named = text_of(call.get("id")) or f"call_{self._calls}"
-        self._waiting.setdefault(name, []).append(named)
+        call_id = text_of(call.get("id")) or f"call_{self._calls}"
+        self._waiting.setdefault(name, []).append(call_id)
         arguments = json.dumps(as_document(call.get("args")), ensure_ascii=False)
-        return Use(named, name, arguments)
+        return Use(call_id, name, arguments)
 
     def _result(self, result: Document) -> Result:
         name = text_of(result.get("name"))
         waiting = self._waiting.get(name) or [""]
-        given = text_of(result.get("id"))
-        named = given if given in waiting or not waiting[0] else waiting[0]
-        if named in waiting:
-            waiting.remove(named)
+        given_id = text_of(result.get("id"))
+        call_id = given_id if given_id in waiting or not waiting[0] else waiting[0]
+        if call_id in waiting:
+            waiting.remove(call_id)
         pictures = (as_document(part.get("inlineData")) for part in documents(result.get("parts")))
-        said, failed = _read_response(as_document(result.get("response")))
-        return Result(named, (Text(said), *(_read_image(p) for p in pictures if p)), failed)
+        text, failed = _read_response(as_document(result.get("response")))
+        return Result(call_id, (Text(text), *(_read_image(p) for p in pictures if p)), failed)
 
 
 def _read_response(response: Document) -> tuple[str, bool]:
@@ -127,7 +127,7 @@ def _read_image(data: Document) -> Image:
 
 
 def _read_tools(tool: Document) -> list[Tool]:
-    # A tool without declarations runs on Google's servers; no other upstream has it.
+    # A tool without declarations runs on Google's servers. Other upstreams do not have it.
     return [
         Tool(
             text_of(declared.get("name")),

@@ -1,4 +1,4 @@
-"""Gemini streams, written."""
+"""Write Gemini streams."""
 
 import json
 from collections.abc import Iterator
@@ -8,7 +8,16 @@ from benchflow_contracts import Usage
 from benchflow_gateway.documents import Document, DocumentError, read_document
 from benchflow_gateway.sse import Event
 
-from .delta import Argued, Began, Called, Delta, Ended, Said, Stop, Thought
+from .delta import (
+    AnswerEnd,
+    AnswerStart,
+    ArgumentsDelta,
+    CallStart,
+    Delta,
+    Stop,
+    TextDelta,
+    ThoughtDelta,
+)
 
 _REASONS: dict[Stop, str] = {
     "end": "STOP",
@@ -24,27 +33,27 @@ class GeminiWriter:
 
     def __init__(self) -> None:
         self._base: Document = {}
-        self._call: Called | None = None
+        self._call: CallStart | None = None
         self._arguments = ""
         self._malformed = False
 
     def write(self, delta: Delta) -> Iterator[Event]:
         """Yield the chunks for `delta`."""
         match delta:
-            case Began():
+            case AnswerStart():
                 self._base = {"modelVersion": delta.model, "responseId": delta.id}
-            case Said():
+            case TextDelta():
                 yield from self._close()
                 yield self._part({"text": delta.text})
-            case Thought():
+            case ThoughtDelta():
                 yield from self._close()
                 yield self._part({"text": delta.text, "thought": True})
-            case Called():
+            case CallStart():
                 yield from self._close()
                 self._call = delta
-            case Argued():
+            case ArgumentsDelta():
                 self._arguments += delta.text
-            case Ended():
+            case AnswerEnd():
                 yield from self._close()
                 reason = _MALFORMED if self._malformed else _REASONS[delta.stop]
                 yield self._chunk([], finishReason=reason, usage=_usage(delta.usage))
@@ -57,7 +66,7 @@ class GeminiWriter:
         try:
             args = read_document(arguments or "{}")
         except DocumentError:
-            # The wire has an object here, and a finish reason for a malformed call.
+            # The wire needs an object here. It has a finish reason for malformed calls.
             self._malformed = True
             return
         yield self._part({"functionCall": {"id": call.id, "name": call.name, "args": args}})

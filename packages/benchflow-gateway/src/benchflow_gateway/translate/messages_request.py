@@ -31,8 +31,8 @@ from .prompt import (
 
 # The wire requires a limit. Every current model accepts this one.
 _MAX_TOKENS = 8192
-# A model's own thoughts are not sent to another model.
-_LEFT_OUT = {"thinking", "redacted_thinking"}
+# Do not send a model's thoughts to another model.
+_SKIPPED = {"thinking", "redacted_thinking"}
 
 
 def read_messages(body: Document) -> Prompt:
@@ -48,7 +48,7 @@ def read_messages(body: Document) -> Prompt:
     return Prompt(
         model=text_of(body.get("model")),
         system="\n\n".join(part.text for part in system if isinstance(part, Text)),
-        turns=turns.done(),
+        turns=turns.turns(),
         tools=tools,
         choice=_read_choice(choice, tools),
         parallel=None if one_by_one is None else not one_by_one,
@@ -61,7 +61,7 @@ def read_messages(body: Document) -> Prompt:
 
 
 def _is_function(tool: Document) -> bool:
-    # No other upstream has the tools that run on Anthropic's servers.
+    # Other upstreams do not have the tools that run on Anthropic's servers.
     return text_of(tool.get("type")) in {"", "custom"}
 
 
@@ -84,7 +84,7 @@ def _read_block(block: Document) -> list[Part]:
         inner = [p for p in _read_blocks(block.get("content")) if isinstance(p, Text | Image)]
         failed = bool(block.get("is_error"))
         return [Result(text_of(block.get("tool_use_id")), tuple(inner), failed)]
-    if kind in _LEFT_OUT:
+    if kind in _SKIPPED:
         return []
     raise untranslatable(f"a content block of type {kind!r}")
 
@@ -126,17 +126,17 @@ def write_messages(prompt: Prompt) -> Document:
         "stop_sequences": list(prompt.stop) or None,
         "stream": prompt.stream or None,
     }
-    given = {key: value for key, value in fields.items() if value is not None}
-    bound = prompt.max_tokens or _MAX_TOKENS
-    return {"model": prompt.model, "max_tokens": bound, "messages": turns, **given}
+    present = {key: value for key, value in fields.items() if value is not None}
+    max_tokens = prompt.max_tokens or _MAX_TOKENS
+    return {"model": prompt.model, "max_tokens": max_tokens, "messages": turns, **present}
 
 
 def _write_part(part: Part, prompt: Prompt) -> Document:
     if isinstance(part, Text):
         return {"type": "text", "text": part.text}
     if isinstance(part, Image):
-        held = {"type": "base64", "media_type": part.media_type, "data": part.data}
-        return {"type": "image", "source": {"type": "url", "url": part.url} if part.url else held}
+        inline = {"type": "base64", "media_type": part.media_type, "data": part.data}
+        return {"type": "image", "source": {"type": "url", "url": part.url} if part.url else inline}
     if isinstance(part, Use):
         return {"type": "tool_use", "id": part.id, "name": part.name, "input": _input(part, prompt)}
     content = [_write_part(inner, prompt) for inner in part.parts]
@@ -160,11 +160,11 @@ def _write_tool(tool: Tool) -> Document:
 def _write_choice(prompt: Prompt) -> Document | None:
     choice = prompt.choice
     if isinstance(choice, Tool):
-        written: Document = {"type": "tool", "name": choice.name}
+        result: Document = {"type": "tool", "name": choice.name}
     elif choice is not None or prompt.parallel is False:
-        written = {"type": choice or "auto"}
+        result = {"type": choice or "auto"}
     else:
         return None
     if prompt.parallel is False and choice != "none":
-        written["disable_parallel_tool_use"] = True
-    return written
+        result["disable_parallel_tool_use"] = True
+    return result

@@ -9,7 +9,16 @@ from benchflow_gateway.documents import Document, as_document, read_document, te
 from benchflow_gateway.sse import Event
 from benchflow_gateway.wires import MESSAGES
 
-from .delta import Argued, Began, Called, Delta, Ended, Said, Stop, Thought
+from .delta import (
+    AnswerEnd,
+    AnswerStart,
+    ArgumentsDelta,
+    CallStart,
+    Delta,
+    Stop,
+    TextDelta,
+    ThoughtDelta,
+)
 
 _STOPS: dict[str, Stop] = {
     "end_turn": "end",
@@ -28,7 +37,7 @@ _REASONS: dict[Stop, str] = {
 
 
 class MessagesReader:
-    """Reads text, thinking and tool use; the end comes with `message_stop`."""
+    """Reads text, thinking and tool use. The answer ends at `message_stop`."""
 
     last = Event("message_stop", '{"type":"message_stop"}')
 
@@ -43,15 +52,15 @@ class MessagesReader:
         if kind == "message_start":
             self._message = as_document(data.get("message"))
             tokens = MESSAGES.usage(self._message).input_tokens
-            yield Began(
+            yield AnswerStart(
                 text_of(self._message.get("id")), text_of(self._message.get("model")), tokens
             )
         elif kind == "content_block_start":
             block = as_document(data.get("content_block"))
             if block.get("type") == "tool_use":
-                yield Called(text_of(block.get("id")), text_of(block.get("name")))
-            elif said := text_of(block.get("text")):
-                yield Said(said)
+                yield CallStart(text_of(block.get("id")), text_of(block.get("name")))
+            elif text := text_of(block.get("text")):
+                yield TextDelta(text)
         elif kind == "content_block_delta":
             yield from _read_delta(as_document(data.get("delta")))
         elif kind == "message_delta":
@@ -60,16 +69,16 @@ class MessagesReader:
             usage = {**as_document(self._message.get("usage")), **as_document(data.get("usage"))}
             self._message = {**self._message, "usage": usage}
         elif kind == "message_stop":
-            yield Ended(self._stop, MESSAGES.usage(self._message))
+            yield AnswerEnd(self._stop, MESSAGES.usage(self._message))
 
 
 def _read_delta(delta: Document) -> Iterator[Delta]:
-    if said := text_of(delta.get("text")):
-        yield Said(said)
+    if text := text_of(delta.get("text")):
+        yield TextDelta(text)
     elif thought := text_of(delta.get("thinking")):
-        yield Thought(thought)
+        yield ThoughtDelta(thought)
     elif arguments := text_of(delta.get("partial_json")):
-        yield Argued(arguments)
+        yield ArgumentsDelta(arguments)
 
 
 class MessagesWriter:
@@ -82,21 +91,21 @@ class MessagesWriter:
     def write(self, delta: Delta) -> Iterator[Event]:
         """Yield the events for `delta`."""
         match delta:
-            case Began():
-                yield _event("message_start", {"message": _started(delta)})
-            case Said():
+            case AnswerStart():
+                yield _event("message_start", {"message": _empty_message(delta)})
+            case TextDelta():
                 yield from self._in_block("text", {"text": ""})
                 yield self._delta({"type": "text_delta", "text": delta.text})
-            case Thought():
+            case ThoughtDelta():
                 yield from self._in_block("thinking", {"thinking": "", "signature": ""})
                 yield self._delta({"type": "thinking_delta", "thinking": delta.text})
-            case Called():
+            case CallStart():
                 yield from self._close()
                 block: Document = {"id": delta.id, "name": delta.name, "input": {}}
                 yield from self._in_block("tool_use", block)
-            case Argued():
+            case ArgumentsDelta():
                 yield self._delta({"type": "input_json_delta", "partial_json": delta.text})
-            case Ended():
+            case AnswerEnd():
                 yield from self._close()
                 ending = {"stop_reason": _REASONS[delta.stop], "stop_sequence": None}
                 yield _event("message_delta", {"delta": ending, "usage": _usage(delta.usage)})
@@ -120,16 +129,16 @@ class MessagesWriter:
         return _event("content_block_delta", {"index": self._index, "delta": delta})
 
 
-def _started(began: Began) -> Document:
+def _empty_message(start: AnswerStart) -> Document:
     return {
-        "id": began.id,
+        "id": start.id,
         "type": "message",
         "role": "assistant",
-        "model": began.model,
+        "model": start.model,
         "content": [],
         "stop_reason": None,
         "stop_sequence": None,
-        "usage": {"input_tokens": began.input_tokens, "output_tokens": 0},
+        "usage": {"input_tokens": start.input_tokens, "output_tokens": 0},
     }
 
 

@@ -1,4 +1,4 @@
-"""A request, independent of wire formats: what all of them can express."""
+"""A request, independent of wire formats."""
 
 from dataclasses import dataclass, field
 from typing import Literal
@@ -19,7 +19,7 @@ class Text:
 
 @dataclass(frozen=True, slots=True)
 class Image:
-    """A picture: `data` is base64 with a media type, `url` an address. One of the two."""
+    """An image: either base64 `data` with a media type, or a `url`."""
 
     media_type: str = ""
     data: str = ""
@@ -27,7 +27,7 @@ class Image:
 
     @classmethod
     def of_url(cls, url: str) -> "Image":
-        """Return the picture that a URL names or, as a `data:` URL, holds."""
+        """Return the image at a URL, or in a `data:` URL."""
         if not url.startswith("data:"):
             return cls(url=url)
         media_type, base64, data = url.removeprefix("data:").partition(";base64,")
@@ -36,13 +36,13 @@ class Image:
         return cls(media_type, data)
 
     def to_url(self) -> str:
-        """Return the picture as a URL."""
+        """Return the image as a URL."""
         return self.url or f"data:{self.media_type};base64,{self.data}"
 
 
 @dataclass(frozen=True, slots=True)
 class Use:
-    """A tool that the model called. `arguments` is JSON, or free text for a custom tool."""
+    """A tool call of the model. `arguments` is JSON, or free text for a custom tool."""
 
     id: str
     name: str
@@ -71,18 +71,18 @@ class Turn:
 
 @dataclass(frozen=True, slots=True)
 class Tool:
-    """A function that the model may call; a custom one takes free text."""
+    """A function that the model may call. A custom tool takes free text."""
 
     name: str
     description: str
     parameters: Document
     custom: bool = False
     namespace: str = ""
-    """The namespace in the Responses wire. `name` has it, too, for the other wires."""
+    """The namespace in the Responses wire. It is also a part of `name`, for the other wires."""
 
 
 def name_in(namespace: str, name: str) -> str:
-    """Return the one name of a tool that has a namespace."""
+    """Return the name of a tool with its namespace."""
     return namespace + name if not namespace or namespace.endswith("__") else f"{namespace}__{name}"
 
 
@@ -95,7 +95,7 @@ class Prompt:
     turns: tuple[Turn, ...] = ()
     tools: tuple[Tool, ...] = ()
     choice: Choice | Tool | None = None
-    """A tool name means: call this tool."""
+    """A `Tool`: the model must call this tool."""
     parallel: bool | None = None
     max_tokens: int | None = None
     temperature: float | None = None
@@ -106,7 +106,7 @@ class Prompt:
     """The JSON schema that the answer must have: `{name, schema, strict}`."""
     stream: bool = False
     usage: bool = True
-    """Whether a stream reports the tokens; only Chat Completions can switch this off."""
+    """Whether a stream reports the tokens. Only Chat Completions can turn this off."""
 
     @property
     def custom_tools(self) -> frozenset[str]:
@@ -129,14 +129,14 @@ class TurnList:
         elif parts:
             self._turns.append((role, list(parts)))
 
-    def done(self) -> tuple[Turn, ...]:
-        """Return the turns."""
+    def turns(self) -> tuple[Turn, ...]:
+        """Return the turns so far."""
         return tuple(Turn(role, tuple(parts)) for role, parts in self._turns)
 
 
-def untranslatable(what: str) -> RefusedError:
+def untranslatable(feature: str) -> RefusedError:
     """Return the refusal of a request that the upstream's wire cannot express."""
-    message = f"{what} cannot be passed on to this upstream"
+    message = f"{feature} cannot be forwarded to this upstream"
     return RefusedError("invalid", 400, message)
 
 

@@ -1,4 +1,4 @@
-"""OpenAI Responses requests, read."""
+"""Read OpenAI Responses requests."""
 
 from benchflow_gateway.documents import Document, as_document, documents, text_of
 
@@ -18,7 +18,7 @@ from .prompt import (
     whole,
 )
 
-# No other upstream has the tools that run on OpenAI's servers.
+# Other upstreams do not have the tools that run on OpenAI's servers.
 _HOSTED = {
     "web_search",
     "web_search_preview",
@@ -34,18 +34,18 @@ _HOSTED = {
 def read_responses(body: Document) -> Prompt:
     """Read a request. Raise `RefusedError` if no other wire can express it."""
     if body.get("previous_response_id") or body.get("conversation"):
-        raise untranslatable("a conversation that OpenAI's servers keep")
+        raise untranslatable("a conversation that is stored on OpenAI's servers")
     system = [text_of(body.get("instructions"))]
     turns = TurnList()
-    said = body.get("input")
-    items = [{"role": "user", "content": said}] if isinstance(said, str) else documents(said)
+    given = body.get("input")
+    items = [{"role": "user", "content": given}] if isinstance(given, str) else documents(given)
     for item in items:
         _read_item(item, turns, system)
-    tools = tuple(tool for given in documents(body.get("tools")) for tool in _read_tools(given))
+    tools = tuple(tool for entry in documents(body.get("tools")) for tool in _read_tools(entry))
     return Prompt(
         model=text_of(body.get("model")),
         system="\n\n".join(filter(None, system)),
-        turns=turns.done(),
+        turns=turns.turns(),
         tools=tools,
         choice=_read_choice(body.get("tool_choice"), tools),
         parallel=body.get("parallel_tool_calls"),
@@ -69,9 +69,9 @@ def _read_item(item: Document, turns: TurnList, system: list[str]) -> None:
         else:
             turns.add("assistant" if role == "assistant" else "user", [*parts])
     elif kind in {"function_call", "custom_tool_call"}:
-        given = text_of(item.get("arguments" if kind == "function_call" else "input"))
+        arguments = text_of(item.get("arguments" if kind == "function_call" else "input"))
         name = name_in(text_of(item.get("namespace")), text_of(item.get("name")))
-        turns.add("assistant", [Use(call, name, given)])
+        turns.add("assistant", [Use(call, name, arguments)])
     elif kind in {"function_call_output", "custom_tool_call_output"}:
         result: Part = Result(call, tuple(_read_content(item.get("output"))))
         turns.add("user", [result])
@@ -99,7 +99,7 @@ def _read_tools(tool: Document, namespace: str = "") -> list[Tool]:
     if kind in _HOSTED:
         return []
     if kind == "namespace" and not namespace:
-        return [one for inner in documents(tool.get("tools")) for one in _read_tools(inner, name)]
+        return [t for inner in documents(tool.get("tools")) for t in _read_tools(inner, name)]
     if kind not in {"function", "custom"}:
         raise untranslatable(f"a tool of type {kind!r}")
     description, parameters = text_of(tool.get("description")), as_document(tool.get("parameters"))
@@ -107,8 +107,8 @@ def _read_tools(tool: Document, namespace: str = "") -> list[Tool]:
 
 
 def _read_choice(choice: object, tools: tuple[Tool, ...]) -> Choice | Tool | None:
-    if named := text_of(as_document(choice).get("name")):
-        return next((tool for tool in tools if tool.name == named), None)
+    if name := text_of(as_document(choice).get("name")):
+        return next((tool for tool in tools if tool.name == name), None)
     known: dict[object, Choice] = {"auto": "auto", "required": "any", "none": "none"}
     return known.get(choice) if isinstance(choice, str) else None
 

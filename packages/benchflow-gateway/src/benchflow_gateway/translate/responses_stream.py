@@ -1,4 +1,4 @@
-"""OpenAI Responses streams, written."""
+"""Write OpenAI Responses streams."""
 
 import json
 import time
@@ -10,7 +10,7 @@ from benchflow_gateway.documents import Document
 from benchflow_gateway.sse import Event
 
 from .custom import unwrap_custom
-from .delta import Argued, Began, Called, Delta, Ended, Said, Thought
+from .delta import AnswerEnd, AnswerStart, ArgumentsDelta, CallStart, Delta, TextDelta, ThoughtDelta
 from .prompt import Tool, name_in
 
 
@@ -28,27 +28,27 @@ class ResponsesWriter:
     def write(self, delta: Delta) -> Iterator[Event]:
         """Yield the events for `delta`."""
         match delta:
-            case Began():
+            case AnswerStart():
                 yield from self._begin(delta)
-            case Said():
+            case TextDelta():
                 yield from self._say(delta.text)
-            case Thought():
+            case ThoughtDelta():
                 yield from self._think(delta.text)
-            case Called():
+            case CallStart():
                 yield from self._close()
-                yield from self._open(self._called(delta))
-            case Argued():
+                yield from self._open(self._call_item(delta))
+            case ArgumentsDelta():
                 yield from self._argue(delta.text)
-            case Ended():
+            case AnswerEnd():
                 yield from self._close()
                 yield from self._end(delta)
 
-    def _begin(self, began: Began) -> Iterator[Event]:
+    def _begin(self, start: AnswerStart) -> Iterator[Event]:
         self._response = {
-            "id": f"resp_{began.id}",
+            "id": f"resp_{start.id}",
             "object": "response",
             "created_at": int(time.time()),
-            "model": began.model,
+            "model": start.model,
             "error": None,
             "incomplete_details": None,
         }
@@ -60,7 +60,9 @@ class ResponsesWriter:
         if self._item is None or self._item["type"] != "message":
             yield from self._close()
             yield from self._open({"type": "message", "role": "assistant", "content": []})
-            yield self._event("response.content_part.added", {**self._part(), "part": _said("")})
+            yield self._event(
+                "response.content_part.added", {**self._part(), "part": _text_part("")}
+            )
         self._text += text
         yield self._event("response.output_text.delta", {**self._part(), "delta": text})
 
@@ -74,15 +76,15 @@ class ResponsesWriter:
         at = {**self._at(), "summary_index": 0, "delta": text}
         yield self._event("response.reasoning_summary_text.delta", at)
 
-    def _called(self, called: Called) -> Document:
-        tool = self._tools.get(called.name)
+    def _call_item(self, call: CallStart) -> Document:
+        tool = self._tools.get(call.name)
         if tool is not None and tool.custom:
             item: Document = {"type": "custom_tool_call", "input": ""}
         else:
             item = {"type": "function_call", "arguments": ""}
-        item |= {"call_id": called.id, "name": called.name}
+        item |= {"call_id": call.id, "name": call.name}
         if tool is not None and tool.namespace:
-            inner = called.name.removeprefix(name_in(tool.namespace, ""))
+            inner = call.name.removeprefix(name_in(tool.namespace, ""))
             item |= {"name": inner, "namespace": tool.namespace}
         return item
 
@@ -95,8 +97,8 @@ class ResponsesWriter:
 
     def _open(self, item: Document) -> Iterator[Event]:
         prefix = {"message": "msg", "reasoning": "rs"}.get(item["type"], "fc")
-        named = f"{prefix}_{self._response.get('id')}_{len(self._output)}"
-        self._item = {"id": named, "status": "in_progress", **item}
+        item_id = f"{prefix}_{self._response.get('id')}_{len(self._output)}"
+        self._item = {"id": item_id, "status": "in_progress", **item}
         self._text = ""
         at = {"output_index": len(self._output), "item": self._item}
         yield self._event("response.output_item.added", at)
@@ -108,14 +110,14 @@ class ResponsesWriter:
         kind = item["type"]
         if kind == "message":
             yield self._event("response.output_text.done", {**self._part(), "text": self._text})
-            whole = {**self._part(), "part": _said(self._text)}
-            yield self._event("response.content_part.done", whole)
-            item = {**item, "content": [_said(self._text)]}
+            part = {**self._part(), "part": _text_part(self._text)}
+            yield self._event("response.content_part.done", part)
+            item = {**item, "content": [_text_part(self._text)]}
         elif kind == "reasoning":
             at = {**self._at(), "summary_index": 0}
             yield self._event("response.reasoning_summary_text.done", {**at, "text": self._text})
-            whole = {**at, "part": _summary(self._text)}
-            yield self._event("response.reasoning_summary_part.done", whole)
+            part = {**at, "part": _summary(self._text)}
+            yield self._event("response.reasoning_summary_part.done", part)
             item = {**item, "summary": [_summary(self._text)]}
         elif kind == "function_call":
             at = {**self._at(), "arguments": self._text}
@@ -131,17 +133,17 @@ class ResponsesWriter:
         self._item = None
         yield self._event("response.output_item.done", at)
 
-    def _end(self, ended: Ended) -> Iterator[Event]:
+    def _end(self, end: AnswerEnd) -> Iterator[Event]:
         status, details = "completed", None
-        if ended.stop in {"length", "refusal"}:
-            reason = "max_output_tokens" if ended.stop == "length" else "content_filter"
+        if end.stop in {"length", "refusal"}:
+            reason = "max_output_tokens" if end.stop == "length" else "content_filter"
             status, details = "incomplete", {"reason": reason}
         response = {
             **self._response,
             "status": status,
             "incomplete_details": details,
             "output": self._output,
-            "usage": _usage(ended.usage),
+            "usage": _usage(end.usage),
         }
         yield self._event(f"response.{status}", {"response": response})
 
@@ -153,12 +155,12 @@ class ResponsesWriter:
         return {**self._at(), "content_index": 0}
 
     def _event(self, name: str, data: Document) -> Event:
-        numbered = {"type": name, "sequence_number": self._number, **data}
+        event = {"type": name, "sequence_number": self._number, **data}
         self._number += 1
-        return Event(name, json.dumps(numbered, ensure_ascii=False))
+        return Event(name, json.dumps(event, ensure_ascii=False))
 
 
-def _said(text: str) -> Document:
+def _text_part(text: str) -> Document:
     return {"type": "output_text", "text": text, "annotations": []}
 
 

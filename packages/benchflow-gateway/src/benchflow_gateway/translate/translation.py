@@ -1,4 +1,4 @@
-"""One call, translated: its request to the upstream's wire, its answer back."""
+"""Translate a call: the request to the upstream's wire, and the answer to the agent's wire."""
 
 from collections.abc import Callable, Iterator
 
@@ -54,7 +54,7 @@ class Translation:
         self._reader = _READERS[back.api]()
         self._writer = _writer(front.api, prompt)
         self.last = self._reader.last
-        """The end of the upstream's stream, for an upstream that leaves it out."""
+        """The last event of a complete stream, for an upstream that omits it."""
 
     def events(self, event: Event) -> Iterator[Event]:
         """Yield `event` in the agent's wire. Raise `DocumentError` if it is malformed."""
@@ -65,8 +65,8 @@ class Translation:
         """Return a whole answer in the agent's wire."""
         fold = self._front.fold()
         for event in self._back.explode(body):
-            for written in self.events(event):
-                fold.feed(written)
+            for translated in self.events(event):
+                fold.feed(translated)
         return fold.body() or {}
 
 

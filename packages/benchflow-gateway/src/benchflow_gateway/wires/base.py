@@ -11,7 +11,7 @@ from benchflow_gateway.sse import Event
 
 
 class Fold(Protocol):
-    """Folds a stream of events into the body that it stands for."""
+    """Folds a stream of events into the equivalent body."""
 
     @property
     def ending(self) -> bool:
@@ -64,11 +64,11 @@ class Wire(Protocol):
         ...
 
     def explode(self, body: Document) -> Iterator[Event]:
-        """Yield the events that stand for `body`; folding them gives it back."""
+        """Yield the events of a stream whose fold is `body`."""
         ...
 
     def usage(self, body: Document) -> Usage:
-        """Return the tokens that `body` reports; cached ones are part of the input."""
+        """Return the tokens that `body` reports. Cached tokens are part of the input."""
         ...
 
     def refusal(self, kind: RefusalKind, message: str) -> Document:

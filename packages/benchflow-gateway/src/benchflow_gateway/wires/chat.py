@@ -70,8 +70,8 @@ class ChatFold:
                 _merge(into["message"], as_document(value))
             elif key == "logprobs" and value is not None:
                 content = as_document(choice["logprobs"]).get("content")
-                held: Document = into.setdefault("logprobs", {"content": []})
-                held["content"] += items_of(content)
+                logprobs: Document = into.setdefault("logprobs", {"content": []})
+                logprobs["content"] += items_of(content)
             elif key == "token_ids" and value is not None:
                 into.setdefault("token_ids", []).extend(items_of(choice["token_ids"]))
             elif key != "index" and (value is not None or key not in into):
@@ -128,9 +128,9 @@ class ChatWire:
         return ChatFold()
 
     def explode(self, body: Document) -> Iterator[Event]:
-        """Yield one chunk with the message, one with the end, one with the usage."""
-        kept = {k: v for k, v in body.items() if k not in {"choices", "usage", "object"}}
-        base = {**kept, "object": "chat.completion.chunk"}
+        """Yield one chunk for the message, one for the end, and one for the usage, if any."""
+        fields = {k: v for k, v in body.items() if k not in {"choices", "usage", "object"}}
+        base = {**fields, "object": "chat.completion.chunk"}
         choices = documents(body.get("choices"))
         first: list[Document] = []
         last: list[Document] = []
@@ -141,8 +141,8 @@ class ChatWire:
                 delta["tool_calls"] = [{"index": i, **call} for i, call in enumerate(calls)]
             more = {k: v for k, v in choice.items() if k in {"logprobs", "token_ids"}}
             first.append({"index": index, "delta": delta, "finish_reason": None, **more})
-            ended = {k: v for k, v in choice.items() if k not in {"message", *more}}
-            last.append({**ended, "index": index, "delta": {}})
+            rest = {k: v for k, v in choice.items() if k not in {"message", *more}}
+            last.append({**rest, "index": index, "delta": {}})
         yield _event({**base, "choices": first})
         yield _event({**base, "choices": last})
         if "usage" in body:

@@ -1,7 +1,7 @@
 """Gemini's `generateContent`: https://ai.google.dev/api/generate-content.
 
-The path names the model, and whether the answer is streamed. The gateway keeps both in the
-request, as `model` and `stream`, so that a record says them.
+The path has the model, and the kind of the answer. The gateway adds both to the
+request, as `model` and `stream`, so that the record has them.
 """
 
 import json
@@ -21,7 +21,7 @@ from benchflow_gateway.documents import (
 from benchflow_gateway.errors import RefusalKind
 from benchflow_gateway.sse import Event
 
-# A part of dots alone would leave the directory at the upstream, which has the credential.
+# A part of only dots could reach another directory of the upstream, with our credential.
 _CALL = re.compile(
     r"/models/(?P<model>(?!\.+(?:/|:))[A-Za-z0-9._-]+(?:[/:](?!\.+(?:/|:))[A-Za-z0-9._-]+)*)"
     r":(?P<method>generateContent|streamGenerateContent|countTokens)"
@@ -37,9 +37,9 @@ _TEXT_ALONE = {"text", "thought"}
 
 
 def gemini_call(path: str) -> tuple[str, str] | None:
-    """Return the model and the method of a path; `None` for any other path."""
-    found = _CALL.fullmatch(path)
-    return (found["model"], found["method"]) if found is not None else None
+    """Return the model and the method of a path, or `None` if the path is not a call."""
+    match = _CALL.fullmatch(path)
+    return (match["model"], match["method"]) if match is not None else None
 
 
 class GeminiFold:
@@ -53,7 +53,7 @@ class GeminiFold:
         self.failure: str | None = None
 
     def feed(self, event: Event) -> None:
-        """Read one chunk. A chunk with a finish reason is the last, or blocks the prompt."""
+        """Read one chunk. A finish reason or a blocked prompt ends the answer."""
         chunk = read_document(event.data)
         if "error" in chunk:
             self.failure = text_of(as_document(chunk["error"]).get("message")) or "an error"
@@ -86,19 +86,19 @@ class GeminiFold:
         return {**self._body, "candidates": candidates}
 
 
-def _joined(held: Document, more: Document) -> Document:
+def _joined(before: Document, more: Document) -> Document:
     """Return one content. Adjacent texts become one part."""
-    parts, added = documents(held.get("parts")), documents(more.get("parts"))
-    if parts and added and _join(parts[-1], added[0]):
+    parts, added = documents(before.get("parts")), documents(more.get("parts"))
+    if parts and added and _are_one_text(parts[-1], added[0]):
         last = {**parts[-1], "text": text_of(parts[-1]["text"]) + text_of(added[0]["text"])}
         parts, added = [*parts[:-1], last], added[1:]
-    content = {**held, **more}
+    content = {**before, **more}
     return {**content, "parts": [*parts, *added]} if "parts" in content else content
 
 
-def _join(one: Document, other: Document) -> bool:
-    plain = all("text" in part and part.keys() <= _TEXT_ALONE for part in (one, other))
-    return plain and bool(one.get("thought")) == bool(other.get("thought"))
+def _are_one_text(first: Document, second: Document) -> bool:
+    plain = all("text" in part and part.keys() <= _TEXT_ALONE for part in (first, second))
+    return plain and bool(first.get("thought")) == bool(second.get("thought"))
 
 
 class GeminiWire:
@@ -118,17 +118,17 @@ class GeminiWire:
         return GeminiFold()
 
     def explode(self, body: Document) -> Iterator[Event]:
-        """Yield the body: an event of this wire has the form of a whole answer."""
+        """Yield the body as one event, because events and whole answers have the same form."""
         yield Event(None, json.dumps(body, ensure_ascii=False, separators=(",", ":")))
 
     def usage(self, body: Document) -> Usage:
         """Return the tokens; thoughts are part of the output."""
         usage = as_document(body.get("usageMetadata"))
-        sent = count_of(usage.get("promptTokenCount"))
-        made = count_of(usage.get("candidatesTokenCount"))
+        prompt = count_of(usage.get("promptTokenCount"))
+        answer = count_of(usage.get("candidatesTokenCount"))
         return Usage(
-            input_tokens=sent + count_of(usage.get("toolUsePromptTokenCount")),
-            output_tokens=made + count_of(usage.get("thoughtsTokenCount")),
+            input_tokens=prompt + count_of(usage.get("toolUsePromptTokenCount")),
+            output_tokens=answer + count_of(usage.get("thoughtsTokenCount")),
             cached_tokens=count_of(usage.get("cachedContentTokenCount")),
         )
 

@@ -81,7 +81,7 @@ class MessagesFold:
         self.ending = self.ending or message.get("stop_reason") is not None
 
     def body(self) -> Document | None:
-        """Return the message so far. An incomplete input of a tool is text."""
+        """Return the message so far. An incomplete tool input is the text so far."""
         if self._message is None:
             return None
         blocks = [
@@ -109,10 +109,10 @@ class MessagesWire:
     def explode(self, body: Document) -> Iterator[Event]:
         """Yield each block as its start, its deltas and its stop."""
         usage = as_document(body.get("usage"))
-        begun: Document = {**body, "content": [], "stop_reason": None, "stop_sequence": None}
-        yield _event("message_start", {"message": begun})
+        started: Document = {**body, "content": [], "stop_reason": None, "stop_sequence": None}
+        yield _event("message_start", {"message": started})
         for index, block in enumerate(documents(body.get("content"))):
-            start, deltas = _opened(block)
+            start, deltas = _split_block(block)
             yield _event("content_block_start", {"index": index, "content_block": start})
             for delta in deltas:
                 yield _event("content_block_delta", {"index": index, "delta": delta})
@@ -142,13 +142,13 @@ class MessagesWire:
         return Event("error", _dump(self.refusal(kind, message)))
 
 
-def _opened(block: Document) -> tuple[Document, list[Document]]:
+def _split_block(block: Document) -> tuple[Document, list[Document]]:
     """Return a block's start and its deltas. A kind without deltas starts complete."""
     kind = block.get("type")
     if kind == "text":
         deltas: list[Document] = [{"type": "text_delta", "text": text_of(block.get("text"))}]
-        cited = documents(block.get("citations"))
-        deltas += [{"type": "citations_delta", "citation": citation} for citation in cited]
+        citations = documents(block.get("citations"))
+        deltas += [{"type": "citations_delta", "citation": citation} for citation in citations]
         return {**{k: v for k, v in block.items() if k != "citations"}, "text": ""}, deltas
     if kind in {"tool_use", "server_tool_use"}:
         raw = _dump(as_document(cast("object", block.get("input"))))

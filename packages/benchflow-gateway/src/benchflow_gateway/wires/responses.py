@@ -86,15 +86,15 @@ class ResponsesWire:
 
     def explode(self, body: Document) -> Iterator[Event]:
         """Yield each item when it is added, then its parts, then the finished item."""
-        begun: Document = {**body, "status": "in_progress", "output": [], "usage": None}
-        numbered = _Numbered()
-        yield numbered("response.created", {"response": begun})
-        yield numbered("response.in_progress", {"response": begun})
+        started: Document = {**body, "status": "in_progress", "output": [], "usage": None}
+        make_event = _EventSequence()
+        yield make_event("response.created", {"response": started})
+        yield make_event("response.in_progress", {"response": started})
         for index, item in enumerate(documents(body.get("output"))):
-            yield from explode_item(numbered, index, item)
+            yield from explode_item(make_event, index, item)
         status = text_of(body.get("status"))
         last = f"response.{status}" if f"response.{status}" in _LAST else "response.completed"
-        yield numbered(last, {"response": body})
+        yield make_event(last, {"response": body})
 
     def usage(self, body: Document) -> Usage:
         """Return the tokens that `body` reports."""
@@ -117,22 +117,22 @@ class ResponsesWire:
         return Event("error", json.dumps(data))
 
 
-class _Numbered:
-    """Makes events, each with the next `sequence_number`."""
+class _EventSequence:
+    """Makes events with increasing `sequence_number`."""
 
     def __init__(self) -> None:
         self._next = 0
 
     def __call__(self, name: str, data: Document) -> Event:
-        numbered = {"type": name, "sequence_number": self._next, **data}
+        event = {"type": name, "sequence_number": self._next, **data}
         self._next += 1
-        return Event(name, json.dumps(numbered, ensure_ascii=False, separators=(",", ":")))
+        return Event(name, json.dumps(event, ensure_ascii=False, separators=(",", ":")))
 
 
-def explode_item(numbered: "_Numbered", index: int, item: Document) -> Iterator[Event]:
+def explode_item(make_event: "_EventSequence", index: int, item: Document) -> Iterator[Event]:
     """Yield the events of one output item."""
     at: dict[str, Any] = {"output_index": index}
-    named = {**at, "item_id": item.get("id")}
+    item_at = {**at, "item_id": item.get("id")}
     kind = item.get("type")
     empty: dict[str, Document] = {
         "message": {"content": []},
@@ -141,27 +141,27 @@ def explode_item(numbered: "_Numbered", index: int, item: Document) -> Iterator[
     started: Document = {**item, **empty.get(text_of(kind), {})}
     if "status" in item:
         started["status"] = "in_progress"
-    yield numbered("response.output_item.added", {**at, "item": started})
+    yield make_event("response.output_item.added", {**at, "item": started})
     if kind == "message":
         for number, part in enumerate(documents(item.get("content"))):
-            yield from _explode_part(numbered, {**named, "content_index": number}, part)
+            yield from _explode_part(make_event, {**item_at, "content_index": number}, part)
     elif kind == "function_call":
         arguments = text_of(item.get("arguments"))
         name = "response.function_call_arguments"
-        yield numbered(f"{name}.delta", {**named, "delta": arguments})
-        yield numbered(f"{name}.done", {**named, "arguments": arguments})
-    yield numbered("response.output_item.done", {**at, "item": item})
+        yield make_event(f"{name}.delta", {**item_at, "delta": arguments})
+        yield make_event(f"{name}.done", {**item_at, "arguments": arguments})
+    yield make_event("response.output_item.done", {**at, "item": item})
 
 
-def _explode_part(numbered: "_Numbered", at: Document, part: Document) -> Iterator[Event]:
+def _explode_part(make_event: "_EventSequence", at: Document, part: Document) -> Iterator[Event]:
     if part.get("type") != "output_text":
-        yield numbered("response.content_part.added", {**at, "part": part})
+        yield make_event("response.content_part.added", {**at, "part": part})
     else:
         text = text_of(part.get("text"))
-        yield numbered("response.content_part.added", {**at, "part": {**part, "text": ""}})
-        yield numbered("response.output_text.delta", {**at, "delta": text})
-        yield numbered("response.output_text.done", {**at, "text": text})
-    yield numbered("response.content_part.done", {**at, "part": part})
+        yield make_event("response.content_part.added", {**at, "part": {**part, "text": ""}})
+        yield make_event("response.output_text.delta", {**at, "delta": text})
+        yield make_event("response.output_text.done", {**at, "text": text})
+    yield make_event("response.content_part.done", {**at, "part": part})
 
 
 RESPONSES = ResponsesWire()
