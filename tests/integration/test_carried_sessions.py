@@ -8,7 +8,7 @@ from benchflow_agent_acp.builtin import scripted
 from benchflow_contracts import Bundle, Role, SandboxSpec
 from benchflow_sandbox_local import LocalProvider
 from benchflow_testing import AgentSubject, check_agent
-from benchflow_testing.checks.session_state_checks import CARRY_CHECKS
+from benchflow_testing.checks.session_state_checks import CAPTURE_CHECKS
 
 SCRIPT = """
 [[turn]]
@@ -51,7 +51,7 @@ def test_the_scripted_agent_is_carried_as_the_contract_says(tmp_path: Path) -> N
                 ask_prompt="Ask me.",
                 endless_prompt="Be busy.",
             )
-            results = await check_agent(subject, only=[str(check) for check in CARRY_CHECKS])
+            results = await check_agent(subject, only=[str(check) for check in CAPTURE_CHECKS])
             for result in results:
                 result.raise_if_failed()
             live = "live" in (await provider.capabilities()).snapshot_levels

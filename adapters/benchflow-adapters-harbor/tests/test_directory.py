@@ -13,7 +13,7 @@ def dataset(root: Path, digests: dict[str, str]) -> None:
     write(root, {"dataset.toml": f'[dataset]\nname = "org/set"\n{tasks}'})
 
 
-def test_one_bad_task_ends_no_listing(tmp_path: Path) -> None:
+def test_a_broken_task_does_not_end_the_listing(tmp_path: Path) -> None:
     for name, files in (GOOD | BAD).items():
         write(tmp_path / name, files)
     listed = {task.path.name: task for task in read_directory(tmp_path, HERE) if task.path}

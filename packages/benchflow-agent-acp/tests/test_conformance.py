@@ -64,7 +64,7 @@ def run_checks(agent, provider, script, tmp_path, only=None, **subject):
 
 def test_the_scripted_agent_keeps_the_contract(host_sandbox, tmp_path):
     provider = FreshSandboxes(host_sandbox, tmp_path)
-    assert "a_session_goes_on_from_its_snapshot" in run_checks(scripted(), provider, TALK, tmp_path)
+    assert "a_session_resumes_from_its_snapshot" in run_checks(scripted(), provider, TALK, tmp_path)
 
 
 def test_the_scripted_agent_asks_according_to_the_contract(host_sandbox, tmp_path):

@@ -99,7 +99,7 @@ def test_the_policy_agent_keeps_the_contract(host_sandbox, tmp_path):
             endless_prompt="Do something endless.",
         )  # fmt: skip
         only = (
-            "a_session_goes_on_from_its_snapshot",
+            "a_session_resumes_from_its_snapshot",
             "an_ask_ends_a_step_and_its_answer_opens_the_next",
             "cancel_ends_the_turn",
         )

@@ -45,7 +45,7 @@ def test_calls_beyond_the_limit_are_refused_and_counted_by_a_stub(
         *before, stub = line.calls()
         assert len(before) == answered
         assert (stub.request, stub.response, stub.status) == ({}, None, 429)
-        assert str(stub.error).startswith("record_limit: a call of ")
+        assert str(stub.error).startswith("record_limit: cannot record a call of ")
 
     run(body, limits=Limits(record_bytes=MOST))
     assert size_of(tmp_path / "record") < MOST + 2000

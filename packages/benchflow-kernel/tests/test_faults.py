@@ -122,12 +122,12 @@ class Watched:
         self.operation, self.reached = operation, reached
         self.fail_on, self.hang_on = {}, set()
 
-    async def strike(self, operation):
+    async def raise_or_hang(self, operation):
         if operation == self.operation:
             self.reached.set()
             await asyncio.Event().wait()
 
-    def strike_now(self, operation):
+    def raise_fault(self, operation):
         pass
 
 

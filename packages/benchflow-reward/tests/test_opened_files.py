@@ -298,5 +298,5 @@ def test_a_box_that_observes_nothing_keeps_its_grade_and_says_so(box):
 
     told = asyncio.run(main()).added_to(CLEAN, expected())
     assert told["grade"] == "clean"
-    why = "the fake sandbox observes no files"
+    why = "the fake sandbox does not observe files"
     assert told["observed"]["state"] == "unsupported" and why in told["observed"]["why"]

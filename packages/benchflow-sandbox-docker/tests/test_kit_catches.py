@@ -113,7 +113,7 @@ def capabilities(image, tmp_path_factory):
         ("files_of_a_service_are_copied_out", nothing, without_caps),
         ("a_service_has_a_digest_of_its_own", nothing, names_itself_alone),
         ("services_end_with_their_sandbox", nothing, lives_on),
-        ("a_public_network_leads_out", lambda _: {"network": "none"}, nothing),
+        ("a_public_network_has_a_route", lambda _: {"network": "none"}, nothing),
     ],
 )
 def test_a_careless_provider_fails_the_check(

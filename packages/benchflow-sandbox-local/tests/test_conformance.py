@@ -21,5 +21,5 @@ def test_the_provider_keeps_every_promise_of_the_contract(with_provider, tmp_pat
         "capabilities: there are builds",
         "capabilities: no network mode public",
         "capabilities: no services",
-        "not claimed: one of a living owner is not reaped",
+        "not claimed: sandboxes of live owners are not reaped",
     }

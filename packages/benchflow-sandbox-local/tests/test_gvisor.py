@@ -53,7 +53,7 @@ def test_a_gvisor_box_keeps_every_promise_of_the_contract(with_provider):
     # Live snapshots, which are proven two forks deep, are not among what is skipped.
     assert {r.reason for r in results if r.status == "skipped"} == {
         "every level is supported",
-        "not claimed: one of a living owner is not reaped",
+        "not claimed: sandboxes of live owners are not reaped",
         "capabilities: there are live snapshots",
         "capabilities: no network mode allowlist",
         "capabilities: no network mode public",
@@ -62,7 +62,7 @@ def test_a_gvisor_box_keeps_every_promise_of_the_contract(with_provider):
         "capabilities: no services",
         "capabilities: no pids limit",
         "capabilities: no memory limit",
-        "nothing can be ours here: the sandbox has processes that could write, too",
+        "changes cannot be ignored here: the sandbox has processes that could write, too",
         (
             "files cannot be observed here: the files that this sandbox opens cannot be observed: "
             "its processes do not open them through the host's kernel, or it has no isolation"

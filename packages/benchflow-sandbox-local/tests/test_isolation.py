@@ -164,7 +164,7 @@ def test_no_file_of_the_host_outside_of_its_programs_can_be_seen(with_box, tmp_p
         planted.unlink()
 
 
-def test_the_runners_environment_stays_outside(with_box, monkeypatch):
+def test_variables_of_the_runner_are_not_visible_inside(with_box, monkeypatch):
     monkeypatch.setenv("BENCHFLOW_TEST_KEY", "canary")
 
     async def check(sandbox):

@@ -68,10 +68,10 @@ class SaysNothing(FakeTaskAdapter):
 @pytest.mark.parametrize(
     ("broken", "promise"),
     [
-        (ClaimsNothing, "its_tasks_are_claimed"),
-        (ClaimsEverything, "nothing_else_is_claimed"),
+        (ClaimsNothing, "tasks_of_its_format_are_claimed"),
+        (ClaimsEverything, "other_paths_are_not_claimed"),
         (ListsOnlyTheFirst, "good_tasks_are_listed"),
-        (StopsAtABrokenTask, "one_bad_task_ends_no_listing"),
+        (StopsAtABrokenTask, "a_broken_task_does_not_end_the_listing"),
         (DigestsThePath, "the_same_task_has_the_same_digest"),
         (LeavesAMark, "listing_changes_nothing"),
         (SaysNothing, "a_source_without_tasks_is_an_error"),

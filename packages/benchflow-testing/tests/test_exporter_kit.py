@@ -81,13 +81,13 @@ class NeedsOne(FakeExporter):
     ("broken", "promise"),
     [
         (ForgetsTheUnscored, "every_scored_leaf_is_written"),
-        (WritesTheFirstOnly, "rollouts_add_up"),
+        (WritesTheFirstOnly, "a_job_has_the_trajectories_of_its_rollouts"),
         (WritesItsDirectory, "the_same_rollouts_give_the_same_bytes"),
         (MakesALink, "every_scored_leaf_is_written"),
         (WritesBeside, "every_scored_leaf_is_written"),
         (TrustsTheText, "hostile_text_is_written"),
-        (ScoresTheUnscored, "exporting_leaves_the_tree_alone"),
-        (NeedsOne, "a_job_of_nothing_is_written"),
+        (ScoresTheUnscored, "exporting_does_not_change_the_tree"),
+        (NeedsOne, "an_empty_job_is_written"),
     ],
 )
 def test_a_broken_exporter_is_caught(broken, promise):

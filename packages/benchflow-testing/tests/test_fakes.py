@@ -271,7 +271,7 @@ def test_a_crashed_or_silent_session_is_over():
         session = await agent.connect(box, Role())
         with pytest.raises(AgentError, match="it died"):
             await session.prompt("Go.")
-        with pytest.raises(AgentError, match="is over"):
+        with pytest.raises(AgentError, match="has ended"):
             await session.prompt("Again.")
         session = await FakeAgent([[Hang()]]).connect(box, Role(idle_timeout_sec=0.01))
         with pytest.raises(AgentTimeoutError, match="no update"):

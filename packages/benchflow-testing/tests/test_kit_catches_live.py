@@ -62,7 +62,7 @@ def started_anew(sealed):
     machine = sealed.copy()
     for group in machine.groups:
         for member in group._members:
-            body = getattr(member.body, "body", member.body)
+            body = getattr(member.program, "program", member.program)
             body.level = Level()
             body.shell.variables.clear()
     return machine
@@ -190,7 +190,7 @@ class LoadsAnything(FakeSandboxProvider):
         try:
             return await super().load(saved)
         except SnapshotError:
-            return self.images.keep(FakeMachine(self.created[0].files), self.name, "filesystem")
+            return self.images.add(FakeMachine(self.created[0].files), self.name, "filesystem")
 
 
 class SavesAnything(FakeSandboxProvider):
@@ -209,24 +209,24 @@ BOASTFUL = FAKE_WITHOUT_LIVE.model_copy(update={"live_engine": "criu"})
 BROKEN = [
     (FakeSandboxProvider(capabilities=NAMELESS), "the_live_engine_is_named"),
     (FakeSandboxProvider(capabilities=BOASTFUL), "the_live_engine_is_named"),
-    (broken_images(files_only)(), "a_live_snapshot_carries_the_processes"),
+    (broken_images(files_only)(), "a_live_snapshot_copies_the_processes"),
     (broken_images(started_anew)(), "a_live_child_has_the_memory_of_its_parent"),
-    (SealsLate(), "a_live_snapshot_holds_the_instant_of_the_freeze"),
+    (SealsLate(), "a_live_snapshot_has_the_state_of_the_freeze"),
     (
         FakeSandboxProvider(sandbox_type=ReadsAfterTheSnapshot),
-        "a_live_snapshot_is_of_the_instant_that_is_read",
+        "a_live_snapshot_has_the_state_that_while_frozen_reads",
     ),
     (FakeSandboxProvider(sandbox_type=EndsWithTheParent), "the_parent_keeps_its_processes"),
-    (broken_images(with_other_ids)(), "attach_gives_the_childs_own_process"),
-    (broken_images(the_image_itself)(), "attach_gives_the_childs_own_process"),
+    (broken_images(with_other_ids)(), "attach_returns_the_process_of_the_child"),
+    (broken_images(the_image_itself)(), "attach_returns_the_process_of_the_child"),
     (broken_images(without_unread_output)(), "unread_output_comes_first_in_every_child"),
     (
         FakeSandboxProvider(sandbox_type=AttachesTwice),
-        "attach_refuses_what_was_not_carried_and_a_second_holder",
+        "attach_refuses_unknown_and_attached_processes",
     ),
     (
         FakeSandboxProvider(sandbox_type=AttachesToItsOwn),
-        "attach_refuses_what_was_not_carried_and_a_second_holder",
+        "attach_refuses_unknown_and_attached_processes",
     ),
     (
         FakeSandboxProvider(sandbox_type=AttachFailsPlainly, capabilities=FAKE_WITHOUT_LIVE),
@@ -234,8 +234,8 @@ BROKEN = [
     ),
     (broken_images(the_image_itself)(), "live_children_are_isolated"),
     (OneAtATime(), "many_live_children_start_at_once"),
-    (ForksOnce(), "a_live_child_can_be_forked_in_turn"),
-    (KeepsDiscarded(), "a_discarded_live_snapshot_spares_its_children"),
+    (ForksOnce(), "a_live_child_can_be_forked_again"),
+    (KeepsDiscarded(), "children_survive_the_discard_of_a_live_snapshot"),
     (SavesAReference(), "a_saved_snapshot_outlives_the_snapshot"),
     (SavesFilesOnly(), "a_saved_live_snapshot_continues"),
     (LoadsAnything(), "a_changed_saved_snapshot_is_refused"),
@@ -264,13 +264,13 @@ def test_a_provider_that_saves_nothing_is_skipped_and_says_so():
     only = ["a_saved_snapshot_outlives_the_snapshot", "a_changed_saved_snapshot_is_refused"]
     results = asyncio.run(check_sandbox(SavesNothing(), only=only))
     assert {(r.status, r.reason) for r in results} == {
-        ("skipped", "not claimed: the provider saves no snapshots")
+        ("skipped", "not claimed: the provider does not save snapshots")
     }
 
 
 class ForgetsSteps(FakeSession):
-    def go_on_from(self, carry):
-        super().go_on_from(carry.model_copy(update={"steps": ()}))
+    def continue_from(self, carry):
+        super().continue_from(carry.model_copy(update={"steps": ()}))
 
 
 class CarriesObjects(FakeSession):
@@ -330,14 +330,14 @@ class AttachesAnything(FakeAgent):
 TALK = [[Say("hello")], [Say("again")]]
 ASKING = [[Pose(ask_with_options("Which?", "a", "b")), Say("thanks")]]
 BROKEN_SESSIONS = [
-    (ForgetsSteps, TALK, "a_session_is_carried_at_a_turn_boundary"),
+    (ForgetsSteps, TALK, "a_session_is_captured_at_a_turn_boundary"),
     (CarriesObjects, TALK, "a_session_state_is_json"),
-    (ForgetsTheAsk, ASKING, "a_pending_ask_is_carried_into_each_child"),
-    (AnswersForEverybody, ASKING, "a_pending_ask_is_carried_into_each_child"),
-    (ProceedsAgain, ASKING, "a_carried_ask_is_answered_once"),
+    (ForgetsTheAsk, ASKING, "a_pending_ask_continues_in_each_child"),
+    (AnswersForEverybody, ASKING, "a_pending_ask_continues_in_each_child"),
+    (ProceedsAgain, ASKING, "a_captured_ask_is_answered_once"),
     (ProceedsAgain, TALK, "answer_without_a_restored_ask_is_refused"),
-    (CarriesAtAnyTime, [[Hang()]], "a_busy_session_is_not_carried"),
-    (GivesUpForGood, [[Hang()]], "a_busy_session_is_not_carried"),
+    (CarriesAtAnyTime, [[Hang()]], "a_busy_session_is_not_captured"),
+    (GivesUpForGood, [[Hang()]], "a_busy_session_is_not_captured"),
 ]
 
 
@@ -406,15 +406,15 @@ async def closes_nothing(self):
 
 
 BROKEN_GATEWAYS = [
-    (gateway_with(calls=lambda self: list(reversed(self._calls))), "every_call_is_on_the_record"),
-    (SharesCalls, "lines_are_apart"),
+    (gateway_with(calls=lambda self: list(reversed(self._calls))), "every_call_is_recorded"),
+    (SharesCalls, "routes_are_separate"),
     (ForgetsReplay, "recorded_calls_are_replayed"),
     (ForgetsReplay, "a_diverging_call_is_refused"),
-    (ForgetsBudgets, "a_budget_refuses_the_call_that_would_pass_it"),
-    (gateway_with(quiesce=quiet_at_once), "quiesce_waits_for_what_is_in_flight"),
-    (gateway_with(swap=swaps_nothing), "a_swap_sends_later_calls_elsewhere"),
-    (gateway_with(aclose=closes_nothing), "a_closed_line_keeps_its_record"),
-    (ShowsSecrets, "credentials_are_on_no_record"),
+    (ForgetsBudgets, "calls_beyond_the_budget_are_refused"),
+    (gateway_with(quiesce=quiet_at_once), "quiesce_waits_for_calls_in_flight"),
+    (gateway_with(swap=swaps_nothing), "a_swap_sends_later_calls_to_the_new_upstream"),
+    (gateway_with(aclose=closes_nothing), "a_closed_route_keeps_its_record"),
+    (ShowsSecrets, "credentials_are_not_recorded"),
 ]
 
 

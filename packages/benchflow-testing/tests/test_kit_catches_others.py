@@ -107,15 +107,15 @@ class SharesSteps(FakeSession):
 TALK = [[Say("hello")], [Say("again")]]
 ASKING = [[Pose(ask_with_options("Which?", "a", "b")), Say("thanks")]]
 BROKEN_SESSIONS = [
-    (TellsStepsTwice, TALK, "steps_are_told_once_and_in_order"),
+    (TellsStepsTwice, TALK, "each_step_is_reported_once_and_in_order"),
     (LosesTheReason, TALK, "a_turn_writes_its_steps"),
-    (SharesSteps, TALK, "sessions_are_their_own"),
+    (SharesSteps, TALK, "sessions_are_isolated"),
     (ForgetsTheAnswer, ASKING, "an_ask_ends_a_step_and_its_answer_opens_the_next"),
     (AsksTwice, ASKING, "an_ask_ends_a_step_and_its_answer_opens_the_next"),
     (TellsStepsLate, ASKING, "an_ask_ends_a_step_and_its_answer_opens_the_next"),
     (EndsTurnsOnCancel, [[Hang()]], "cancel_ends_the_turn"),
     (PromptsAfterClose, TALK, "a_closed_session_takes_no_prompt"),
-    (CannotResume, TALK, "a_session_goes_on_from_its_snapshot"),
+    (CannotResume, TALK, "a_session_resumes_from_its_snapshot"),
 ]
 
 
@@ -142,7 +142,7 @@ def test_a_broken_session_fails_the_check_of_its_promise(kind, turns, name):
 def test_an_agent_that_carries_what_it_denied_fails():
     capabilities = FAKE_AGENT_CAPABILITIES.model_copy(update={"session_snapshot": "none"})
     agent = FakeAgent(TALK, capabilities=capabilities)
-    name = "a_session_that_cannot_be_carried_says_so"
+    name = "a_session_without_snapshots_raises_an_error"
     (result,) = asyncio.run(check_agent(AgentSubject(agent, FakeSandboxProvider()), only=[name]))
     assert result.status == "failed"
 
@@ -258,13 +258,13 @@ class TearsDownOnce(FakeEnvironment):
         (QueryWrites, "query_shows_the_state_and_does_not_change_it"),
         (QueryShowsNothing, "query_shows_the_state_and_does_not_change_it"),
         (AsksInside, "the_state_can_be_read_while_frozen"),
-        (SeedsAgain, "a_fork_carries_the_state"),
+        (SeedsAgain, "a_fork_has_the_state_of_its_parent"),
         (DropsVariables, "prepare_only_adds_to_the_spec"),
         (LivesOutside, "worlds_are_isolated"),
         (CheckWrites, "a_ready_world_passes_its_check"),
         (BelievesAnything, "a_check_refuses_another_state"),
         (ReseedsOnce, "reseed_may_be_called_with_any_seed"),
-        (NeverResumes, "a_quiesced_world_can_be_read_while_frozen_and_goes_on"),
+        (NeverResumes, "a_quiesced_world_can_be_read_while_frozen"),
         (TearsDownOnce, "teardown_may_be_repeated"),
     ],
 )
@@ -318,7 +318,7 @@ def is_never_able_to_score(_node: RolloutNode, evidence: Evidence) -> float:
         (takes_a_world_for_granted, "missing_evidence_is_an_error_of_its_own_type"),
         (is_never_able_to_score, "a_reward_scores_the_nodes_that_it_is_made_for"),
         (None, "a_reward_scores_the_nodes_that_it_is_made_for"),
-        (writes_the_result, "scoring_leaves_the_tree_alone"),
+        (writes_the_result, "scoring_does_not_change_the_tree"),
         (points_elsewhere, "events_point_to_steps_of_the_path"),
         (scores_infinity, "a_verdict_has_a_reward_or_a_cause"),
         (scores_nothing_silently, "a_verdict_has_a_reward_or_a_cause"),
@@ -339,7 +339,9 @@ def test_a_reward_that_scores_only_once_fails():
 
 def test_a_reward_without_a_name_fails():
     reward = FakeReward(1.0, name="")
-    (result,) = asyncio.run(check_reward(reward, node, only=["a_reward_has_a_lasting_name"]))
+    (result,) = asyncio.run(
+        check_reward(reward, node, only=["the_name_of_a_reward_does_not_change"])
+    )
     assert result.status == "failed"
 
 

@@ -350,37 +350,37 @@ class RepeatsIds(FakeSandbox):
 BROKEN_SANDBOXES = [
     (TimeoutLeavesProcesses, "a_timeout_kills_the_whole_group"),
     (CancelLeavesProcesses, "cancellation_kills_the_whole_group"),
-    (FreezesNothing, "freeze_holds_every_process_still"),
-    (FreezesTheSpawnedAlone, "a_kernel_freeze_holds_the_background_of_root"),
+    (FreezesNothing, "freeze_stops_every_process"),
+    (FreezesTheSpawnedAlone, "a_kernel_freeze_stops_background_processes_of_root"),
     (TearsSnapshots, "an_instant_snapshot_is_not_torn"),
     (CallsAFrozenSnapshotTorn, "the_consistency_of_snapshots_is_named"),
-    (KillsNoDaemons, "kill_all_ends_every_process_and_leaves_the_files"),
+    (KillsNoDaemons, "kill_all_ends_every_process_and_keeps_the_files"),
     (FreezesNothing, "snapshot_works_in_a_frozen_sandbox"),
     (ThawsEarly, "freeze_is_reentrant"),
     (StaysFrozenOnError, "freeze_thaws_on_error"),
-    (ReadsBeforeTheFreeze, "a_snapshot_is_of_the_instant_that_is_read"),
+    (ReadsBeforeTheFreeze, "a_snapshot_has_the_state_that_while_frozen_reads"),
     (StaysFrozenAfterAReader, "an_error_in_while_frozen_passes_through"),
-    (WaitsForItsOwnFreeze, "exec_by_the_holder_of_a_freeze_is_refused"),
+    (WaitsForItsOwnFreeze, "exec_inside_a_freeze_block_is_refused"),
     (AlwaysSucceeds, "exec_reports_the_exit_code"),
     (AlwaysSucceeds, "a_missing_program_is_never_a_success"),
     (ReportsSignalsRaw, "exec_reports_a_signal_as_128_plus_n"),
     (MixesStreams, "exec_keeps_stdout_and_stderr_apart"),
-    (JoinsArguments, "exec_passes_an_argument_vector_as_it_is"),
-    (LeaksTheHost, "the_runners_environment_stays_outside"),
+    (JoinsArguments, "exec_passes_an_argument_vector_unchanged"),
+    (LeaksTheHost, "variables_of_the_runner_are_not_visible_inside"),
     (ForgetsTheCount, "exec_caps_output_and_counts_the_rest"),
-    (IgnoresStdin, "exec_feeds_stdin_and_then_its_end"),
+    (IgnoresStdin, "exec_feeds_stdin_and_closes_it"),
     (FallsBackToTheDefaultUser, "exec_refuses_an_unknown_user"),
     (RunsAllAsRoot, "exec_runs_as_the_given_user"),
     (RunsAllAsRoot, "upload_gives_files_to_the_given_user"),
     (FallsBackToTheWorkdir, "exec_refuses_a_missing_directory"),
-    (KeepsShellState, "execs_share_no_shell_state"),
+    (KeepsShellState, "execs_do_not_share_shell_state"),
     (KillsLeadersOnly, "kill_ends_the_whole_group"),
     (KillsLeadersOnly, "closing_a_process_kills_it"),
     (FollowsLinks, "download_refuses_links"),
     (FollowsLinksToTheHost, "a_linked_parent_does_not_lead_to_the_host"),
-    (NeverLeavesOut, "download_leaves_out_what_it_would_refuse"),
+    (NeverLeavesOut, "leave_out_skips_links_and_pipes"),
     (LeavesPartialDownloads, "download_stops_at_its_cap"),
-    (LeavesPartialDownloads, "download_of_nothing_is_an_error"),
+    (LeavesPartialDownloads, "download_of_a_missing_path_is_an_error"),
     (UploadsUntilALink, "upload_refuses_links"),
     (UploadsThroughLinks, "upload_refuses_links"),
     (LosesTheExecutableBit, "upload_keeps_the_executable_bit"),
@@ -397,7 +397,7 @@ BROKEN_SANDBOXES = [
     (SwitchesTheNameAlone, "the_default_user_changes"),
     (SwitchesToNobody, "a_switch_to_an_unknown_user_is_refused"),
     (ClaimsASwitch, "the_spec_has_the_current_network"),
-    (RepeatsIds, "sandboxes_have_ids_and_specs_of_their_own"),
+    (RepeatsIds, "each_sandbox_has_its_own_id_and_spec"),
 ]
 
 
@@ -413,7 +413,7 @@ def test_a_level_that_is_taken_in_spite_of_the_capabilities_fails(status_of):
 
 
 def test_an_exec_that_waits_for_daemons_fails(monkeypatch, status_of):
-    name = "a_background_process_does_not_hold_up_exec"
+    name = "exec_does_not_wait_for_background_processes"
     provider = FakeSandboxProvider(sandbox_type=WaitsForDaemons)
     real = asyncio.timeout
     # The check allows ten seconds for what is done at once.

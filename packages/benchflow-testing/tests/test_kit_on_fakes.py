@@ -42,7 +42,7 @@ from benchflow_testing.checks.recipe_checks import RECIPE_CHECKS
 from benchflow_testing.checks.rollout_checks import ROLLOUT_CHECKS
 from benchflow_testing.checks.saved_checks import SAVED_CHECKS
 from benchflow_testing.checks.service_checks import SERVICE_CHECKS
-from benchflow_testing.checks.session_state_checks import CARRY_CHECKS
+from benchflow_testing.checks.session_state_checks import CAPTURE_CHECKS
 from benchflow_testing.fakes import (
     FAKE_AGENT_CAPABILITIES,
     FAKE_WITHOUT_LIVE,
@@ -62,22 +62,22 @@ from benchflow_testing.fakes import (
 
 # What a fake cannot do, and its capabilities say so or its world has no program for it.
 HONEST_SKIPS = {
-    *(str(check) for check in RECIPE_CHECKS if "nothing_builds" not in check.name),
+    *(str(check) for check in RECIPE_CHECKS if "refused_if_unsupported" not in check.name),
     *(str(check) for check in PINNED_CHECKS if "same_spec" not in check.name),
     *map(str, OBSERVED_CHECKS),
     *map(str, ROLLOUT_CHECKS),
-    *(str(check) for check in SERVICE_CHECKS if "there_are_none" not in check.name),
-    "an_allowed_host_is_reached_and_no_other",
+    *(str(check) for check in SERVICE_CHECKS if "refused_if_unsupported" not in check.name),
+    "only_allowed_hosts_are_reachable",
     "loopback_works_in_every_network",
     "the_model_answers_in_every_network_but_none",
-    "a_public_network_leads_out",
-    "two_doors_differ_in_name_and_port",
+    "a_public_network_has_a_route",
+    "doors_must_differ_in_name_and_port",
     "two_doors_lead_to_two_upstreams",
     "attach_without_live_snapshots_is_refused",
     "an_unsupported_level_is_refused",
     "network_none_has_no_route",
     "allowed_hosts_change_with_the_network",
-    "a_switch_cuts_what_it_forbids",
+    "a_switch_closes_forbidden_connections",
     "a_route_exists_only_while_it_is_allowed",
     "an_exposed_port_reaches_the_server_inside",
     "the_process_cap_holds",
@@ -114,10 +114,10 @@ def test_the_fake_agent_keeps_the_promises():
             "an_ask_ends_a_step_and_its_answer_opens_the_next",
             "cancel_ends_the_turn",
             "a_silent_agent_is_an_error",
-            "a_session_that_cannot_be_carried_says_so",
-            "a_pending_ask_is_carried_into_each_child",
-            "a_carried_ask_is_answered_once",
-            "a_busy_session_is_not_carried",
+            "a_session_without_snapshots_raises_an_error",
+            "a_pending_ask_continues_in_each_child",
+            "a_captured_ask_is_answered_once",
+            "a_busy_session_is_not_captured",
         }
     )
 
@@ -129,15 +129,15 @@ def test_the_fake_agent_keeps_the_promises():
         subject = AgentSubject(FakeAgent([asking]), provider, ask_prompt="Ask me.")
         only = [
             "an_ask_ends_a_step_and_its_answer_opens_the_next",
-            "a_pending_ask_is_carried_into_each_child",
-            "a_carried_ask_is_answered_once",
+            "a_pending_ask_continues_in_each_child",
+            "a_captured_ask_is_answered_once",
         ]
         all_passed(await check_agent(subject, only=only))
         subject = AgentSubject(FakeAgent([[Hang()]]), provider, endless_prompt="Wait.")
         only = [
             "cancel_ends_the_turn",
             "a_silent_agent_is_an_error",
-            "a_busy_session_is_not_carried",
+            "a_busy_session_is_not_captured",
         ]
         all_passed(await check_agent(subject, only=only))
         await provider.aclose()
@@ -152,7 +152,7 @@ def test_without_live_forks_exactly_their_checks_are_skipped_and_say_so():
         provider = FakeSandboxProvider(capabilities=FAKE_WITHOUT_LIVE)
         only = [check.name for check in (*LIVE_CHECKS, *SAVED_CHECKS)]
         boxes = await check_sandbox(provider, only=only)
-        carries = [check.name for check in CARRY_CHECKS]
+        carries = [check.name for check in CAPTURE_CHECKS]
         agents = [
             FakeAgent([[Say("hello")]]),
             FakeAgent([[Say("hello")]], capabilities=unproven),
@@ -216,7 +216,7 @@ def test_the_fake_user_keeps_the_promises():
 
 def test_the_kit_tells_results_in_order_and_refuses_unknown_names():
     seen: list[str] = []
-    only = ["exec_reports_the_exit_code", "the_identity_shows_in_the_records"]
+    only = ["exec_reports_the_exit_code", "records_have_the_identity"]
 
     async def main() -> list[CheckResult]:
         provider = FakeSandboxProvider()

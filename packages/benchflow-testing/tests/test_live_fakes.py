@@ -76,7 +76,7 @@ def test_a_live_child_has_its_own_copy_of_a_process_and_of_its_unread_output():
         for at, child in enumerate([*children, grand]):
             held = await child.attach(process.id)
             assert (held.id, held.stdout.waiting()) == (process.id, 8)
-            with pytest.raises(SandboxError, match="no free carried process"):
+            with pytest.raises(SandboxError, match="no copied process"):
                 await child.attach(process.id)
             assert await held.stdout.read() == b"1 a\n2 b\n"
             await held.stdin.write(b"x\ny\n"[: 2 + 2 * (at == 1)])
@@ -339,7 +339,7 @@ def test_a_live_fork_keeps_what_a_service_has_in_memory_and_a_restart_loses_it()
         context = ProvisionContext(sandbox=inside, task_id="t", resumed=True)
         await restarted.provision(context)
         assert restarted.service("mail").memory == {}
-        with pytest.raises(EnvironmentError_, match="was not carried"):
+        with pytest.raises(EnvironmentError_, match="did not copy service"):
             await world().provision(
                 ProvisionContext(sandbox=inside, task_id="t", resumed=True, live_services=carried)
             )

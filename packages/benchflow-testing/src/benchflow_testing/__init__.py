@@ -1,4 +1,4 @@
-"""What a third party tests its provider with: the conformance kit and the fakes.
+"""The conformance kit for third parties, and the fakes.
 
 `check_sandbox`, `check_adapter`, `check_agent`, `check_environment`, `check_exporter`,
 `check_gateway`, `check_reward` and `check_user_model` run the kit without a test framework;

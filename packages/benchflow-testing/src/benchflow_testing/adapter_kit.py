@@ -17,7 +17,7 @@ _OWN = 'name = "own"\n[verifier]\ntype = "script"\n'
 
 @dataclass(frozen=True, slots=True)
 class AdapterSubject:
-    """An adapter under test, and a function that writes tasks of its format into empty folders."""
+    """An adapter under test, and functions that write tasks of its format into empty folders."""
 
     adapter: TaskAdapter
     write_good: Callable[[Path], None]
@@ -25,7 +25,7 @@ class AdapterSubject:
 
     @contextmanager
     def tasks(self, *, good: Sequence[str] = (), broken: Sequence[str] = ()) -> Generator[Path]:
-        """Make a directory with a folder for each of these tasks; removed afterwards."""
+        """Create a directory with a folder for each of these tasks, and delete it at the end."""
         with tempfile.TemporaryDirectory(prefix="bf-tasks-") as name:
             for folder in (*good, *broken):
                 (Path(name) / folder).mkdir()
@@ -38,27 +38,27 @@ AdapterCheck = Check[AdapterSubject]
 
 
 @promise()
-async def its_tasks_are_claimed(subject: AdapterSubject) -> None:
-    """It claims a directory of tasks of its format."""
+async def tasks_of_its_format_are_claimed(subject: AdapterSubject) -> None:
+    """The adapter claims a directory of tasks of its format."""
     with subject.tasks(good=["a", "b"]) as path:
         expect(subject.adapter.claims(str(path)), "it does not claim its own tasks")
 
 
 @promise()
-async def nothing_else_is_claimed(subject: AdapterSubject) -> None:
-    """It claims no missing path, no empty directory and no task of BenchFlow's own."""
+async def other_paths_are_not_claimed(subject: AdapterSubject) -> None:
+    """The adapter does not claim missing paths, empty directories and tasks of BenchFlow."""
     with subject.tasks() as path:
         expect(not subject.adapter.claims(str(path)), "it claims an empty directory")
-        expect(not subject.adapter.claims(str(path / "none")), "it claims what is not there")
+        expect(not subject.adapter.claims(str(path / "none")), "it claims a missing path")
         (path / "own").mkdir()
         (path / "own" / "task.toml").write_text(_OWN, encoding="utf-8")
         (path / "own" / "instruction.md").write_text("Do it.\n", encoding="utf-8")
-        expect(not subject.adapter.claims(str(path)), "it claims a task of BenchFlow's own")
+        expect(not subject.adapter.claims(str(path)), "it claims a task of BenchFlow")
 
 
 @promise()
 async def good_tasks_are_listed(subject: AdapterSubject) -> None:
-    """Each task is listed once, with its directory, and nothing speaks against it."""
+    """Each task is listed once, with its directory and without refusals."""
     with subject.tasks(good=["a", "b"]) as path:
         listed = subject.adapter.list_tasks(str(path))
         folders = sorted(task.path.resolve().name for task in listed if task.path)
@@ -68,18 +68,20 @@ async def good_tasks_are_listed(subject: AdapterSubject) -> None:
 
 
 @promise()
-async def one_bad_task_ends_no_listing(subject: AdapterSubject) -> None:
-    """A broken task is listed with a reason and a remedy, and the good ones beside it."""
+async def a_broken_task_does_not_end_the_listing(subject: AdapterSubject) -> None:
+    """A broken task is listed with a reason and a remedy, and the other tasks are listed, too."""
     with subject.tasks(good=["a", "c"], broken=["b"]) as path:
         listed = subject.adapter.list_tasks(str(path))
         expect_equal(sorted(task.ok for task in listed), [False, True, True], "which are good")
-        told = [refusal for task in listed for refusal in task.refusals]
-        expect(all(each.reason and each.hint for each in told), "a refusal says too little")
+        refusals = [refusal for task in listed for refusal in task.refusals]
+        expect(
+            all(each.reason and each.hint for each in refusals), "a refusal lacks reason or hint"
+        )
 
 
 @promise()
 async def the_same_task_has_the_same_digest(subject: AdapterSubject) -> None:
-    """Where a task lies, and when it is read, is not in its digest."""
+    """The digest does not depend on the task's directory or on the time of reading."""
     with subject.tasks(good=["a", "b"]) as path:
         first, second = subject.adapter.list_tasks(str(path))
         expect_equal(second.digest, first.digest, "the digest of the same content")
@@ -88,7 +90,7 @@ async def the_same_task_has_the_same_digest(subject: AdapterSubject) -> None:
 
 
 @promise()
-async def what_is_listed_as_good_is_loaded(subject: AdapterSubject) -> None:
+async def a_task_without_refusals_is_loaded(subject: AdapterSubject) -> None:
     """A good task becomes a Task of the same directory and digest, marked with its format."""
     with subject.tasks(good=["a"]) as path:
         (listed,) = subject.adapter.list_tasks(str(path))
@@ -101,7 +103,7 @@ async def what_is_listed_as_good_is_loaded(subject: AdapterSubject) -> None:
 
 
 @promise()
-async def what_is_refused_is_not_loaded(subject: AdapterSubject) -> None:
+async def a_refused_task_is_not_loaded(subject: AdapterSubject) -> None:
     """A broken task, and a folder without one, raise `TaskError` with a remedy."""
     with subject.tasks(broken=["b"]) as path:
         for folder in (path / "b", path / "none"):
@@ -115,7 +117,7 @@ async def what_is_refused_is_not_loaded(subject: AdapterSubject) -> None:
 
 @promise()
 async def listing_changes_nothing(subject: AdapterSubject) -> None:
-    """The tasks' directory is read only."""
+    """Listing and loading do not change the tasks' directory."""
     with subject.tasks(good=["a"], broken=["b"]) as path:
         before = _picture(path)
         subject.adapter.claims(str(path))
@@ -126,7 +128,7 @@ async def listing_changes_nothing(subject: AdapterSubject) -> None:
 
 @promise()
 async def a_source_without_tasks_is_an_error(subject: AdapterSubject) -> None:
-    """What is not there, or holds no task, raises `TaskError` or `UsageError`."""
+    """A missing or an empty directory raises `TaskError` or `UsageError`."""
     with subject.tasks() as path:
         for source in (path, path / "none"):
             try:
@@ -145,13 +147,13 @@ def _picture(path: Path) -> dict[str, str]:
 
 
 _CHECKS: tuple[AdapterCheck, ...] = (
-    its_tasks_are_claimed,
-    nothing_else_is_claimed,
+    tasks_of_its_format_are_claimed,
+    other_paths_are_not_claimed,
     good_tasks_are_listed,
-    one_bad_task_ends_no_listing,
+    a_broken_task_does_not_end_the_listing,
     the_same_task_has_the_same_digest,
-    what_is_listed_as_good_is_loaded,
-    what_is_refused_is_not_loaded,
+    a_task_without_refusals_is_loaded,
+    a_refused_task_is_not_loaded,
     listing_changes_nothing,
     a_source_without_tasks_is_an_error,
 )

@@ -5,12 +5,12 @@ from collections.abc import Callable, Sequence
 from .agent_subject import AgentCheck, AgentSubject
 from .check import CheckResult, run_checks
 from .checks.agent_checks import AGENT_CHECKS
-from .checks.session_state_checks import CARRY_CHECKS
+from .checks.session_state_checks import CAPTURE_CHECKS
 
 
 def agent_checks() -> list[AgentCheck]:
     """Return every check; `str(check)` is its name."""
-    return [*AGENT_CHECKS, *CARRY_CHECKS]
+    return [*AGENT_CHECKS, *CAPTURE_CHECKS]
 
 
 async def check_agent(
@@ -21,8 +21,8 @@ async def check_agent(
 ) -> list[CheckResult]:
     """Run the checks against `subject.agent` in sandboxes of `subject.provider`.
 
-    Checks whose prompt is missing are skipped, and those of a live fork unless the
-    agent's `proven` and the provider claim it. The provider stays open.
+    Checks whose prompt is missing are skipped. Checks of a live fork are skipped unless the
+    agent's `proven` and the provider claim live forks. The provider stays open.
 
     Raises:
         UsageError: `only` names a check that does not exist.

@@ -1,4 +1,4 @@
-"""What the checks of an Agent work with."""
+"""The subject of the checks of an Agent."""
 
 from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
@@ -13,22 +13,22 @@ from .check import Check
 
 @dataclass(frozen=True, slots=True)
 class AgentSubject:
-    """An agent under test, the sandboxes it acts in, and prompts that it understands."""
+    """An agent under test, a provider for its sandboxes, and prompts that it understands."""
 
     agent: Agent
     provider: SandboxProvider
     role: Role = field(default_factory=Role)
     spec: SandboxSpec = field(default_factory=SandboxSpec)
     prompt: str = "Say hello."
-    """Ends by itself."""
+    """A prompt whose turn ends by itself."""
     ask_prompt: str | None = None
-    """Makes the agent ask a question with options."""
+    """A prompt that makes the agent ask a question with options."""
     endless_prompt: str | None = None
-    """Keeps the agent busy until it is cancelled."""
+    """A prompt that keeps the agent busy until the turn is cancelled."""
 
     @asynccontextmanager
-    async def box(self) -> AsyncGenerator[Sandbox, None]:
-        """Create a sandbox with what the agent needs and tear it down in the end."""
+    async def open_sandbox(self) -> AsyncGenerator[Sandbox, None]:
+        """Create a sandbox with the needs of the agent, and tear it down at the end."""
         needs = await self.agent.needs(self.role)
         spec = self.spec.model_copy(
             update={
@@ -46,7 +46,7 @@ class AgentSubject:
     async def session(
         self, sandbox: Sandbox, *, resume: SessionSnapshot | None = None
     ) -> AsyncGenerator[Session, None]:
-        """Connect and close the session in the end."""
+        """Connect, and close the session at the end."""
         session = await self.agent.connect(sandbox, self.role, resume=resume)
         try:
             yield session
@@ -59,7 +59,7 @@ AgentCheck = Check[AgentSubject]
 
 @dataclass(slots=True)
 class FirstOption:
-    """Answers every Ask with the first option of each question, and notes it."""
+    """Answers every Ask with the first option of each question, and records the Ask."""
 
     asked: list[Ask] = field(default_factory=list[Ask])
     answers: list[Answer] = field(default_factory=list[Answer])

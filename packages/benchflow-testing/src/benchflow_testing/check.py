@@ -18,15 +18,15 @@ SubjectT = TypeVar("SubjectT")
 
 CheckStatus = Literal["passed", "failed", "skipped"]
 DEADLINE_SEC = 60.0
-"""How long one check may take before it counts as failed."""
+"""The seconds after which a check counts as failed."""
 
 
 class CheckFailedError(AssertionError):
-    """A promise does not hold."""
+    """The subject breaks a promise."""
 
 
 class CheckSkippedError(Exception):
-    """The promise cannot be tested here. The message says what is absent."""
+    """The promise cannot be tested here. The message has the missing condition."""
 
 
 class CheckResult(Model):
@@ -35,11 +35,11 @@ class CheckResult(Model):
     name: str
     status: CheckStatus
     reason: str = ""
-    """Why it failed or was skipped."""
+    """The reason of a failed or skipped check."""
     duration_sec: float
 
     def raise_if_failed(self) -> None:
-        """Raise `CheckFailedError` unless it passed or was skipped."""
+        """Raise `CheckFailedError` if the check failed."""
         if self.status == "failed":
             raise CheckFailedError(f"{self.name}: {self.reason}")
 
@@ -52,7 +52,7 @@ class Check(Generic[SubjectT]):
     promise: str
     run: Callable[[SubjectT], Awaitable[None]]
     lacks: Callable[[SubjectT], str | None]
-    """Returns which capability the subject honestly lacks for it, or `None`."""
+    """Returns the capability that the check needs and the subject does not claim, or `None`."""
 
     def __str__(self) -> str:
         return self.name
@@ -71,12 +71,12 @@ def promise(
 def promise(lacks: Callable[[Any], str | None] | None = None) -> Any:
     """Turn an async function into a Check: its name is the name, its docstring the promise."""
 
-    def made(run: Callable[[Any], Awaitable[None]]) -> Check[Any]:
+    def make(run: Callable[[Any], Awaitable[None]]) -> Check[Any]:
         name = getattr(run, "__name__", "")
         text = inspect.cleandoc(run.__doc__ or "")
         return Check(name, text, run, lacks or _nothing)
 
-    return made
+    return make
 
 
 def _nothing(_subject: object) -> str | None:
@@ -89,24 +89,24 @@ def expect(condition: object, message: str) -> None:
         raise CheckFailedError(message)
 
 
-def expect_equal(found: object, wanted: object, what: str) -> None:
+def expect_equal(actual: object, expected: object, label: str) -> None:
     """Fail the running check unless both are equal; the message shows both."""
-    if found != wanted:
-        raise CheckFailedError(f"{what} is {_short(found)}, not {_short(wanted)}")
+    if actual != expected:
+        raise CheckFailedError(f"{label} is {_short(actual)}, not {_short(expected)}")
 
 
 async def expect_error(
     kinds: type[BaseException] | tuple[type[BaseException], ...],
     work: Awaitable[object],
-    what: str,
+    label: str,
 ) -> BaseException:
-    """Fail the running check unless awaiting `work` raises one of `kinds`; return it."""
+    """Fail the running check unless `work` raises one of `kinds`; return the error."""
     try:
         value = await work
     except kinds as error:
         return error
     names = " or ".join(k.__name__ for k in (kinds if isinstance(kinds, tuple) else (kinds,)))
-    raise CheckFailedError(f"{what} gave {_short(value)} instead of raising {names}")
+    raise CheckFailedError(f"{label} gave {_short(value)} instead of raising {names}")
 
 
 async def run_checks(
@@ -120,15 +120,15 @@ async def run_checks(
     """Run `checks` and return their results in order.
 
     Up to `at_once` checks run at the same time, and each has `at_once` times as long. The last
-    check runs alone. A check that raises anything has failed; the rest still runs. Cancellation
-    ends the run.
+    check runs alone. A check that raises an error has failed. The other checks still run.
+    Cancellation ends the run.
 
     Raises:
         UsageError: `only` names a check that does not exist.
     """
     unknown = set(only or ()) - {check.name for check in checks}
     if unknown:
-        raise UsageError(f"no such check: {', '.join(sorted(unknown))}")
+        raise UsageError(f"unknown checks: {', '.join(sorted(unknown))}")
     chosen = [check for check in checks if only is None or check.name in only]
     slots = asyncio.Semaphore(at_once)
 
@@ -171,7 +171,7 @@ async def _outcome(
             await check.run(subject)
     except CheckSkippedError as skipped:
         return "skipped", str(skipped)
-    except Exception as error:  # noqa: BLE001 - recorded: whatever breaks is a failed check
+    except Exception as error:  # noqa: BLE001 - every error is recorded as a failed check
         if deadline.expired():
             return "failed", f"did not end within {seconds:g} s"
         return "failed", describe(error)
@@ -179,7 +179,7 @@ async def _outcome(
 
 
 def describe(error: BaseException) -> str:
-    """Return an error, and those inside an exception group, in one line."""
+    """Return an error, or the errors of an exception group, in one line."""
     if isinstance(error, BaseExceptionGroup):
         inner: tuple[BaseException, ...] = error.exceptions  # pyright: ignore[reportUnknownMemberType, reportUnknownVariableType]
         return "; ".join(describe(each) for each in inner)

@@ -46,7 +46,7 @@ class EnvironmentSubject:
         carried: Mapping[str, str] | None = None,
         state: EnvState | None = None,
     ) -> AsyncGenerator[tuple[Environment, Sandbox], None]:
-        """Provision a ready environment and take everything down in the end."""
+        """Provision a ready environment, and tear everything down at the end."""
         environment = self.make()
         spec = environment.prepare(self.spec, task_id=_TASK)
         sandbox = await self.provider.create(spec, image=image)
@@ -101,7 +101,7 @@ async def query_shows_the_state_and_does_not_change_it(subject: EnvironmentSubje
 
 
 def _lacks_state_snapshots(subject: EnvironmentSubject) -> str | None:
-    """Say that the state cannot be rolled back in place. Forks take it from the files."""
+    """Return the reason if the state cannot be restored in place."""
     refuses = getattr(type(subject.make()), "snapshot", None) is BaseEnvironment.snapshot
     return "not claimed: the environment does not snapshot its state" if refuses else None
 
@@ -152,7 +152,7 @@ def _lacks_freeze(subject: EnvironmentSubject) -> str | None:
 
 @promise(_lacks_freeze)
 async def the_state_can_be_read_while_frozen(subject: EnvironmentSubject) -> None:
-    """`query` works while the caller holds the sandbox still."""
+    """`query` works while the sandbox is frozen."""
     async with subject.world() as (environment, sandbox):
         before = await subject.changed(environment, sandbox)
         async with sandbox.freeze():
@@ -161,7 +161,7 @@ async def the_state_can_be_read_while_frozen(subject: EnvironmentSubject) -> Non
 
 
 @promise(_lacks_forks)
-async def a_fork_carries_the_state(subject: EnvironmentSubject) -> None:
+async def a_fork_has_the_state_of_its_parent(subject: EnvironmentSubject) -> None:
     """A world from a checkpoint continues from its state, independently of the parent."""
     async with subject.world() as (parent, sandbox):
         await subject.changed(parent, sandbox)
@@ -190,7 +190,7 @@ async def a_ready_world_passes_its_check(subject: EnvironmentSubject) -> None:
 
 @promise()
 async def a_check_refuses_another_state(subject: EnvironmentSubject) -> None:
-    """`check` passes with the state that there is, and fails with the one before a change."""
+    """`check` passes with the current state, and fails with the state before a change."""
     async with subject.world() as (environment, sandbox):
         before = await environment.query()
         await environment.check(before)
@@ -200,7 +200,7 @@ async def a_check_refuses_another_state(subject: EnvironmentSubject) -> None:
             await environment.check(before)
         except SnapshotError:
             return
-        raise AssertionError("check: a state that was left behind was taken for the present one")
+        raise AssertionError("check: an old state passed as the current state")
 
 
 @promise()
@@ -213,7 +213,7 @@ async def reseed_may_be_called_with_any_seed(subject: EnvironmentSubject) -> Non
 
 
 @promise(_lacks_freeze)
-async def a_quiesced_world_can_be_read_while_frozen_and_goes_on(
+async def a_quiesced_world_can_be_read_while_frozen(
     subject: EnvironmentSubject,
 ) -> None:
     """Within `quiesce` and a freeze, `query` is the state of that instant, repeatedly."""
@@ -235,7 +235,7 @@ def _lacks_live(subject: EnvironmentSubject) -> str | None:
 async def _live_image(
     parent: Environment, sandbox: Sandbox
 ) -> tuple[Mapping[str, str], SandboxImage]:
-    """Take a live snapshot of a quiesced world; what passes is tried again."""
+    """Take a live snapshot of a quiesced world. Retry temporary failures."""
     for pause in _PAUSES_SEC:
         try:
             async with parent.quiesce(), sandbox.freeze():
@@ -249,8 +249,8 @@ async def _live_image(
 
 
 @promise(_lacks_live)
-async def a_live_fork_goes_on_with_the_same_services(subject: EnvironmentSubject) -> None:
-    """A live child takes hold of the carried services and state, apart from the parent."""
+async def a_live_fork_continues_with_the_same_services(subject: EnvironmentSubject) -> None:
+    """A live child attaches to its copies of the services, independently of the parent."""
     async with subject.world() as (parent, sandbox):
         at_fork = await subject.changed(parent, sandbox)
         carried, image = await _live_image(parent, sandbox)
@@ -295,12 +295,12 @@ _CHECKS: tuple[EnvironmentCheck, ...] = (
     snapshots_are_independent,
     reset_returns_to_the_baseline,
     the_state_can_be_read_while_frozen,
-    a_fork_carries_the_state,
+    a_fork_has_the_state_of_its_parent,
     a_ready_world_passes_its_check,
     a_check_refuses_another_state,
     reseed_may_be_called_with_any_seed,
-    a_quiesced_world_can_be_read_while_frozen_and_goes_on,
-    a_live_fork_goes_on_with_the_same_services,
+    a_quiesced_world_can_be_read_while_frozen,
+    a_live_fork_continues_with_the_same_services,
     worlds_are_isolated,
     teardown_may_be_repeated,
 )

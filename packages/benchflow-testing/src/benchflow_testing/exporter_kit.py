@@ -47,7 +47,7 @@ ExporterCheck = Check[ExporterSubject]
 
 @promise()
 async def every_scored_leaf_is_written(subject: ExporterSubject) -> None:
-    """It writes the scored leaves at least, and counts the unscored ones."""
+    """The exporter writes at least the scored leaves, and counts the unscored leaves."""
     said, files = subject.write(fake_finished_rollout())
     expect(2 <= said.trajectories <= 3, f"{said.trajectories} of 2 scored leaves were written")
     expect_equal(said.unscored, 1, "the number of unscored leaves")
@@ -55,8 +55,8 @@ async def every_scored_leaf_is_written(subject: ExporterSubject) -> None:
 
 
 @promise()
-async def rollouts_add_up(subject: ExporterSubject) -> None:
-    """A job of two rollouts holds the trajectories of both."""
+async def a_job_has_the_trajectories_of_its_rollouts(subject: ExporterSubject) -> None:
+    """A job of two rollouts has the trajectories of both."""
     one, _ = subject.write(fake_finished_rollout("paint__1"))
     two, _ = subject.write(fake_finished_rollout("paint__1"), fake_finished_rollout("paint__2"))
     expect_equal(two.trajectories, 2 * one.trajectories, "the number of trajectories")
@@ -64,7 +64,7 @@ async def rollouts_add_up(subject: ExporterSubject) -> None:
 
 
 @promise()
-async def a_job_of_nothing_is_written(subject: ExporterSubject) -> None:
+async def an_empty_job_is_written(subject: ExporterSubject) -> None:
     """A job without rollouts is not an error."""
     said, _ = subject.write()
     expect_equal(said, Exported(trajectories=0, unscored=0), "what was said")
@@ -72,7 +72,7 @@ async def a_job_of_nothing_is_written(subject: ExporterSubject) -> None:
 
 @promise()
 async def the_same_rollouts_give_the_same_bytes(subject: ExporterSubject) -> None:
-    """Neither the time nor the directory of an export is in it."""
+    """The files do not depend on the time or the directory of the export."""
     _, first = subject.write(fake_finished_rollout())
     _, second = subject.write(fake_finished_rollout())
     expect_equal(second, first, "the second export")
@@ -80,14 +80,14 @@ async def the_same_rollouts_give_the_same_bytes(subject: ExporterSubject) -> Non
 
 @promise()
 async def hostile_text_is_written(subject: ExporterSubject) -> None:
-    """Terminal codes, lone surrogates, NaN, deep input and megabytes break nothing."""
+    """Terminal codes, lone surrogates, NaN, deep input and megabytes are not errors."""
     said, _ = subject.write(fake_hostile_rollout())
     expect_equal(said, Exported(trajectories=1, unscored=0), "what was said")
 
 
 @promise()
-async def exporting_leaves_the_tree_alone(subject: ExporterSubject) -> None:
-    """`export` reads: no result, value, credit or child is written."""
+async def exporting_does_not_change_the_tree(subject: ExporterSubject) -> None:
+    """`export` does not change results, values, credit or children."""
     rollout = fake_finished_rollout()
 
     def picture() -> list[object]:
@@ -103,11 +103,11 @@ async def exporting_leaves_the_tree_alone(subject: ExporterSubject) -> None:
 
 _CHECKS: tuple[ExporterCheck, ...] = (
     every_scored_leaf_is_written,
-    rollouts_add_up,
-    a_job_of_nothing_is_written,
+    a_job_has_the_trajectories_of_its_rollouts,
+    an_empty_job_is_written,
     the_same_rollouts_give_the_same_bytes,
     hostile_text_is_written,
-    exporting_leaves_the_tree_alone,
+    exporting_does_not_change_the_tree,
 )
 
 

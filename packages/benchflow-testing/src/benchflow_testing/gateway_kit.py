@@ -17,11 +17,11 @@ _PATIENCE_SEC = 30.0
 
 @dataclass(frozen=True, slots=True)
 class GatewaySubject:
-    """A gateway under test, two models behind it, and how an agent calls one."""
+    """A gateway under test, two models behind it, and a client that acts as an agent."""
 
     gateway: ModelGateway
     upstream: Endpoint
-    """A model that answers every call; give it a header, to see that it is kept secret."""
+    """A model that answers every call. Set a header on it, to test that the header stays secret."""
     other: Endpoint
     """Another model, with other answers."""
     call: Callable[[ModelRoute, str], Awaitable[str | None]]
@@ -40,7 +40,7 @@ class GatewaySubject:
         replay: Sequence[ModelCall] = (),
         budget: CallBudget | None = None,
     ) -> AsyncGenerator[ModelRoute, None]:
-        """Open a route of a new rollout and close it in the end."""
+        """Open a route of a new rollout, and close it at the end."""
         rollout = f"rollout-{uuid4().hex[:8]}"
         route = await self.gateway.open(
             rollout, node, upstream=self.upstream, replay=replay, budget=budget
@@ -65,8 +65,8 @@ GatewayCheck = Check[GatewaySubject]
 
 
 @promise()
-async def every_call_is_on_the_record(subject: GatewaySubject) -> None:
-    """A record has request, answer, status, node and times. Records are in order of their start."""
+async def every_call_is_recorded(subject: GatewaySubject) -> None:
+    """A record has request, answer, status, node and times. Records are sorted by start."""
     async with subject.route("n7") as route:
         expect_equal(list(route.calls()), [], "the calls of a new route")
         started = time.time()
@@ -87,7 +87,7 @@ async def every_call_is_on_the_record(subject: GatewaySubject) -> None:
 
 
 @promise()
-async def lines_are_apart(subject: GatewaySubject) -> None:
+async def routes_are_separate(subject: GatewaySubject) -> None:
     """Each route has its own calls and an endpoint that names rollout and node."""
     async with subject.route("n1") as one, subject.route("n2") as two:
         await subject.said(one, "to the first")
@@ -100,7 +100,7 @@ async def lines_are_apart(subject: GatewaySubject) -> None:
 
 @promise()
 async def recorded_calls_are_replayed(subject: GatewaySubject) -> None:
-    """The same requests get the same answers, marked so; then the model answers."""
+    """Recorded requests get their answers, with `replayed`. Later requests go to the model."""
     async with subject.route("n1") as route:
         said = [await subject.said(route, text) for text in ("one", "two")]
         recorded = route.calls()
@@ -118,7 +118,7 @@ async def recorded_calls_are_replayed(subject: GatewaySubject) -> None:
 
 @promise()
 async def a_diverging_call_is_refused(subject: GatewaySubject) -> None:
-    """It is refused and recorded as `diverged`, and the watcher of the route is called."""
+    """A diverging call is refused and recorded as `diverged`, and the watcher is called."""
     async with subject.route("n1") as route:
         await subject.said(route, "one")
         recorded = route.calls()
@@ -139,8 +139,8 @@ async def a_diverging_call_is_refused(subject: GatewaySubject) -> None:
 
 
 @promise()
-async def a_budget_refuses_the_call_that_would_pass_it(subject: GatewaySubject) -> None:
-    """Calls are answered up to the budget; the next one is refused, and on the record."""
+async def calls_beyond_the_budget_are_refused(subject: GatewaySubject) -> None:
+    """Calls are answered up to the budget. The next call is refused and recorded."""
     async with subject.route(budget=CallBudget(calls=2)) as route:
         await subject.said(route, "one")
         await subject.said(route, "two")
@@ -155,8 +155,8 @@ async def a_budget_refuses_the_call_that_would_pass_it(subject: GatewaySubject) 
 
 
 @promise()
-async def quiesce_waits_for_what_is_in_flight(subject: GatewaySubject) -> None:
-    """`in_flight` counts it; `quiesce` is false while it runs and true afterwards."""
+async def quiesce_waits_for_calls_in_flight(subject: GatewaySubject) -> None:
+    """`in_flight` counts running calls. `quiesce` returns false until they end."""
     async with subject.route() as route:
         expect_equal(route.in_flight, 0, "the calls in flight on a new route")
         expect(await route.quiesce(_PATIENCE_SEC), "an idle route is not quiet")
@@ -168,8 +168,8 @@ async def quiesce_waits_for_what_is_in_flight(subject: GatewaySubject) -> None:
 
 
 @promise()
-async def a_swap_sends_later_calls_elsewhere(subject: GatewaySubject) -> None:
-    """The other model answers, at the same endpoint, on this route alone."""
+async def a_swap_sends_later_calls_to_the_new_upstream(subject: GatewaySubject) -> None:
+    """Only on this route, the other model answers at the same endpoint."""
     async with subject.route("n1") as route, subject.route("n2") as untouched:
         endpoint = route.endpoint
         first = await subject.said(route, "hello")
@@ -180,8 +180,8 @@ async def a_swap_sends_later_calls_elsewhere(subject: GatewaySubject) -> None:
 
 
 @promise()
-async def a_closed_line_keeps_its_record(subject: GatewaySubject) -> None:
-    """Later calls are refused, what was recorded stays, and other routes go on."""
+async def a_closed_route_keeps_its_record(subject: GatewaySubject) -> None:
+    """Later calls are refused, the record stays, and other routes continue."""
     async with subject.route("n1") as route, subject.route("n2") as other:
         await subject.said(route, "one")
         recorded = list(route.calls())
@@ -193,8 +193,8 @@ async def a_closed_line_keeps_its_record(subject: GatewaySubject) -> None:
 
 
 @promise()
-async def credentials_are_on_no_record(subject: GatewaySubject) -> None:
-    """No value of the upstream's headers is in a record or in the route's endpoint."""
+async def credentials_are_not_recorded(subject: GatewaySubject) -> None:
+    """Records and the route's endpoint do not have values of the upstream's headers."""
     async with subject.route() as route:
         await subject.said(route, "one")
         text = "".join(call.model_dump_json() for call in route.calls())
@@ -204,15 +204,15 @@ async def credentials_are_on_no_record(subject: GatewaySubject) -> None:
 
 
 _CHECKS: tuple[GatewayCheck, ...] = (
-    every_call_is_on_the_record,
-    lines_are_apart,
+    every_call_is_recorded,
+    routes_are_separate,
     recorded_calls_are_replayed,
     a_diverging_call_is_refused,
-    a_budget_refuses_the_call_that_would_pass_it,
-    quiesce_waits_for_what_is_in_flight,
-    a_swap_sends_later_calls_elsewhere,
-    a_closed_line_keeps_its_record,
-    credentials_are_on_no_record,
+    calls_beyond_the_budget_are_refused,
+    quiesce_waits_for_calls_in_flight,
+    a_swap_sends_later_calls_to_the_new_upstream,
+    a_closed_route_keeps_its_record,
+    credentials_are_not_recorded,
 )
 
 

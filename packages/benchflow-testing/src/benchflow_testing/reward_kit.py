@@ -21,7 +21,7 @@ class RewardSubject:
     make_evidence: Callable[[], Evidence] = Evidence
 
     async def verdict(self, node: RolloutNode) -> VerifyResult | None:
-        """Return the verdict, or `None` when scoring failed as the contract allows."""
+        """Return the verdict, or `None` if `score` raised an allowed error."""
         try:
             return await self.reward.score(node, self.make_evidence())
         except RewardError:
@@ -76,8 +76,8 @@ async def events_point_to_steps_of_the_path(subject: RewardSubject) -> None:
 
 
 @promise()
-async def scoring_leaves_the_tree_alone(subject: RewardSubject) -> None:
-    """`score` writes no result, value or child; that is the kernel's work."""
+async def scoring_does_not_change_the_tree(subject: RewardSubject) -> None:
+    """`score` does not change results, values or children; only the kernel does."""
     node = subject.make_node()
 
     def picture() -> list[tuple[str, int, dict[str, VerifyResult], object]]:
@@ -89,7 +89,7 @@ async def scoring_leaves_the_tree_alone(subject: RewardSubject) -> None:
 
 
 @promise()
-async def a_reward_has_a_lasting_name(subject: RewardSubject) -> None:
+async def the_name_of_a_reward_does_not_change(subject: RewardSubject) -> None:
     """`name` is not empty and does not change by scoring."""
     name = subject.reward.name
     expect(name, "the reward has no name")
@@ -99,7 +99,7 @@ async def a_reward_has_a_lasting_name(subject: RewardSubject) -> None:
 
 @promise()
 async def a_reward_scores_more_than_one_node(subject: RewardSubject) -> None:
-    """The leaves of a tree are scored by one object: either all get a verdict or none."""
+    """One reward scores all leaves of a tree: either all leaves get a verdict, or none."""
     verdicts = [await subject.verdict(subject.make_node()) for _ in range(2)]
     scored = [verdict is not None and verdict.reward is not None for verdict in verdicts]
     expect_equal(scored[1], scored[0], "whether an equal second node was scored")
@@ -110,8 +110,8 @@ _CHECKS: tuple[RewardCheck, ...] = (
     a_reward_scores_the_nodes_that_it_is_made_for,
     missing_evidence_is_an_error_of_its_own_type,
     events_point_to_steps_of_the_path,
-    scoring_leaves_the_tree_alone,
-    a_reward_has_a_lasting_name,
+    scoring_does_not_change_the_tree,
+    the_name_of_a_reward_does_not_change,
     a_reward_scores_more_than_one_node,
 )
 
@@ -129,7 +129,7 @@ async def check_reward(
     only: Sequence[str] | None = None,
     on_result: Callable[[CheckResult], None] | None = None,
 ) -> list[CheckResult]:
-    """Run the checks against `reward`, which must be able to score what the factories make.
+    """Run the checks against `reward`. It must be able to score the nodes of the factories.
 
     `make_node` and `make_evidence` return a fresh, equal object each time. A reward that ends its
     sandbox needs a new sandbox each time.

@@ -29,7 +29,7 @@ async def check_sandbox(
     on_result: Callable[[CheckResult], None] | None = None,
     at_once: int = 1,
 ) -> SandboxReport:
-    """Run the checks against `provider`. Return their results, and what the provider can do.
+    """Run the checks against `provider`. Return their results and the provider's abilities.
 
     A check is skipped only if `capabilities()` denies the ability, or if the sandbox lacks a
     program that the check needs. A check that raises or does not end within a minute has failed.
@@ -55,7 +55,7 @@ async def open_sandbox_subject(
     """Return the subject of the checks, for a caller that runs the checks one by one."""
     capabilities = await provider.capabilities()
     known = capabilities.network_modes
-    # A provider without `none` is tested with what it has, so that the rest is tested.
+    # Test a provider without the network `none` in another network.
     network = "none" if "none" in known or not known else min(known)
     wanted = spec or SandboxSpec(network=network)
     with TemporaryDirectory(prefix="benchflow-kit-") as scratch:

@@ -1,4 +1,4 @@
-"""What a provider can do, from the results of its checks."""
+"""The abilities of a provider, from the results of its checks."""
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Literal, overload
@@ -50,17 +50,17 @@ The first check decides: when it is skipped, the provider does not have the abil
 
 
 class Ability(Model):
-    """One thing that a provider can do or cannot do."""
+    """An ability that a provider has, has in part, or lacks."""
 
     name: str
     status: Literal["yes", "in part", "no", "broken", "unchecked"]
     """`broken`: a check failed. `in part`: some checks passed, and others were skipped."""
     reasons: tuple[str, ...] = ()
-    """What is missing, or what failed."""
+    """The missing capabilities or the failures."""
 
 
 class SandboxReport(Sequence[CheckResult]):
-    """The results of the checks in order, and what they say of the provider. Prints as a list."""
+    """The results of the checks in order, and the abilities of the provider. Prints as a list."""
 
     def __init__(
         self, provider: str, results: Iterable[CheckResult], notes: Mapping[str, str]
@@ -77,7 +77,7 @@ class SandboxReport(Sequence[CheckResult]):
 
     @property
     def abilities(self) -> tuple[Ability, ...]:
-        """What the provider can do, in the order of `ABILITIES`."""
+        """The abilities of the provider, in the order of `ABILITIES`."""
         by_name = {result.name: result for result in self.results}
         return tuple(
             _ability(name, [by_name[check.name] for check in checks if check.name in by_name])
@@ -85,7 +85,7 @@ class SandboxReport(Sequence[CheckResult]):
         )
 
     def can(self, name: str) -> bool:
-        """Whether the provider has the ability `name` of `ABILITIES`, at least in part."""
+        """Return whether the provider has the ability `name` of `ABILITIES`, at least in part."""
         return any(a.name == name and a.status in {"yes", "in part"} for a in self.abilities)
 
     def __str__(self) -> str:

@@ -1,4 +1,4 @@
-"""What the checks of a Sandbox work with."""
+"""The subject of the checks of a sandbox provider."""
 
 import asyncio
 import socket
@@ -30,15 +30,15 @@ Where `sleep` takes whole seconds only it fails at once, and the loop just spins
 """
 
 PATIENCE_SEC = 15.0
-"""How long something that must happen may take."""
+"""The seconds to wait for an expected event."""
 
 STILL_SEC = 0.3
-"""How long something that must not happen is watched for. Absence has no event."""
+"""The seconds to watch for an event that must not happen."""
 
 
 @dataclass(frozen=True, slots=True)
 class SandboxSubject:
-    """A provider under test, with what it says of itself.
+    """A provider under test, and its capabilities.
 
     Commands use paths relative to the working directory, so that a provider which
     only maps paths can be tested too.
@@ -50,21 +50,21 @@ class SandboxSubject:
     scratch: Path
     """A private host directory."""
     base: str | None = None
-    """An image with a shell, of which recipes and services are made."""
+    """An image with a shell, for recipes and services."""
 
-    def specified(self, **changes: object) -> SandboxSpec:
-        """Return the spec with some fields changed, checked again."""
+    def spec_with(self, **changes: object) -> SandboxSpec:
+        """Return the spec with some changed fields, after validation."""
         return SandboxSpec.model_validate({**dict(self.spec), **changes})
 
     @asynccontextmanager
-    async def box(
+    async def open_sandbox(
         self,
         *,
         spec: SandboxSpec | None = None,
         image: SandboxImage | None = None,
         identity: RolloutIdentity | None = None,
     ) -> AsyncGenerator[Sandbox, None]:
-        """Create a sandbox and tear it down in the end."""
+        """Create a sandbox, and tear it down at the end."""
         sandbox = await self.provider.create(spec or self.spec, image=image, identity=identity)
         try:
             yield sandbox
@@ -75,7 +75,7 @@ class SandboxSubject:
     async def sealed(
         self, sandbox: Sandbox, level: SnapshotLevel = "filesystem"
     ) -> AsyncGenerator[SandboxImage, None]:
-        """Snapshot `sandbox` and discard the snapshot in the end."""
+        """Snapshot `sandbox`, and discard the snapshot at the end."""
         image = await sandbox.snapshot(level)
         try:
             yield image
@@ -121,17 +121,17 @@ class SandboxSubject:
     async def tick(self, sandbox: Sandbox, cmd: str = TICKER) -> None:
         """Start the TICKER in the background, and wait until it ticks."""
         await sandbox.exec(f"({cmd}) >/dev/null 2>&1 &")
-        await self.moves_on(sandbox)
+        await self.wait_for_tick(sandbox)
 
     async def ticks(self, sandbox: Sandbox) -> int:
-        """Return how far the TICKER came; 0 before its first tick."""
+        """Return the number of ticks; 0 before the first tick."""
         try:
             return len(await self.get(sandbox, "ticks"))
         except TransferError:
             return 0
 
-    async def moves_on(self, sandbox: Sandbox) -> int:
-        """Wait until the TICKER makes another tick; return the number of ticks."""
+    async def wait_for_tick(self, sandbox: Sandbox) -> int:
+        """Wait until the ticker makes another tick; return the number of ticks."""
         start = await self.ticks(sandbox)
 
         async def grown() -> bool:
@@ -140,8 +140,8 @@ class SandboxSubject:
         await until(grown, "the process inside does not go on")
         return await self.ticks(sandbox)
 
-    async def stands_still(self, sandbox: Sandbox, why: str) -> None:
-        """Fail unless the TICKER makes no tick for a while."""
+    async def expect_no_tick(self, sandbox: Sandbox, why: str) -> None:
+        """Fail if the ticker makes a tick within `STILL_SEC`."""
         before = await self.ticks(sandbox)
         expect(before > 0, "the process inside never ran, so nothing is proven")
         await asyncio.sleep(STILL_SEC)
@@ -152,7 +152,7 @@ SandboxCheck = Check[SandboxSubject]
 
 
 async def until(condition: Callable[[], Awaitable[bool]], failure: str) -> None:
-    """Poll until `condition` holds; fail with `failure` after `PATIENCE_SEC`."""
+    """Poll until `condition` is true. Fail with `failure` after `PATIENCE_SEC`."""
     deadline = time.monotonic() + PATIENCE_SEC
     while not await condition():
         if time.monotonic() > deadline:

@@ -1,1 +1,1 @@
-"""The lists of checks, by what they test. Use them through `benchflow_testing`."""
+"""The checks, one module for each part of a contract. Use them through `benchflow_testing`."""

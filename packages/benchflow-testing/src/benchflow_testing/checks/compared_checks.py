@@ -1,4 +1,4 @@
-"""Checks of `TracksFileChanges`: what the host knows of the files that changed."""
+"""Checks of `TracksFileChanges`: the changed files that the provider reports."""
 
 import shutil
 from collections.abc import AsyncGenerator
@@ -26,9 +26,11 @@ from .saved_checks import save
 @promise()
 async def changes_before_the_baseline_are_not_reported(subject: SandboxSubject) -> None:
     """Files created, changed or removed before the baseline are not in the result."""
-    async with subject.box() as box:
-        compared = await _marked(subject, box, "mkdir d; echo 1 > d/f; echo 1 > g; rm g")
-        expect_equal(await compared.changed_files(), FileChanges(), "what changed since the mark")
+    async with subject.open_sandbox() as sandbox:
+        compared = await _with_baseline(subject, sandbox, "mkdir d; echo 1 > d/f; echo 1 > g; rm g")
+        expect_equal(
+            await compared.changed_files(), FileChanges(), "the changes since the baseline"
+        )
 
 
 @promise()
@@ -37,21 +39,25 @@ async def changes_after_the_baseline_are_reported(subject: SandboxSubject) -> No
 
     A file that was created and then removed is not in the result.
     """
-    async with subject.box() as box:
-        compared = await _marked(subject, box, "mkdir d; echo 1 > f; echo 1 > d/gone; echo 1 > h")
-        await subject.output(box, "echo 2 > f; rm d/gone; echo 1 > d/new; echo 1 > no; rm no")
-        expect_equal(await compared.changed_files(), _diff(subject), "what changed since the mark")
-        expect_equal(await compared.changed_files(), _diff(subject), "what a second look says")
+    async with subject.open_sandbox() as sandbox:
+        compared = await _with_baseline(
+            subject, sandbox, "mkdir d; echo 1 > f; echo 1 > d/gone; echo 1 > h"
+        )
+        await subject.output(sandbox, "echo 2 > f; rm d/gone; echo 1 > d/new; echo 1 > no; rm no")
+        expect_equal(
+            await compared.changed_files(), _diff(subject), "the changes since the baseline"
+        )
+        expect_equal(await compared.changed_files(), _diff(subject), "the changes in a second call")
 
 
 @promise()
 async def changed_links_have_their_targets(subject: SandboxSubject) -> None:
     """Links since the baseline are in the result, with their targets. Older ones are not."""
-    async with subject.box() as box:
-        compared = await _marked(subject, box, "ln -s /tests old")
-        await subject.output(box, "ln -s ../tests/x new")
+    async with subject.open_sandbox() as sandbox:
+        compared = await _with_baseline(subject, sandbox, "ln -s /tests old")
+        await subject.output(sandbox, "ln -s ../tests/x new")
         changes = await compared.changed_files()
-        expect_equal(changes.added, (subject.inside("new"),), "what was made")
+        expect_equal(changes.added, (subject.inside("new"),), "the added paths")
         expect_equal(dict(changes.links), {subject.inside("new"): "../tests/x"}, "the links")
 
 
@@ -61,34 +67,40 @@ async def a_child_compares_with_the_first_baseline(subject: SandboxSubject) -> N
 
     A child cannot set a baseline.
     """
-    async with subject.box() as box:
-        await _marked(subject, box, "mkdir d; echo 1 > f; echo 1 > d/gone")
-        await subject.output(box, "echo 2 > f; echo 1 > d/later")
-        async with subject.sealed(box) as image, subject.box(image=image) as child:
+    async with subject.open_sandbox() as sandbox:
+        await _with_baseline(subject, sandbox, "mkdir d; echo 1 > f; echo 1 > d/gone")
+        await subject.output(sandbox, "echo 2 > f; echo 1 > d/later")
+        async with subject.sealed(sandbox) as image, subject.open_sandbox(image=image) as child:
             await subject.output(child, "rm d/gone d/later; echo 1 > d/new")
             compared = _compared(child)
             expect_equal(
-                await compared.changed_files(), _diff(subject), "what the child's line changed"
+                await compared.changed_files(),
+                _diff(subject),
+                "the changes of the child and its parent",
             )
             await expect_error(
-                SandboxUnsupportedError, compared.set_baseline(), "a mark of a child"
+                SandboxUnsupportedError, compared.set_baseline(), "a baseline of a child"
             )
 
 
 @promise(lacks_snapshots)
 async def a_saved_snapshot_keeps_the_baseline(subject: SandboxSubject) -> None:
     """A sandbox from the loaded snapshot compares with the baseline of the first sandbox."""
-    async with subject.box() as box:
-        await _marked(subject, box, "mkdir d; echo 1 > f; echo 1 > d/gone; echo 1 > d/odd%41")
-        await subject.output(box, "echo 2 > f; rm d/gone")
-        async with subject.sealed(box) as image:
+    async with subject.open_sandbox() as sandbox:
+        await _with_baseline(
+            subject, sandbox, "mkdir d; echo 1 > f; echo 1 > d/gone; echo 1 > d/odd%41"
+        )
+        await subject.output(sandbox, "echo 2 > f; rm d/gone")
+        async with subject.sealed(sandbox) as image:
             saved = await save(subject, image)
     loaded = await subject.provider.load(saved)
     shutil.rmtree(saved)
-    async with subject.box(image=loaded) as child:
+    async with subject.open_sandbox(image=loaded) as child:
         await subject.output(child, "echo 1 > d/new")
         expect_equal(
-            await _compared(child).changed_files(), _diff(subject), "what the line changed"
+            await _compared(child).changed_files(),
+            _diff(subject),
+            "the changes of the child and its parent",
         )
     await subject.provider.discard(loaded)
 
@@ -96,51 +108,55 @@ async def a_saved_snapshot_keeps_the_baseline(subject: SandboxSubject) -> None:
 @promise()
 async def ignored_changes_are_not_reported(subject: SandboxSubject) -> None:
     """Ignored changes are not reported in children either. Earlier changes are."""
-    async with subject.box() as box:
-        compared = await _marked(subject, box, "echo 1 > f; echo 1 > g")
-        await subject.output(box, "echo 2 > f")
-        async with _ours(compared):
-            await subject.output(box, "echo 3 > f; rm g; echo 1 > mine")
-        await subject.output(box, "echo 1 > new")
+    async with subject.open_sandbox() as sandbox:
+        compared = await _with_baseline(subject, sandbox, "echo 1 > f; echo 1 > g")
+        await subject.output(sandbox, "echo 2 > f")
+        async with _ignoring(compared):
+            await subject.output(sandbox, "echo 3 > f; rm g; echo 1 > mine")
+        await subject.output(sandbox, "echo 1 > new")
         inside = subject.inside
         expected = FileChanges(added=(inside("new"),), changed=(inside("f"),))
-        expect_equal(await compared.changed_files(), expected, "what changed since the mark")
+        expect_equal(await compared.changed_files(), expected, "the changes since the baseline")
 
 
 @promise()
 async def changes_are_reported_beside_another_process(subject: SandboxSubject) -> None:
-    """Nothing is ignored while another process runs: its changes could not be told apart."""
-    async with subject.box() as box:
-        compared = await _marked(subject, box, "echo 1 > f")
-        other = await box.spawn(["cat"])
-        held = compared.ignore_changes()
-        await expect_error(SandboxUnsupportedError, held.__aenter__(), "ours beside a process")
+    """`ignore_changes` raises an error while another process runs, and ignores nothing."""
+    async with subject.open_sandbox() as sandbox:
+        compared = await _with_baseline(subject, sandbox, "echo 1 > f")
+        other = await sandbox.spawn(["cat"])
+        block = compared.ignore_changes()
+        await expect_error(
+            SandboxUnsupportedError, block.__aenter__(), "ignore_changes beside a process"
+        )
         await other.aclose()
-        await subject.output(box, "echo 2 > f")
+        await subject.output(sandbox, "echo 2 > f")
         changed = (subject.inside("f"),)
         expect_equal(
-            (await compared.changed_files()).changed, changed, "what changed since the mark"
+            (await compared.changed_files()).changed, changed, "the changes since the baseline"
         )
 
 
 @asynccontextmanager
-async def _ours(compared: TracksFileChanges) -> AsyncGenerator[None, None]:
+async def _ignoring(compared: TracksFileChanges) -> AsyncGenerator[None, None]:
     async with AsyncExitStack() as stack:
         try:
             await stack.enter_async_context(compared.ignore_changes())
         except SandboxUnsupportedError as error:
-            raise CheckSkippedError(f"nothing can be ours here: {error}") from error
+            raise CheckSkippedError(f"changes cannot be ignored here: {error}") from error
         yield
 
 
 @promise()
 async def comparing_without_a_baseline_is_an_error(subject: SandboxSubject) -> None:
     """`changed_files` and `ignore_changes` raise an error before `set_baseline`."""
-    async with subject.box() as box:
-        call = _compared(box).changed_files()
-        await expect_error(SandboxUnsupportedError, call, "comparing without a mark")
-        held = _compared(box).ignore_changes()
-        await expect_error(SandboxUnsupportedError, held.__aenter__(), "ours without a mark")
+    async with subject.open_sandbox() as sandbox:
+        call = _compared(sandbox).changed_files()
+        await expect_error(SandboxUnsupportedError, call, "changed_files without a baseline")
+        block = _compared(sandbox).ignore_changes()
+        await expect_error(
+            SandboxUnsupportedError, block.__aenter__(), "ignore_changes without a baseline"
+        )
 
 
 def _diff(subject: SandboxSubject) -> FileChanges:
@@ -150,19 +166,21 @@ def _diff(subject: SandboxSubject) -> FileChanges:
     )
 
 
-def _compared(box: Sandbox) -> TracksFileChanges:
-    if not isinstance(box, TracksFileChanges):
+def _compared(sandbox: Sandbox) -> TracksFileChanges:
+    if not isinstance(sandbox, TracksFileChanges):
         raise CheckSkippedError("the sandbox does not compare its files")
-    return box
+    return sandbox
 
 
-async def _marked(subject: SandboxSubject, box: Sandbox, first: str) -> TracksFileChanges:
-    compared = _compared(box)
-    await subject.output(box, first)
+async def _with_baseline(
+    subject: SandboxSubject, sandbox: Sandbox, first: str
+) -> TracksFileChanges:
+    compared = _compared(sandbox)
+    await subject.output(sandbox, first)
     try:
         await compared.set_baseline()
     except SandboxUnsupportedError as error:
-        raise CheckSkippedError(f"this sandbox cannot be marked: {error}") from error
+        raise CheckSkippedError(f"this sandbox cannot set a baseline: {error}") from error
     return compared
 
 

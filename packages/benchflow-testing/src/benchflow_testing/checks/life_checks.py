@@ -1,4 +1,4 @@
-"""Checks of a sandbox's life: creation, records, network, limits, and its end."""
+"""Checks of a sandbox from creation to teardown: records, network and limits."""
 
 import asyncio
 import math
@@ -76,7 +76,7 @@ async def _records(subject: SandboxSubject, key: str) -> list[SandboxRecord]:
 
 @promise()
 async def the_provider_is_ready(subject: SandboxSubject) -> None:
-    """`ready()` finds no obstacle where `create` works. It may be called again."""
+    """`ready()` does not raise an error where `create` works. It may be called again."""
     await _still_works(subject)
     await subject.provider.ready()
     await subject.provider.ready()
@@ -84,11 +84,11 @@ async def the_provider_is_ready(subject: SandboxSubject) -> None:
 
 
 @promise()
-async def sandboxes_have_ids_and_specs_of_their_own(subject: SandboxSubject) -> None:
-    """Each sandbox has an id of its own, and `spec` is the requested one."""
-    spec = subject.specified(env={"A": "1"})
-    async with subject.box(spec=spec) as first, subject.box() as second:
-        expect(first.id != second.id, "two sandboxes have one id")
+async def each_sandbox_has_its_own_id_and_spec(subject: SandboxSubject) -> None:
+    """Each sandbox has a different id, and `spec` is the requested spec."""
+    spec = subject.spec_with(env={"A": "1"})
+    async with subject.open_sandbox(spec=spec) as first, subject.open_sandbox() as second:
+        expect(first.id != second.id, "two sandboxes have the same id")
         expect_equal(first.spec, spec, "the spec")
         await subject.put(first, "file", b"first")
         found = await second.exec("test -e file")
@@ -96,7 +96,7 @@ async def sandboxes_have_ids_and_specs_of_their_own(subject: SandboxSubject) -> 
 
 
 @promise()
-async def the_identity_shows_in_the_records(subject: SandboxSubject) -> None:
+async def records_have_the_identity(subject: SandboxSubject) -> None:
     """`sandboxes()` lists a live sandbox with its identity, and drops it after teardown."""
     key = uuid4().hex
     identity = RolloutIdentity(
@@ -109,97 +109,99 @@ async def the_identity_shows_in_the_records(subject: SandboxSubject) -> None:
         deadline=math.ceil(time.time()) + 3600,
         other={"kit": "k=1"},
     )
-    async with subject.box(identity=identity) as box:
+    async with subject.open_sandbox(identity=identity) as sandbox:
         found = await _records(subject, key)
-        expect_equal([record.id for record in found], [box.id], "the listed sandboxes")
+        expect_equal([record.id for record in found], [sandbox.id], "the listed sandboxes")
         record = found[0]
         expect_equal(record.identity, identity, "the identity")
         expect_equal(record.provider, subject.provider.name, "the provider")
-        expect(record.owner_alive, "the owner of a live sandbox counts as dead")
+        expect(record.owner_alive, "the record of a live sandbox has a dead owner")
     expect_equal(await _records(subject, key), [], "the list after teardown")
 
 
 @promise()
-async def a_scope_lists_only_its_own(subject: SandboxSubject) -> None:
-    """`sandboxes(scope=...)` leaves out the sandboxes of other scopes and those without one."""
+async def a_scope_lists_only_its_sandboxes(subject: SandboxSubject) -> None:
+    """`sandboxes(scope=...)` does not list sandboxes of other scopes or without a scope."""
     key, other = uuid4().hex, uuid4().hex
     async with (
-        subject.box(identity=RolloutIdentity(scope=key)) as mine,
-        subject.box(identity=RolloutIdentity(scope=other)) as foreign,
-        subject.box() as plain,
+        subject.open_sandbox(identity=RolloutIdentity(scope=key)) as mine,
+        subject.open_sandbox(identity=RolloutIdentity(scope=other)) as foreign,
+        subject.open_sandbox() as plain,
     ):
         expect_equal([each.id for each in await _records(subject, key)], [mine.id], "one scope")
         found = {each.id async for each in subject.provider.sandboxes()}
-        expect({mine.id, foreign.id, plain.id} <= found, "a list of all scopes lacks one")
+        expect({mine.id, foreign.id, plain.id} <= found, "the list of all scopes is incomplete")
 
 
 @promise()
 async def teardown_may_be_repeated(subject: SandboxSubject) -> None:
     """A second teardown does nothing; every other call raises SandboxError."""
-    async with subject.box() as box:
-        await box.teardown()
-        await box.teardown()
-        await expect_error(SandboxError, box.exec("true"), "exec after teardown")
+    async with subject.open_sandbox() as sandbox:
+        await sandbox.teardown()
+        await sandbox.teardown()
+        await expect_error(SandboxError, sandbox.exec("true"), "exec after teardown")
         if subject.capabilities.spawn:
-            await expect_error(SandboxError, box.spawn("true"), "spawn after teardown")
+            await expect_error(SandboxError, sandbox.spawn("true"), "spawn after teardown")
 
 
 @promise()
-async def teardown_ends_what_is_running(subject: SandboxSubject) -> None:
+async def teardown_ends_running_processes(subject: SandboxSubject) -> None:
     """A running process ends. An `exec` in flight returns or raises; it does not hang."""
 
     async def run() -> None:
         try:
-            await box.exec(TICKER)
+            await sandbox.exec(TICKER)
         except SandboxError:
             return
 
-    async with subject.box() as box:
-        process = await box.spawn(["cat"]) if subject.capabilities.spawn else None
+    async with subject.open_sandbox() as sandbox:
+        process = await sandbox.spawn(["cat"]) if subject.capabilities.spawn else None
         async with asyncio.TaskGroup() as group:
             group.create_task(run())
-            await subject.moves_on(box)
-            await box.teardown()
+            await subject.wait_for_tick(sandbox)
+            await sandbox.teardown()
         if process is None:
             return
-        expect(await process.wait() != 0, "the process ended well")
+        expect(await process.wait() != 0, "the process ended with exit code 0")
         expect_equal(await process.stdout.read(), b"", "its stdout")
         await process.aclose()
 
 
 @promise()
 async def reap_leaves_live_sandboxes_alone(subject: SandboxSubject) -> None:
-    """A sandbox whose owner lives is not reaped, whatever its identity, even past its deadline."""
+    """A sandbox with a live owner is not reaped, not even past its deadline."""
     key = uuid4().hex
-    async with subject.box(identity=RolloutIdentity(scope=key, deadline=1)) as box:
+    async with subject.open_sandbox(identity=RolloutIdentity(scope=key, deadline=1)) as sandbox:
         for policy in (
             ReapPolicy(scope=key),
             ReapPolicy(scope=key, dry_run=True),
             ReapPolicy(scope=uuid4().hex),
         ):
             reaped = await subject.provider.reap(policy)
-            expect(box.id not in {record.id for record in reaped}, "a live one was reaped")
-        expect_equal(await subject.output(box, "echo on"), "on\n", "the next command")
+            expect(sandbox.id not in {record.id for record in reaped}, "a live sandbox was reaped")
+        expect_equal(await subject.output(sandbox, "echo on"), "on\n", "the next command")
         expect_equal(len(await _records(subject, key)), 1, "the number of records")
 
 
 @promise()
-async def overdue_sandboxes_are_reaped_when_asked_for(subject: SandboxSubject) -> None:
+async def overdue_sandboxes_are_reaped_on_request(subject: SandboxSubject) -> None:
     """With `overdue`, sandboxes past their deadline are removed, and no others."""
     key = uuid4().hex
     soon = math.ceil(time.time()) + 3600
     policy = ReapPolicy(scope=key, overdue=True)
     async with (
-        subject.box(identity=RolloutIdentity(scope=key, deadline=1)) as late,
-        subject.box(identity=RolloutIdentity(scope=key, deadline=soon)) as early,
+        subject.open_sandbox(identity=RolloutIdentity(scope=key, deadline=1)) as late,
+        subject.open_sandbox(identity=RolloutIdentity(scope=key, deadline=soon)) as early,
     ):
         try:
             reaped = await subject.provider.reap(policy)
         except SandboxUnsupportedError as error:
             expect_equal(len(await _records(subject, key)), 2, "the number of records")
-            raise CheckSkippedError("not claimed: one of a living owner is not reaped") from error
+            raise CheckSkippedError(
+                "not claimed: sandboxes of live owners are not reaped"
+            ) from error
         expect_equal([record.id for record in reaped], [late.id], "the reaped sandboxes")
-        await expect_error(SandboxError, late.exec("true"), "exec in a reaped one")
+        await expect_error(SandboxError, late.exec("true"), "exec in a reaped sandbox")
         expect_equal(await subject.output(early, "echo on"), "on\n", "the next command")
 
 
@@ -208,15 +210,15 @@ async def an_unsupported_network_is_refused(subject: SandboxSubject) -> None:
     """A network mode that `capabilities` does not list is refused; no weaker mode is used."""
     for mode in _MODES:
         if mode not in subject.capabilities.network_modes:
-            call = subject.provider.create(subject.specified(network=mode))
+            call = subject.provider.create(subject.spec_with(network=mode))
             await expect_error(SandboxUnsupportedError, call, f"network {mode!r}")
 
 
 @promise(_lacks_no_network)
 async def network_none_has_no_route(subject: SandboxSubject) -> None:
     """With `network="none"`, the only route leads to loopback."""
-    async with subject.box(spec=subject.specified(network="none")) as box:
-        table = await box.exec("cat /proc/net/route")
+    async with subject.open_sandbox(spec=subject.spec_with(network="none")) as sandbox:
+        table = await sandbox.exec("cat /proc/net/route")
         if not table.ok:
             raise CheckSkippedError(
                 "the sandbox does not have /proc/net/route, which the check reads"
@@ -229,26 +231,26 @@ async def an_exposed_port_reaches_the_server_inside(subject: SandboxSubject) -> 
     """The endpoint answers on the host's loopback while the sandbox lives."""
     port = free_port()
     try:
-        async with subject.box(spec=subject.specified(ports=(port,))) as box:
-            await _port_answers(box, port)
+        async with subject.open_sandbox(spec=subject.spec_with(ports=(port,))) as sandbox:
+            await _port_answers(sandbox, port)
     except SandboxUnsupportedError as error:
         raise CheckSkippedError(f"not claimed: {error}") from error
 
 
-async def _port_answers(box: Sandbox, port: int) -> None:
-    if not (await box.exec("command -v python3")).ok:
+async def _port_answers(sandbox: Sandbox, port: int) -> None:
+    if not (await sandbox.exec("command -v python3")).ok:
         raise CheckSkippedError("the sandbox does not have python3, which the check runs")
-    process = await box.spawn(["python3", "-I", "-c", _SERVER, str(port)])
-    expect_equal(await _line(process.stdout), b"ready\n", "the server's first line")
-    endpoint = await box.expose_port(port)
-    again = await box.expose_port(port)
+    process = await sandbox.spawn(["python3", "-I", "-c", _SERVER, str(port)])
+    expect_equal(await _read_line(process.stdout), b"ready\n", "the server's first line")
+    endpoint = await sandbox.expose_port(port)
+    again = await sandbox.expose_port(port)
     for _ in range(2):
         expect_equal(await _ask(endpoint), b"pong", "the answer")
     expect_equal(await _ask(again), b"pong", "the answer at a second endpoint")
     await process.aclose()
 
 
-async def _line(reader: ByteReader) -> bytes:
+async def _read_line(reader: ByteReader) -> bytes:
     line = b""
     while not line.endswith(b"\n") and (piece := await reader.read(1)):
         line += piece
@@ -267,13 +269,13 @@ async def _ask(endpoint: Endpoint) -> bytes:
 @promise(_lacks_pids_limit)
 async def the_process_cap_holds(subject: SandboxSubject) -> None:
     """More processes than `limits.pids` cannot be started. The sandbox stays usable."""
-    spec = subject.specified(limits={"pids": 32})
+    spec = subject.spec_with(limits={"pids": 32})
     text = (
         "n=x; while [ $n != xxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxx ]; do sleep 60 & n=x$n; done"
     )
-    async with subject.box(spec=spec) as box:
-        result = await box.exec(["sh", "-c", f"({text}) && echo all"])
-        expect("all" not in result.stdout, "40 processes started under a cap of 32")
+    async with subject.open_sandbox(spec=spec) as sandbox:
+        result = await sandbox.exec(["sh", "-c", f"({text}) && echo all"])
+        expect("all" not in result.stdout, "40 processes started under a limit of 32")
     await _still_works(subject)
 
 
@@ -281,41 +283,43 @@ async def the_process_cap_holds(subject: SandboxSubject) -> None:
 async def the_memory_cap_holds(subject: SandboxSubject) -> None:
     """A process that takes more than `limits.memory_mb` does not succeed.
 
-    It fails, is killed, or `exec` says by SandboxLimitError that the cap was hit.
+    It fails, is killed, or `exec` raises SandboxLimitError.
     """
-    spec = subject.specified(limits={"memory_mb": 64})
-    async with subject.box(spec=spec) as box:
+    spec = subject.spec_with(limits={"memory_mb": 64})
+    async with subject.open_sandbox(spec=spec) as sandbox:
         command = ["dd", "if=/dev/zero", "of=/dev/null", "bs=268435456", "count=1"]
         with suppress(SandboxLimitError):
-            taken = await box.exec(command)
-            expect(not taken.ok, "256 MB were taken under a cap of 64 MB")
+            result = await sandbox.exec(command)
+            expect(not result.ok, "a process got 256 MB under a limit of 64 MB")
     await _still_works(subject)
 
 
 @promise(_lacks_disk_limit)
 async def the_disk_cap_holds(subject: SandboxSubject) -> None:
     """Writing more than `limits.disk_mb` fails inside. The sandbox stays usable."""
-    spec = subject.specified(limits={"disk_mb": 32})
-    async with subject.box(spec=spec) as box:
-        written = await box.exec(["dd", "if=/dev/zero", "of=big", "bs=1048576", "count=96"])
-        expect(not written.ok, "96 MB were written under a cap of 32 MB")
-        expect_equal(await subject.output(box, "rm -f big; echo on"), "on\n", "the next command")
+    spec = subject.spec_with(limits={"disk_mb": 32})
+    async with subject.open_sandbox(spec=spec) as sandbox:
+        written = await sandbox.exec(["dd", "if=/dev/zero", "of=big", "bs=1048576", "count=96"])
+        expect(not written.ok, "96 MB were written under a limit of 32 MB")
+        expect_equal(
+            await subject.output(sandbox, "rm -f big; echo on"), "on\n", "the next command"
+        )
 
 
 async def _still_works(subject: SandboxSubject) -> None:
-    async with subject.box() as box:
-        expect_equal(await subject.output(box, "echo on"), "on\n", "another sandbox")
+    async with subject.open_sandbox() as sandbox:
+        expect_equal(await subject.output(sandbox, "echo on"), "on\n", "another sandbox")
 
 
 @promise()
 async def closing_the_provider_leaves_no_sandbox(subject: SandboxSubject) -> None:
-    """`aclose` tears down all sandboxes and may be repeated. It runs last: it closes yours."""
+    """`aclose` tears down all sandboxes and may be repeated. This check must run last."""
     key = uuid4().hex
-    boxes = [
+    sandboxes = [
         await subject.provider.create(subject.spec, identity=RolloutIdentity(scope=key))
         for _ in range(2)
     ]
-    process = await boxes[0].spawn(["cat"]) if subject.capabilities.spawn else None
+    process = await sandboxes[0].spawn(["cat"]) if subject.capabilities.spawn else None
     await subject.provider.aclose()
     await subject.provider.aclose()
 
@@ -325,20 +329,20 @@ async def closing_the_provider_leaves_no_sandbox(subject: SandboxSubject) -> Non
     await until(gone, "a sandbox outlives its provider")
     if process is not None:
         expect(await process.wait() != 0, "a process outlives its provider")
-    for box in boxes:
-        await expect_error(SandboxError, box.exec("true"), "exec after the provider closed")
-        await box.teardown()
+    for sandbox in sandboxes:
+        await expect_error(SandboxError, sandbox.exec("true"), "exec after the provider closed")
+        await sandbox.teardown()
 
 
 LIFE_CHECKS: tuple[SandboxCheck, ...] = (
     the_provider_is_ready,
-    sandboxes_have_ids_and_specs_of_their_own,
-    the_identity_shows_in_the_records,
-    a_scope_lists_only_its_own,
+    each_sandbox_has_its_own_id_and_spec,
+    records_have_the_identity,
+    a_scope_lists_only_its_sandboxes,
     teardown_may_be_repeated,
-    teardown_ends_what_is_running,
+    teardown_ends_running_processes,
     reap_leaves_live_sandboxes_alone,
-    overdue_sandboxes_are_reaped_when_asked_for,
+    overdue_sandboxes_are_reaped_on_request,
     an_unsupported_network_is_refused,
     network_none_has_no_route,
     an_exposed_port_reaches_the_server_inside,

@@ -1,4 +1,4 @@
-"""Checks of `SupportsFileObservation`: which files the host sees opened."""
+"""Checks of `SupportsFileObservation`: the opened files that the provider reports."""
 
 from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
@@ -22,41 +22,41 @@ async def each_file_that_is_opened_is_observed(subject: SandboxSubject) -> None:
 
     Files that are opened before or after the observation are not in the result.
     """
-    async with subject.box() as box:
+    async with subject.open_sandbox() as sandbox:
         made = "echo 1 > a; echo 1 > b; echo 1 > c; echo 1 > d"
-        await subject.output(box, f"{made}; ln -s b link; cat a")
-        async with _observing(subject, box) as seen:
-            await subject.output(box, "cat link; cat c c; (cat c)")
-        await subject.output(box, "cat d")
-        expect_equal(seen.lost, None, "what was lost")
+        await subject.output(sandbox, f"{made}; ln -s b link; cat a")
+        async with _observing(subject, sandbox) as seen:
+            await subject.output(sandbox, "cat link; cat c c; (cat c)")
+        await subject.output(sandbox, "cat d")
+        expect_equal(seen.lost, None, "the lost observations")
         names = [subject.inside(each) for each in "bcc"]
-        expect_equal(sorted(each.path for each in seen.opened), names, "what was opened")
+        expect_equal(sorted(each.path for each in seen.opened), names, "the opened files")
 
 
 @promise()
 async def an_opened_file_has_its_name_at_that_time(subject: SandboxSubject) -> None:
     """A process cannot hide an opened file by moving it."""
-    async with subject.box() as box:
-        await subject.output(box, "echo 1 > a; echo 1 > b")
-        async with _observing(subject, box) as seen:
-            await subject.output(box, "exec 3< a; mv a moved; exec 4< b; rm b")
+    async with subject.open_sandbox() as sandbox:
+        await subject.output(sandbox, "echo 1 > a; echo 1 > b")
+        async with _observing(subject, sandbox) as seen:
+            await subject.output(sandbox, "exec 3< a; mv a moved; exec 4< b; rm b")
         paths = {each.path for each in seen.opened}
-        expect_equal(paths, {subject.inside("a"), subject.inside("b")}, "what was opened")
+        expect_equal(paths, {subject.inside("a"), subject.inside("b")}, "the opened files")
 
 
 @promise()
 async def an_executed_file_differs_from_a_read_file(subject: SandboxSubject) -> None:
     """An executed program is distinguished from a read file, and its process from its parent."""
-    async with subject.box() as box:
+    async with subject.open_sandbox() as sandbox:
         program = subject.inside("program")
         script = (
             "printf '#!/bin/sh\\ncat %s/data; :' $PWD > program; chmod +x program; echo 1 > data"
         )
-        await subject.output(box, script)
-        async with _observing(subject, box) as seen:
-            await subject.output(box, "./program; :")
+        await subject.output(sandbox, script)
+        async with _observing(subject, sandbox) as seen:
+            await subject.output(sandbox, "./program; :")
         executed = {each.path for each in seen.opened if each.executed}
-        expect_equal(executed, {program}, "what was executed")
+        expect_equal(executed, {program}, "the executed files")
         [runs] = {each.process for each in seen.opened if each.path == program}
         [reads] = [each.process for each in seen.opened if each.path == subject.inside("data")]
         reader = seen.processes[reads]
@@ -69,11 +69,13 @@ async def an_executed_file_differs_from_a_read_file(subject: SandboxSubject) -> 
 
 
 @asynccontextmanager
-async def _observing(subject: SandboxSubject, box: Sandbox) -> AsyncGenerator[ObservedFiles, None]:
-    if not isinstance(box, SupportsFileObservation):
+async def _observing(
+    subject: SandboxSubject, sandbox: Sandbox
+) -> AsyncGenerator[ObservedFiles, None]:
+    if not isinstance(sandbox, SupportsFileObservation):
         raise CheckSkippedError("the sandbox does not observe the files that are opened")
     below = f"{subject.spec.workdir}/"
-    observing = box.observe_files(lambda path: path.startswith(below))
+    observing = sandbox.observe_files(lambda path: path.startswith(below))
     try:
         observed = await observing.__aenter__()
     except SandboxUnsupportedError as error:

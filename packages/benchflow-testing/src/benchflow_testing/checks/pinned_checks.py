@@ -1,4 +1,4 @@
-"""Checks of `HasImageDigests`: by which bytes a sandbox names what it was made from."""
+"""Checks of `HasImageDigests`: the digests of a sandbox's images."""
 
 import re
 from collections.abc import Mapping
@@ -22,23 +22,23 @@ _BESIDE = "beside"
 
 @promise()
 async def the_same_spec_has_the_same_digest(subject: SandboxSubject) -> None:
-    """An image without a digest is left out, for each sandbox of that spec."""
-    first, again = [await _told(subject, subject.spec) for _ in range(2)]
-    expect_equal(again, first, "what another sandbox of the same spec was made from")
+    """Two sandboxes of one spec have the same digests. An image without a digest is omitted."""
+    first, again = [await _digests_of(subject, subject.spec) for _ in range(2)]
+    expect_equal(again, first, "the digests of another sandbox of the same spec")
 
 
 @promise(lacks_builds)
 async def other_bytes_have_another_digest(subject: SandboxSubject) -> None:
-    """Equal bytes have equal digests, whatever directory they come from."""
+    """Equal files have equal digests, also from different directories."""
     own = uuid4().hex
     first, again, other = [
-        await _told(subject, _built(subject, each)) for each in (own, own, f"{own} ")
+        await _digests_of(subject, _built(subject, each)) for each in (own, own, f"{own} ")
     ]
     if not first:
-        raise CheckSkippedError("what is built here has no name of its bytes")
-    expect_equal(again, first, "what a sandbox of the same bytes was made from")
-    expect(other.keys() == first.keys(), f"of other bytes only {set(other)!r} are named")
-    expect(other != first, f"other bytes are named {first[MAIN]!r} as well")
+        raise CheckSkippedError("built images do not have digests here")
+    expect_equal(again, first, "the digests of a sandbox with equal files")
+    expect(other.keys() == first.keys(), f"with other files only {set(other)!r} have digests")
+    expect(other != first, f"other files have the same digest {first[MAIN]!r}")
 
 
 @promise(lacks_services)
@@ -46,24 +46,26 @@ async def a_service_has_a_digest_of_its_own(subject: SandboxSubject) -> None:
     """A service with the sandbox's image has the same digest, or neither has one."""
     idle = ("sh", "-c", "sleep 1000")
     service = ServiceSpec(name=_BESIDE, image=subject.base, entrypoint=idle)
-    told = await _told(subject, subject.specified(image=subject.base, services=(service,)))
-    expect_equal(told.get(_BESIDE), told.get(MAIN), "the digest of a service of the same image")
+    digests = await _digests_of(subject, subject.spec_with(image=subject.base, services=(service,)))
+    expect_equal(
+        digests.get(_BESIDE), digests.get(MAIN), "the digest of a service of the same image"
+    )
 
 
-async def _told(subject: SandboxSubject, spec: SandboxSpec) -> Mapping[str, str]:
-    async with subject.box(spec=spec) as box:
-        return _digests(box)
+async def _digests_of(subject: SandboxSubject, spec: SandboxSpec) -> Mapping[str, str]:
+    async with subject.open_sandbox(spec=spec) as sandbox:
+        return _digests(sandbox)
 
 
-def _digests(box: Sandbox) -> Mapping[str, str]:
-    if not isinstance(box, HasImageDigests):
-        raise CheckSkippedError("the sandbox does not name what it was made from")
-    told = dict(box.image_digests)
-    strangers = set(told) - {MAIN, *(service.name for service in box.spec.services)}
-    expect(not strangers, f"images of {sorted(strangers)!r}, which nobody asked for, are named")
-    odd = {name: text for name, text in told.items() if not _DIGEST.fullmatch(text)}
-    expect(not odd, f"no digests, nor names with one: {odd!r}")
-    return told
+def _digests(sandbox: Sandbox) -> Mapping[str, str]:
+    if not isinstance(sandbox, HasImageDigests):
+        raise CheckSkippedError("the sandbox does not report image digests")
+    digests = dict(sandbox.image_digests)
+    unknown = set(digests) - {MAIN, *(service.name for service in sandbox.spec.services)}
+    expect(not unknown, f"there are digests of unknown images: {sorted(unknown)!r}")
+    invalid = {name: text for name, text in digests.items() if not _DIGEST.fullmatch(text)}
+    expect(not invalid, f"these are not digests: {invalid!r}")
+    return digests
 
 
 def _built(subject: SandboxSubject, text: str) -> SandboxSpec:
@@ -71,7 +73,7 @@ def _built(subject: SandboxSubject, text: str) -> SandboxSpec:
     dockerfile = f"FROM {subject.base}\nCOPY text /text\n"
     for name, content in {"Dockerfile": dockerfile, "text": text}.items():
         (context / name).write_text(content, encoding="utf-8")
-    return subject.specified(image=None, recipe=ImageRecipe(context=context))
+    return subject.spec_with(image=None, recipe=ImageRecipe(context=context))
 
 
 PINNED_CHECKS: tuple[SandboxCheck, ...] = (

@@ -1,4 +1,4 @@
-"""Checks of images: those that are made from a recipe, and what they say of their processes."""
+"""Checks of images: builds from a recipe, entrypoints and health checks."""
 
 from pathlib import Path
 from uuid import uuid4
@@ -44,26 +44,30 @@ def _context(subject: SandboxSubject, *, greeting: str, entry: str = _ENTRY) -> 
 
 
 def _spec(subject: SandboxSubject, context: Path, **more: object) -> SandboxSpec:
-    return subject.specified(**_OWN, **more, recipe=ImageRecipe(context=context))
+    return subject.spec_with(**_OWN, **more, recipe=ImageRecipe(context=context))
 
 
 @promise(lacks_builds)
-async def a_recipe_makes_what_its_dockerfile_says(subject: SandboxSubject) -> None:
+async def a_recipe_builds_the_image_of_its_dockerfile(subject: SandboxSubject) -> None:
     """The sandbox has the files, variables, user and working directory of the Dockerfile."""
-    async with subject.box(spec=_spec(subject, _context(subject, greeting="good day"))) as box:
-        found = (box.spec.user, box.spec.workdir)
+    async with subject.open_sandbox(
+        spec=_spec(subject, _context(subject, greeting="good day"))
+    ) as sandbox:
+        found = (sandbox.spec.user, sandbox.spec.workdir)
         expect_equal(found, (_USER, _HOME), "the image's user and workdir")
-        said = await subject.output(box, 'cat greeting; echo ", $GREETING"; pwd; id -u')
+        said = await subject.output(sandbox, 'cat greeting; echo ", $GREETING"; pwd; id -u')
         expect_equal(said, f"good day, hello\n{_HOME}\n{_USER}\n", "what the image gives")
 
 
 @promise(lacks_builds)
 async def the_same_bytes_are_built_once(subject: SandboxSubject) -> None:
-    """A directory with equal files gives the same image; other files give another one."""
+    """A directory with equal files gives the same image. Other files give another image."""
 
     async def identity(greeting: str) -> str:
-        async with subject.box(spec=_spec(subject, _context(subject, greeting=greeting))) as box:
-            return await subject.output(box, "cat id greeting")
+        async with subject.open_sandbox(
+            spec=_spec(subject, _context(subject, greeting=greeting))
+        ) as sandbox:
+            return await subject.output(sandbox, "cat id greeting")
 
     own = uuid4().hex
     first, again, other = [await identity(each) for each in (own, own, f"{own} ")]
@@ -74,14 +78,14 @@ async def the_same_bytes_are_built_once(subject: SandboxSubject) -> None:
 
 @promise(lacks_builds)
 async def a_build_that_fails_is_an_error(subject: SandboxSubject) -> None:
-    """A step with an exit code other than 0 makes no image and leaves no sandbox."""
+    """If a step of the build fails, `create` raises an error and leaves no sandbox."""
     context = _context(subject, greeting="")
     (context / "Dockerfile").write_text(f"FROM {subject.base}\nRUN exit 3\n", encoding="utf-8")
     await _starts_nothing(subject, _spec(subject, context), "a failing build")
 
 
 @promise(lacks_builds)
-async def a_recipe_beside_an_image_is_refused(subject: SandboxSubject) -> None:
+async def a_recipe_with_an_image_is_refused(subject: SandboxSubject) -> None:
     """A spec with both a recipe and an image is refused."""
     spec = _spec(subject, _context(subject, greeting=""))
     both = spec.model_copy(update={"image": subject.base})
@@ -90,54 +94,56 @@ async def a_recipe_beside_an_image_is_refused(subject: SandboxSubject) -> None:
 
 @promise(lacks_builds)
 async def an_unknown_image_is_an_error(subject: SandboxSubject) -> None:
-    """No other image is used instead."""
+    """An unknown image raises an error. No other image is used instead."""
     search = (str(subject.folder()),)
-    spec = subject.specified(image=f"sha256:{uuid4().hex * 2}", image_search=search)
+    spec = subject.spec_with(image=f"sha256:{uuid4().hex * 2}", image_search=search)
     await _starts_nothing(subject, spec, "an image that is nowhere")
 
 
 @promise(lacks_builds)
-async def the_images_entrypoint_runs_as_the_image_says(subject: SandboxSubject) -> None:
-    """It runs as the image's user, in its directory, with its variables.
+async def the_images_entrypoint_runs_with_the_settings_of_the_image(
+    subject: SandboxSubject,
+) -> None:
+    """The entrypoint runs as the image's user, in its directory, with its variables.
 
     Its arguments are a command that does nothing.
     """
     context = _context(subject, greeting="")
-    async with subject.box(spec=_spec(subject, context, entrypoint="image")) as box:
-        await _said(box)
-        found = await subject.output(box, "cat said")
+    async with subject.open_sandbox(spec=_spec(subject, context, entrypoint="image")) as sandbox:
+        await _said(sandbox)
+        found = await subject.output(sandbox, "cat said")
         wanted = f"hello {_USER} {_HOME} sh -c sleep infinity\n"
         expect_equal(found, wanted, "what the entrypoint was given")
 
 
 @promise(lacks_builds)
 async def a_sandbox_from_a_snapshot_runs_the_images_entrypoint(subject: SandboxSubject) -> None:
-    """A child runs it, and so does the sandbox itself after a `restore`."""
+    """The entrypoint runs in a child, and in the sandbox after a `restore`."""
     spec = _spec(subject, _context(subject, greeting=""), entrypoint="image")
     if (lacking := lacks_snapshots(subject)) is not None:
         raise CheckSkippedError(lacking)
-    async with subject.box(spec=spec) as box:
-        await _said(box)
-        await subject.output(box, "rm said")
-        async with subject.sealed(box) as image:
-            await box.restore(image)
-            await _said(box)
-            async with subject.box(spec=spec, image=image) as child:
+    async with subject.open_sandbox(spec=spec) as sandbox:
+        await _said(sandbox)
+        await subject.output(sandbox, "rm said")
+        async with subject.sealed(sandbox) as image:
+            await sandbox.restore(image)
+            await _said(sandbox)
+            async with subject.open_sandbox(spec=spec, image=image) as child:
                 await _said(child)
 
 
 @promise(lacks_builds)
-async def the_images_entrypoint_runs_only_when_asked_for(subject: SandboxSubject) -> None:
+async def the_images_entrypoint_runs_only_on_request(subject: SandboxSubject) -> None:
     """Without `entrypoint="image"`, an entrypoint that would fail does not run."""
     context = _context(subject, greeting="", entry="#!/bin/sh\ntouch said\nexit 3\n")
-    async with subject.box(spec=_spec(subject, context)) as box:
-        found = await box.exec("test -e said")
+    async with subject.open_sandbox(spec=_spec(subject, context)) as sandbox:
+        found = await sandbox.exec("test -e said")
         expect_equal(found.exit_code, 1, "whether the entrypoint ran")
 
 
 @promise(lacks_builds)
 async def an_entrypoint_of_the_image_that_fails_is_an_error(subject: SandboxSubject) -> None:
-    """An entrypoint that ends at once leaves no sandbox."""
+    """If the entrypoint fails, `create` raises an error and leaves no sandbox."""
     context = _context(subject, greeting="", entry="#!/bin/sh\nexit 3\n")
     spec = _spec(subject, context, entrypoint="image")
     await _starts_nothing(subject, spec, "an entrypoint that ends")
@@ -147,38 +153,38 @@ async def an_entrypoint_of_the_image_that_fails_is_an_error(subject: SandboxSubj
 async def create_waits_for_a_slow_entrypoint(
     subject: SandboxSubject,
 ) -> None:
-    """A script that runs its arguments at the end has come to that point."""
+    """`create` returns only after the entrypoint script has reached its arguments."""
     context = _context(subject, greeting="", entry=f"#!/bin/sh\nsleep 1\n{_WORK}")
-    async with subject.box(spec=_spec(subject, context, entrypoint="image")) as box:
-        await subject.output(box, "cat said")
+    async with subject.open_sandbox(spec=_spec(subject, context, entrypoint="image")) as sandbox:
+        await subject.output(sandbox, "cat said")
 
 
 @promise(lacks_builds)
 async def create_waits_for_the_images_healthcheck(
     subject: SandboxSubject,
 ) -> None:
-    """This holds for an image whose entrypoint runs, also if a process of it needs some time."""
+    """`create` returns only when the image is healthy, also if its processes start slowly."""
     entry = '#!/bin/sh\n(sleep 1; touch ready) &\nexec "$@"\n'
     context = _context(subject, greeting="", entry=entry)
     with (context / "Dockerfile").open("a", encoding="utf-8") as dockerfile:
         dockerfile.write(f"HEALTHCHECK --interval=100ms --retries=600 CMD test -e {_HOME}/ready\n")
-    async with subject.box(spec=_spec(subject, context, entrypoint="image")) as box:
-        await subject.output(box, "test -e ready")
+    async with subject.open_sandbox(spec=_spec(subject, context, entrypoint="image")) as sandbox:
+        await subject.output(sandbox, "test -e ready")
 
 
 @promise(lacks_builds)
 async def the_images_entrypoint_may_be_started_later(subject: SandboxSubject) -> None:
-    """Where this is supported, the entrypoint has done its work on return."""
+    """If this is supported, `start_image_entrypoint` returns after the entrypoint's work."""
     context = _context(subject, greeting="")
-    async with subject.box(spec=_spec(subject, context)) as box:
-        if not isinstance(box, SupportsEntrypoint):
-            raise CheckSkippedError("not claimed: the entrypoint starts with the sandbox alone")
-        expect_equal(await box.start_image_entrypoint(), True, "whether there is an entrypoint")
-        await subject.output(box, "cat said")
+    async with subject.open_sandbox(spec=_spec(subject, context)) as sandbox:
+        if not isinstance(sandbox, SupportsEntrypoint):
+            raise CheckSkippedError("not claimed: the entrypoint starts only with the sandbox")
+        expect_equal(await sandbox.start_image_entrypoint(), True, "whether there is an entrypoint")
+        await subject.output(sandbox, "cat said")
 
 
 @promise(_has_builds)
-async def a_recipe_is_refused_where_nothing_builds(subject: SandboxSubject) -> None:
+async def a_recipe_is_refused_if_unsupported(subject: SandboxSubject) -> None:
     """A recipe raises SandboxUnsupportedError; no other image is used instead."""
     context = subject.folder()
     (context / "Dockerfile").write_text("FROM scratch\n", encoding="utf-8")
@@ -186,9 +192,9 @@ async def a_recipe_is_refused_where_nothing_builds(subject: SandboxSubject) -> N
     await expect_error(SandboxUnsupportedError, call, "a recipe")
 
 
-async def _said(box: Sandbox) -> None:
+async def _said(sandbox: Sandbox) -> None:
     async def there() -> bool:
-        return (await box.exec("test -e said")).ok
+        return (await sandbox.exec("test -e said")).ok
 
     await until(there, "the image's entrypoint did not run")
 
@@ -203,17 +209,17 @@ async def _starts_nothing(subject: SandboxSubject, spec: SandboxSpec, what: str)
 
 
 RECIPE_CHECKS: tuple[SandboxCheck, ...] = (
-    a_recipe_makes_what_its_dockerfile_says,
+    a_recipe_builds_the_image_of_its_dockerfile,
     the_same_bytes_are_built_once,
     a_build_that_fails_is_an_error,
-    a_recipe_beside_an_image_is_refused,
+    a_recipe_with_an_image_is_refused,
     an_unknown_image_is_an_error,
-    the_images_entrypoint_runs_as_the_image_says,
+    the_images_entrypoint_runs_with_the_settings_of_the_image,
     a_sandbox_from_a_snapshot_runs_the_images_entrypoint,
-    the_images_entrypoint_runs_only_when_asked_for,
+    the_images_entrypoint_runs_only_on_request,
     an_entrypoint_of_the_image_that_fails_is_an_error,
     create_waits_for_a_slow_entrypoint,
     create_waits_for_the_images_healthcheck,
     the_images_entrypoint_may_be_started_later,
-    a_recipe_is_refused_where_nothing_builds,
+    a_recipe_is_refused_if_unsupported,
 )

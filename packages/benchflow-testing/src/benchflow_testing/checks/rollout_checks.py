@@ -63,12 +63,13 @@ async def _reward(subject: SandboxSubject, command: str) -> float | None:
 
 
 async def _needs_programs(subject: SandboxSubject) -> None:
-    async with subject.box() as box:
+    async with subject.open_sandbox() as sandbox:
         if subject.capabilities.freeze == "none":
             expect(
-                isinstance(box, SupportsKillAll), "kill_all is claimed, and the method is missing"
+                isinstance(sandbox, SupportsKillAll),
+                "kill_all is claimed, and the method is missing",
             )
-        looked = await box.exec(f"for p in {_PROGRAMS}; do command -v $p || exit 1; done")
+        looked = await sandbox.exec(f"for p in {_PROGRAMS}; do command -v $p || exit 1; done")
         if not looked.ok:
             raise CheckSkippedError(f"the sandbox lacks one of the programs {_PROGRAMS}")
 

@@ -25,10 +25,10 @@ from benchflow_testing.sandbox_subject import (
 
 @promise(lacks_snapshots)
 async def a_saved_snapshot_outlives_the_snapshot(subject: SandboxSubject) -> None:
-    """It can be loaded repeatedly after the original was discarded, and does not change."""
-    async with subject.box() as box:
-        await subject.output(box, "echo kept > file; mkdir d; echo 1 > d/f")
-        async with subject.sealed(box) as image:
+    """A saved snapshot can be loaded repeatedly after a discard of the original."""
+    async with subject.open_sandbox() as sandbox:
+        await subject.output(sandbox, "echo kept > file; mkdir d; echo 1 > d/f")
+        async with subject.sealed(sandbox) as image:
             saved = await save(subject, image)
         before = _digests(saved)
         images = [await subject.provider.load(saved) for _ in range(2)]
@@ -36,7 +36,7 @@ async def a_saved_snapshot_outlives_the_snapshot(subject: SandboxSubject) -> Non
         shutil.rmtree(saved)
         for loaded in images:
             expect_equal((loaded.level, loaded.digest), (image.level, image.digest), "the image")
-            async with subject.box(image=loaded) as child:
+            async with subject.open_sandbox(image=loaded) as child:
                 expect_equal(await subject.output(child, "cat file d/f"), "kept\n1\n", "the files")
                 await subject.output(child, "echo 2 > file")
             await subject.provider.discard(loaded)
@@ -45,16 +45,16 @@ async def a_saved_snapshot_outlives_the_snapshot(subject: SandboxSubject) -> Non
 @promise(lacks_live_snapshots)
 async def a_saved_live_snapshot_continues(subject: SandboxSubject) -> None:
     """The processes of a live snapshot run in a sandbox from the loaded image."""
-    async with subject.box() as box:
-        await box.exec(f"({TICKER}) </dev/null >/dev/null 2>&1 & echo started")
-        before = await subject.moves_on(box)
-        async with subject.sealed(box, "live") as image:
+    async with subject.open_sandbox() as sandbox:
+        await sandbox.exec(f"({TICKER}) </dev/null >/dev/null 2>&1 & echo started")
+        before = await subject.wait_for_tick(sandbox)
+        async with subject.sealed(sandbox, "live") as image:
             saved = await save(subject, image)
     loaded = await subject.provider.load(saved)
     expect_equal(loaded.level, "live", "the level")
-    async with subject.box(image=loaded) as child:
+    async with subject.open_sandbox(image=loaded) as child:
         expect(await subject.ticks(child) >= before, "the child began anew")
-        await subject.moves_on(child)
+        await subject.wait_for_tick(child)
     await subject.provider.discard(loaded)
     shutil.rmtree(saved)
 
@@ -62,9 +62,9 @@ async def a_saved_live_snapshot_continues(subject: SandboxSubject) -> None:
 @promise(lacks_snapshots)
 async def a_changed_saved_snapshot_is_refused(subject: SandboxSubject) -> None:
     """One wrong or missing byte raises SnapshotError; no image is returned."""
-    async with subject.box() as box:
-        await subject.put(box, "file", b"content " * 4096)
-        async with subject.sealed(box) as image:
+    async with subject.open_sandbox() as sandbox:
+        await subject.put(sandbox, "file", b"content " * 4096)
+        async with subject.sealed(sandbox) as image:
             for change in (_flip, _cut):
                 saved = await save(subject, image)
                 change(max(_files(saved), key=lambda path: path.stat().st_size))
@@ -82,7 +82,7 @@ async def a_missing_saved_snapshot_is_not_loaded(subject: SandboxSubject) -> Non
 @promise(lacks_snapshots)
 async def an_unknown_snapshot_is_not_saved(subject: SandboxSubject) -> None:
     """Saving a discarded snapshot raises SnapshotError and writes nothing."""
-    async with subject.box() as box, subject.sealed(box) as image:
+    async with subject.open_sandbox() as sandbox, subject.sealed(sandbox) as image:
         shutil.rmtree(await save(subject, image))
         await subject.provider.discard(image)
         to = subject.fresh()
@@ -96,7 +96,7 @@ async def save(subject: SandboxSubject, image: SandboxImage) -> Path:
     try:
         await subject.provider.save(image, saved)
     except SandboxUnsupportedError as error:
-        raise CheckSkippedError("not claimed: the provider saves no snapshots") from error
+        raise CheckSkippedError("not claimed: the provider does not save snapshots") from error
     return saved
 
 

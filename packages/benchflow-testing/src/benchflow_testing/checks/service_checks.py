@@ -60,10 +60,10 @@ def _service(subject: SandboxSubject, name: str, text: str, **more: object) -> S
 async def _beside(
     subject: SandboxSubject, *services: ServiceSpec, **more: object
 ) -> AsyncGenerator[tuple[Sandbox, SupportsServices]]:
-    async with subject.box(spec=subject.specified(services=services, **more)) as box:
-        if not isinstance(box, SupportsServices):
-            raise CheckFailedError("a sandbox with services is no SupportsServices")
-        yield box, box
+    async with subject.open_sandbox(spec=subject.spec_with(services=services, **more)) as sandbox:
+        if not isinstance(sandbox, SupportsServices):
+            raise CheckFailedError("a sandbox with services does not have SupportsServices")
+        yield sandbox, sandbox
 
 
 @promise(lacks_services)
@@ -72,15 +72,15 @@ async def a_service_is_reached_by_its_name(subject: SandboxSubject) -> None:
     serve = _service(
         subject, "web", f"exec python3 -I -c '{_SERVE}'", networks={"default": ("pages",)}
     )
-    async with _beside(subject, serve) as (box, services):
-        if not (await box.exec("command -v python3")).ok:
+    async with _beside(subject, serve) as (sandbox, services):
+        if not (await sandbox.exec("command -v python3")).ok:
             raise CheckSkippedError("the sandbox does not have python3, which the check runs")
 
         async def answers() -> bool:
-            return (await box.exec(["python3", "-I", "-c", _REACH, "web"])).ok
+            return (await sandbox.exec(["python3", "-I", "-c", _REACH, "web"])).ok
 
         await until(answers, "the service does not answer by its name")
-        found = await box.exec(["python3", "-I", "-c", _REACH, "pages"])
+        found = await sandbox.exec(["python3", "-I", "-c", _REACH, "pages"])
         expect_equal(found.stdout, "pong\n", "the answer by another name")
         back = "import socket; socket.getaddrinfo('main', 1)"
         code = await services.service_exec("web", ["python3", "-I", "-c", back])
@@ -103,20 +103,20 @@ async def create_waits_for_needed_services(subject: SandboxSubject) -> None:
         **own,
     )
     options = ContainerOptions(needs={"copy": "healthy"}, volumes={"/got": "shared"})
-    async with _beside(subject, copy, seed, container=options) as (box, _):
-        found = await subject.output(box, "cat /got/copy; ls /got/ready")
+    async with _beside(subject, copy, seed, container=options) as (sandbox, _):
+        found = await subject.output(sandbox, "cat /got/copy; ls /got/ready")
         expect_equal(found, "seeded\n/got/ready\n", "what was there at the first command")
 
 
 @promise(lacks_services)
 async def a_service_that_fails_is_named(subject: SandboxSubject) -> None:
-    """The sandbox does not start and leaves nothing."""
+    """If a service fails, `create` names the service in an error and leaves no sandbox."""
     await _starts_nothing(subject, _service(subject, "broken", "exit 7"), needs="completed")
 
 
 @promise(lacks_services)
 async def a_service_that_is_never_healthy_is_named(subject: SandboxSubject) -> None:
-    """A sandbox that waits for it does not start and leaves nothing."""
+    """If a needed service is never healthy, `create` names it and leaves no sandbox."""
     health = ServiceHealth(test=("CMD", "false"), interval_sec=0.1, retries=1)
     await _starts_nothing(subject, _service(subject, "broken", _IDLE, health=health), "healthy")
 
@@ -126,7 +126,7 @@ async def _starts_nothing(
 ) -> None:
     key = uuid4().hex
     options = ContainerOptions(needs={service.name: needs})
-    spec = subject.specified(services=(service,), container=options)
+    spec = subject.spec_with(services=(service,), container=options)
     call = subject.provider.create(spec, identity=RolloutIdentity(scope=key))
     error = await expect_error(SandboxError, call, f"a service that is not {needs}")
     expect(service.name in str(error), f"the error does not name the service: {error}")
@@ -165,7 +165,7 @@ async def files_of_a_service_are_copied_out(subject: SandboxSubject) -> None:
 
 @promise(lacks_services)
 async def services_end_with_their_sandbox(subject: SandboxSubject) -> None:
-    """Their volumes end too: those of the next sandbox are empty."""
+    """Volumes end with their sandbox, too. The volumes of the next sandbox are empty."""
     one = _service(subject, "one", _IDLE, volumes={"/data": "shared"})
     for _ in range(2):
         async with _beside(subject, one) as (_, services):
@@ -175,11 +175,11 @@ async def services_end_with_their_sandbox(subject: SandboxSubject) -> None:
 
 
 @promise(_has_services)
-async def services_are_refused_where_there_are_none(subject: SandboxSubject) -> None:
+async def services_are_refused_if_unsupported(subject: SandboxSubject) -> None:
     """Services and container options raise SandboxUnsupportedError. They are not ignored."""
-    spec = subject.specified(services=(_service(subject, "one", _IDLE),))
+    spec = subject.spec_with(services=(_service(subject, "one", _IDLE),))
     await expect_error(SandboxUnsupportedError, subject.provider.create(spec), "a service")
-    spec = subject.specified(container=ContainerOptions(hostname="other"))
+    spec = subject.spec_with(container=ContainerOptions(hostname="other"))
     await expect_error(SandboxUnsupportedError, subject.provider.create(spec), "a hostname")
 
 
@@ -191,5 +191,5 @@ SERVICE_CHECKS: tuple[SandboxCheck, ...] = (
     a_command_in_a_service_returns_its_exit_code,
     files_of_a_service_are_copied_out,
     services_end_with_their_sandbox,
-    services_are_refused_where_there_are_none,
+    services_are_refused_if_unsupported,
 )

@@ -42,36 +42,36 @@ def _lacks_live_busy(subject: AgentSubject) -> str | None:
 
 
 @promise(_lacks_live)
-async def a_session_is_carried_at_a_turn_boundary(subject: AgentSubject) -> None:
-    """The child's session has the same id and steps, and takes a prompt; so does the parent."""
-    async with _box(subject) as box, subject.session(box) as session:
+async def a_session_is_captured_at_a_turn_boundary(subject: AgentSubject) -> None:
+    """The child's session has the same id and steps. Both sessions take a further prompt."""
+    async with _box(subject) as sandbox, subject.session(sandbox) as session:
         session.on_ask_user(FirstOption())
         await session.prompt(subject.prompt)
-        async with _carried(subject, box, session) as (state, image):
+        async with _captured(subject, sandbox, session) as (state, image):
             expect_equal(state.ask, None, "the pending Ask")
             expect_equal(list(state.steps), session.steps, "the steps of the state")
-            async with _child(subject, box, state, image) as other:
+            async with _child(subject, sandbox, state, image) as other:
                 expect_equal(other.id, session.id, "the session's id")
                 expect_equal(other.steps, session.steps, "the steps in the child")
-                await _goes_on(subject, other)
-            await _goes_on(subject, session)
+                await _continues(subject, other)
+            await _continues(subject, session)
 
 
 @promise(_lacks_live)
 async def a_session_state_is_json(subject: AgentSubject) -> None:
     """A state that was written as JSON and read again gives the same session."""
-    async with _box(subject) as box, subject.session(box) as session:
+    async with _box(subject) as sandbox, subject.session(sandbox) as session:
         session.on_ask_user(FirstOption())
         await session.prompt(subject.prompt)
-        async with _carried(subject, box, session) as (state, image):
+        async with _captured(subject, sandbox, session) as (state, image):
             read = SessionState.model_validate_json(state.model_dump_json())
             expect_equal(read, state, "the state that was written and read")
-            async with _child(subject, box, read, image) as other:
-                await _goes_on(subject, other)
+            async with _child(subject, sandbox, read, image) as other:
+                await _continues(subject, other)
 
 
 @promise(_lacks_live_asks)
-async def a_pending_ask_is_carried_into_each_child(subject: AgentSubject) -> None:
+async def a_pending_ask_continues_in_each_child(subject: AgentSubject) -> None:
     """Each child gets its own answer and finishes the turn, and so does the parent."""
     before: list[Step] = []
     asks: list[Ask] = []
@@ -81,15 +81,15 @@ async def a_pending_ask_is_carried_into_each_child(subject: AgentSubject) -> Non
             return await FirstOption()(ask)
         asks.append(ask)
         before.extend(session.steps)
-        async with _carried(subject, box, session) as (state, image):
+        async with _captured(subject, sandbox, session) as (state, image):
             expect_equal(state.ask, ask, "the Ask of the state")
             for option in ask.questions[0].options[:2]:
                 answer = Answer.choose(ask, option.id)
-                async with _child(subject, box, state, image) as other:
+                async with _child(subject, sandbox, state, image) as other:
                     expect_equal(await _rest(other, answer), before, "the steps before the answer")
         return await FirstOption()(ask)
 
-    async with _box(subject) as box, subject.session(box) as session:
+    async with _box(subject) as sandbox, subject.session(sandbox) as session:
         session.on_ask_user(fork)
         reason = await session.prompt(subject.ask_prompt or "")
         expect(asks, "the agent asked nothing")
@@ -98,15 +98,15 @@ async def a_pending_ask_is_carried_into_each_child(subject: AgentSubject) -> Non
 
 
 @promise(_lacks_live_asks)
-async def a_carried_ask_is_answered_once(subject: AgentSubject) -> None:
-    """A second `answer` raises RuntimeError."""
+async def a_captured_ask_is_answered_once(subject: AgentSubject) -> None:
+    """A second `answer` to the same Ask raises RuntimeError."""
 
     async def fork(ask: Ask) -> Answer:
         if not done:
             done.append(ask)
             async with (
-                _carried(subject, box, session) as (state, image),
-                _child(subject, box, state, image) as other,
+                _captured(subject, sandbox, session) as (state, image),
+                _child(subject, sandbox, state, image) as other,
             ):
                 answer = await FirstOption()(ask)
                 await other.answer(answer)
@@ -114,7 +114,7 @@ async def a_carried_ask_is_answered_once(subject: AgentSubject) -> None:
         return await FirstOption()(ask)
 
     done: list[Ask] = []
-    async with _box(subject) as box, subject.session(box) as session:
+    async with _box(subject) as sandbox, subject.session(sandbox) as session:
         session.on_ask_user(fork)
         await session.prompt(subject.ask_prompt or "")
         expect(done, "the agent asked nothing")
@@ -122,47 +122,47 @@ async def a_carried_ask_is_answered_once(subject: AgentSubject) -> None:
 
 @promise(_lacks_live)
 async def answer_without_a_restored_ask_is_refused(subject: AgentSubject) -> None:
-    """It raises RuntimeError in a new session, and in a session from between two turns."""
-    async with _box(subject) as box, subject.session(box) as session:
+    """`answer` raises RuntimeError in a new session, and in a session captured between turns."""
+    async with _box(subject) as sandbox, subject.session(sandbox) as session:
         session.on_ask_user(FirstOption())
         await expect_error(RuntimeError, session.answer(Answer()), "`answer` before a prompt")
         await session.prompt(subject.prompt)
         async with (
-            _carried(subject, box, session) as (state, image),
-            _child(subject, box, state, image) as other,
+            _captured(subject, sandbox, session) as (state, image),
+            _child(subject, sandbox, state, image) as other,
         ):
             await expect_error(RuntimeError, other.answer(Answer()), "`answer` without an Ask")
 
 
 @promise(_lacks_live)
 async def attach_refuses_the_state_of_another_agent(subject: AgentSubject) -> None:
-    """It raises AgentError, also if the process is not in the sandbox."""
-    async with _box(subject) as box, subject.session(box) as session:
+    """`attach` raises AgentError, also if the process is not in the sandbox."""
+    async with _box(subject) as sandbox, subject.session(sandbox) as session:
         session.on_ask_user(FirstOption())
         await session.prompt(subject.prompt)
-        async with _carried(subject, box, session) as (state, image):
+        async with _captured(subject, sandbox, session) as (state, image):
             foreign = state.model_copy(update={"agent": "somebody else"})
-            child = await subject.provider.create(box.spec, image=image)
+            child = await subject.provider.create(sandbox.spec, image=image)
             try:
                 call = subject.agent.attach(child, subject.role, foreign)
                 await expect_error(AgentError, call, "attach with another agent's state")
             finally:
                 await child.teardown()
-        async with subject.box() as other:
+        async with subject.open_sandbox() as other:
             call = subject.agent.attach(other, subject.role, state)
             await expect_error(AgentError, call, "attach where the process is not")
 
 
 @promise(_lacks_live_busy)
-async def a_busy_session_is_not_carried(subject: AgentSubject) -> None:
+async def a_busy_session_is_not_captured(subject: AgentSubject) -> None:
     """Without a question in a turn, `capture` raises a retryable error; the turn continues."""
-    async with _box(subject) as box, subject.session(box) as session:
+    async with _box(subject) as sandbox, subject.session(sandbox) as session:
 
         async def turn() -> None:
             expect_equal(await session.prompt(subject.endless_prompt or ""), "cancelled", "reason")
 
         async def refused() -> bool:
-            async with box.freeze():
+            async with sandbox.freeze():
                 try:
                     await session.capture()
                 except SnapshotError as error:
@@ -183,17 +183,17 @@ async def a_busy_session_is_not_carried(subject: AgentSubject) -> None:
 async def _box(subject: AgentSubject) -> AsyncGenerator[Sandbox, None]:
     if "live" not in (await subject.provider.capabilities()).snapshot_levels:
         raise CheckSkippedError("not claimed: the provider has no live snapshots")
-    async with subject.box() as box:
-        yield box
+    async with subject.open_sandbox() as sandbox:
+        yield sandbox
 
 
 @asynccontextmanager
-async def _carried(
-    subject: AgentSubject, box: Sandbox, session: Session
+async def _captured(
+    subject: AgentSubject, sandbox: Sandbox, session: Session
 ) -> AsyncGenerator[tuple[SessionState, SandboxImage], None]:
-    async with box.freeze():
+    async with sandbox.freeze():
         state = await session.capture()
-        image = await box.snapshot("live")
+        image = await sandbox.snapshot("live")
     try:
         yield state, image
     finally:
@@ -202,9 +202,9 @@ async def _carried(
 
 @asynccontextmanager
 async def _child(
-    subject: AgentSubject, box: Sandbox, state: SessionState, image: SandboxImage
+    subject: AgentSubject, sandbox: Sandbox, state: SessionState, image: SandboxImage
 ) -> AsyncGenerator[Session, None]:
-    child = await subject.provider.create(box.spec, image=image)
+    child = await subject.provider.create(sandbox.spec, image=image)
     try:
         session = await subject.agent.attach(child, subject.role, state)
         try:
@@ -216,7 +216,7 @@ async def _child(
         await child.teardown()
 
 
-async def _goes_on(subject: AgentSubject, session: Session) -> None:
+async def _continues(subject: AgentSubject, session: Session) -> None:
     before = session.steps
     told: list[Step] = []
     session.on_step(told.append)
@@ -239,12 +239,12 @@ async def _rest(session: Session, answer: Answer) -> list["Step"]:
     return before
 
 
-CARRY_CHECKS: tuple[AgentCheck, ...] = (
-    a_session_is_carried_at_a_turn_boundary,
+CAPTURE_CHECKS: tuple[AgentCheck, ...] = (
+    a_session_is_captured_at_a_turn_boundary,
     a_session_state_is_json,
-    a_pending_ask_is_carried_into_each_child,
-    a_carried_ask_is_answered_once,
+    a_pending_ask_continues_in_each_child,
+    a_captured_ask_is_answered_once,
     answer_without_a_restored_ask_is_refused,
     attach_refuses_the_state_of_another_agent,
-    a_busy_session_is_not_carried,
+    a_busy_session_is_not_captured,
 )

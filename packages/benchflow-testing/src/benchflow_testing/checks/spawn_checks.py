@@ -42,8 +42,8 @@ async def _feed(writer: ByteWriter, data: bytes) -> None:
 @promise(lacks_spawn)
 async def spawn_streams_both_ways_while_it_runs(subject: SandboxSubject) -> None:
     """Written bytes arrive, and the response comes back, before a stream is closed."""
-    async with subject.box() as box:
-        process = await box.spawn(["cat"])
+    async with subject.open_sandbox() as sandbox:
+        process = await sandbox.spawn(["cat"])
         for word in (b"one\n", b"two\n", b"\x00\xff\n"):
             await process.stdin.write(word)
             expect_equal(await _read_exactly(process.stdout, len(word)), word, "the echo")
@@ -55,11 +55,11 @@ async def spawn_streams_both_ways_while_it_runs(subject: SandboxSubject) -> None
 
 
 @promise(lacks_spawn)
-async def spawn_carries_megabytes_both_ways_at_once(subject: SandboxSubject) -> None:
+async def spawn_streams_megabytes_both_ways_at_once(subject: SandboxSubject) -> None:
     """Four megabytes pass in each direction; full pipes do not deadlock."""
     data = bytes(range(256)) * (4 << 12)
-    async with subject.box() as box:
-        process = await box.spawn(["cat"])
+    async with subject.open_sandbox() as sandbox:
+        process = await sandbox.spawn(["cat"])
         async with asyncio.TaskGroup() as group:
             group.create_task(_feed(process.stdin, data))
             group.create_task(_read_all(process.stderr))
@@ -72,8 +72,8 @@ async def spawn_carries_megabytes_both_ways_at_once(subject: SandboxSubject) -> 
 @promise(lacks_spawn)
 async def streams_of_a_process_end_with_it(subject: SandboxSubject) -> None:
     """After the exit both streams end, separately. `wait` may be repeated."""
-    async with subject.box() as box:
-        process = await box.spawn("echo out; echo err >&2; exit 3")
+    async with subject.open_sandbox() as sandbox:
+        process = await sandbox.spawn("echo out; echo err >&2; exit 3")
         expect_equal(await _read_all(process.stdout), b"out\n", "stdout")
         expect_equal(await _read_all(process.stderr), b"err\n", "stderr")
         for _ in range(2):
@@ -84,9 +84,9 @@ async def streams_of_a_process_end_with_it(subject: SandboxSubject) -> None:
 @promise(lacks_spawn)
 async def spawn_takes_cwd_and_environment(subject: SandboxSubject) -> None:
     """Both have the same meaning as for `exec`."""
-    async with subject.box() as box:
-        await subject.put(box, "sub/file", b"content ")
-        process = await box.spawn(
+    async with subject.open_sandbox() as sandbox:
+        await subject.put(sandbox, "sub/file", b"content ")
+        process = await sandbox.spawn(
             'cat file; echo "$WORD"', cwd=subject.inside("sub"), env={"WORD": "given"}
         )
         expect_equal(await _read_all(process.stdout), b"content given\n", "stdout")
@@ -96,12 +96,12 @@ async def spawn_takes_cwd_and_environment(subject: SandboxSubject) -> None:
 @promise(lacks_spawn)
 async def kill_ends_the_whole_group(subject: SandboxSubject) -> None:
     """When `kill` returns, children in the background are dead too. Idempotent."""
-    async with subject.box() as box:
-        process = await box.spawn(_GROUP)
-        await subject.moves_on(box)
+    async with subject.open_sandbox() as sandbox:
+        process = await sandbox.spawn(_GROUP)
+        await subject.wait_for_tick(sandbox)
         await process.kill()
         expect_equal(await process.wait(), 137, "the exit code after kill")
-        await subject.stands_still(box, "after kill")
+        await subject.expect_no_tick(sandbox, "after kill")
         await process.kill()
         await process.aclose()
 
@@ -109,19 +109,19 @@ async def kill_ends_the_whole_group(subject: SandboxSubject) -> None:
 @promise(lacks_spawn)
 async def closing_a_process_kills_it(subject: SandboxSubject) -> None:
     """`aclose` ends a running process. Idempotent."""
-    async with subject.box() as box:
-        process = await box.spawn(_GROUP)
-        await subject.moves_on(box)
+    async with subject.open_sandbox() as sandbox:
+        process = await sandbox.spawn(_GROUP)
+        await subject.wait_for_tick(sandbox)
         await process.aclose()
-        await subject.stands_still(box, "after aclose")
+        await subject.expect_no_tick(sandbox, "after aclose")
         await process.aclose()
 
 
 @promise(lacks_spawn)
 async def writing_to_a_finished_process_is_an_error(subject: SandboxSubject) -> None:
     """`write` raises SandboxError after the reader has ended."""
-    async with subject.box() as box:
-        process = await box.spawn(["true"])
+    async with subject.open_sandbox() as sandbox:
+        process = await sandbox.spawn(["true"])
         await process.wait()
 
         async def refused() -> bool:
@@ -138,12 +138,12 @@ async def writing_to_a_finished_process_is_an_error(subject: SandboxSubject) -> 
 @promise(lacks_spawn)
 async def processes_run_at_once(subject: SandboxSubject) -> None:
     """Two processes and an `exec` run at once, each with its own pipes."""
-    async with subject.box() as box:
-        first = await box.spawn(["cat"])
-        second = await box.spawn(["cat"])
+    async with subject.open_sandbox() as sandbox:
+        first = await sandbox.spawn(["cat"])
+        second = await sandbox.spawn(["cat"])
         await first.stdin.write(b"1")
         await second.stdin.write(b"2")
-        expect_equal((await box.exec("echo 3")).stdout, "3\n", "exec beside them")
+        expect_equal((await sandbox.exec("echo 3")).stdout, "3\n", "exec beside them")
         expect_equal(await _read_exactly(second.stdout, 1), b"2", "the second echo")
         expect_equal(await _read_exactly(first.stdout, 1), b"1", "the first echo")
         await first.aclose()
@@ -154,7 +154,7 @@ async def processes_run_at_once(subject: SandboxSubject) -> None:
 
 SPAWN_CHECKS: tuple[SandboxCheck, ...] = (
     spawn_streams_both_ways_while_it_runs,
-    spawn_carries_megabytes_both_ways_at_once,
+    spawn_streams_megabytes_both_ways_at_once,
     streams_of_a_process_end_with_it,
     spawn_takes_cwd_and_environment,
     kill_ends_the_whole_group,

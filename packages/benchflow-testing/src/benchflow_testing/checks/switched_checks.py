@@ -1,4 +1,4 @@
-"""Checks of `SupportsNetworkSwitch`: a network and a user that change while it runs."""
+"""Checks of `SupportsNetworkSwitch`: network and user change in a running sandbox."""
 
 import asyncio
 import socket
@@ -64,39 +64,39 @@ def _lacks_public(subject: SandboxSubject) -> str | None:
     return _lacks(subject, "none", "public")
 
 
-def _switched(subject: SandboxSubject, box: Sandbox) -> SupportsNetworkSwitch:
-    if isinstance(box, SupportsNetworkSwitch) and subject.capabilities.network_switch:
-        return box
+def _switched(subject: SandboxSubject, sandbox: Sandbox) -> SupportsNetworkSwitch:
+    if isinstance(sandbox, SupportsNetworkSwitch) and subject.capabilities.network_switch:
+        return sandbox
     expect(not subject.capabilities.network_switch, "capabilities claim network_switch")
     raise CheckSkippedError("capabilities: no network switch")
 
 
 @promise(_lacks_two)
 async def the_spec_has_the_current_network(subject: SandboxSubject) -> None:
-    """This holds after a switch and after a restore. Processes and the default user stay."""
-    spec = subject.specified(network="none", switches=("none", "model-only"))
-    async with subject.box(spec=spec) as box:
-        switched = _switched(subject, box)
-        process = await box.spawn(TICKER)
-        await subject.moves_on(box)
+    """`spec` has the network after a switch and after a restore. Processes and user stay."""
+    spec = subject.spec_with(network="none", switches=("none", "model-only"))
+    async with subject.open_sandbox(spec=spec) as sandbox:
+        switched = _switched(subject, sandbox)
+        process = await sandbox.spawn(TICKER)
+        await subject.wait_for_tick(sandbox)
         await switched.switch_network("model-only")
-        expect_equal(box.spec, spec.model_copy(update={"network": "model-only"}), "the spec")
-        await subject.moves_on(box)
+        expect_equal(sandbox.spec, spec.model_copy(update={"network": "model-only"}), "the spec")
+        await subject.wait_for_tick(sandbox)
         await process.aclose()
         await switched.switch_network("none")
-        expect_equal(box.spec, spec, "the spec after a second switch")
+        expect_equal(sandbox.spec, spec, "the spec after a second switch")
 
 
 @promise(_lacks_two)
 async def a_network_outside_the_switches_is_refused(subject: SandboxSubject) -> None:
-    """So are hosts without an allowlist. Nothing changes."""
-    async with subject.box(spec=subject.specified(network="none")) as box:
-        switched, before = _switched(subject, box), box.spec
+    """A switch to another network, or with hosts but no allowlist, raises an error."""
+    async with subject.open_sandbox(spec=subject.spec_with(network="none")) as sandbox:
+        switched, before = _switched(subject, sandbox), sandbox.spec
         call = switched.switch_network("model-only")
         await expect_error(SandboxUnsupportedError, call, "a network that was not named")
         call = switched.switch_network("none", ["example.org"])
         await expect_error(UsageError, call, "hosts in a network without any")
-        expect_equal(box.spec, before, "the spec")
+        expect_equal(sandbox.spec, before, "the spec")
 
 
 @promise()
@@ -104,36 +104,36 @@ async def an_unsupported_switch_is_refused_at_once(subject: SandboxSubject) -> N
     """A sandbox with a switch to a network that `capabilities` does not list is not created."""
     for mode in ("none", "model-only", "allowlist", "public"):
         if mode not in subject.capabilities.network_modes:
-            call = subject.provider.create(subject.specified(switches=(mode,)))
+            call = subject.provider.create(subject.spec_with(switches=(mode,)))
             await expect_error(SandboxUnsupportedError, call, f"a switch to {mode!r}")
 
 
 @promise(_lacks_allowlist)
 async def allowed_hosts_change_with_the_network(subject: SandboxSubject) -> None:
     """A host is reachable exactly while it is allowed."""
-    spec = subject.specified(network="none", switches=_FILTERED)
-    async with subject.box(spec=spec) as box, _outside() as port:
-        switched = _switched(subject, box)
-        await _needs_python(box)
-        expect(not await _reaches(box, port), "an outside host is reached in no network")
+    spec = subject.spec_with(network="none", switches=_FILTERED)
+    async with subject.open_sandbox(spec=spec) as sandbox, _outside() as port:
+        switched = _switched(subject, sandbox)
+        await _needs_python(sandbox)
+        expect(not await _reaches(sandbox, port), "an outside host is reached in no network")
         await switched.switch_network("allowlist", [_HOST])
-        expect(await _reaches(box, port), "an allowed host is not reached")
+        expect(await _reaches(sandbox, port), "an allowed host is not reached")
         await switched.switch_network("allowlist", ["192.0.2.1"])
-        expect(not await _reaches(box, port), "a host is reached that is no longer allowed")
+        expect(not await _reaches(sandbox, port), "a host is reached that is no longer allowed")
         await switched.switch_network("none")
-        expect(not await _reaches(box, port), "an outside host is reached in no network")
+        expect(not await _reaches(sandbox, port), "an outside host is reached in no network")
         await switched.switch_network("allowlist", [_HOST])
-        expect(await _reaches(box, port), "a host that is allowed again is not reached")
+        expect(await _reaches(sandbox, port), "a host that is allowed again is not reached")
 
 
 @promise(_lacks_allowlist)
-async def a_switch_cuts_what_it_forbids(subject: SandboxSubject) -> None:
-    """An open connection ends, and does not continue when it is allowed again."""
-    spec = subject.specified(network="allowlist", allowed_hosts=(_HOST,), switches=_FILTERED)
-    async with subject.box(spec=spec) as box, _outside() as port:
-        switched = _switched(subject, box)
-        await _needs_python(box)
-        process = await box.spawn(["python3", "-I", "-c", _HOLD, f"{_HOST}:{port}"])
+async def a_switch_closes_forbidden_connections(subject: SandboxSubject) -> None:
+    """An open connection ends. It does not continue when its host is allowed again."""
+    spec = subject.spec_with(network="allowlist", allowed_hosts=(_HOST,), switches=_FILTERED)
+    async with subject.open_sandbox(spec=spec) as sandbox, _outside() as port:
+        switched = _switched(subject, sandbox)
+        await _needs_python(sandbox)
+        process = await sandbox.spawn(["python3", "-I", "-c", _HOLD, f"{_HOST}:{port}"])
         expect_equal(await _line(process), "200", "the answer to a tunnel")
         await switched.switch_network("none")
         await switched.switch_network("allowlist", [_HOST])
@@ -143,8 +143,8 @@ async def a_switch_cuts_what_it_forbids(subject: SandboxSubject) -> None:
 
 @promise(_lacks_public)
 async def a_route_exists_only_while_it_is_allowed(subject: SandboxSubject) -> None:
-    """`none` has loopback alone, whatever the earlier network; `public` has a route again."""
-    spec = subject.specified(network="public", switches=("none", "public"))
+    """`none` has only loopback after every network, and `public` has a route again."""
+    spec = subject.spec_with(network="public", switches=("none", "public"))
     try:
         await _routes_follow(subject, spec)
     except SandboxUnsupportedError as error:
@@ -152,50 +152,50 @@ async def a_route_exists_only_while_it_is_allowed(subject: SandboxSubject) -> No
 
 
 async def _routes_follow(subject: SandboxSubject, spec: SandboxSpec) -> None:
-    async with subject.box(spec=spec) as box:
-        switched = _switched(subject, box)
+    async with subject.open_sandbox(spec=spec) as sandbox:
+        switched = _switched(subject, sandbox)
         for mode in ("public", "none", "public"):
             await switched.switch_network(mode)
-            expect_equal(await _is_routed(box), mode == "public", f"a route in {mode!r}")
+            expect_equal(await _is_routed(sandbox), mode == "public", f"a route in {mode!r}")
 
 
 @promise(lacks_snapshots)
 async def a_restored_sandbox_has_the_current_network(subject: SandboxSubject) -> None:
-    """It does not have the network of the snapshot."""
+    """A restore does not bring back the network of the snapshot."""
     if _lacks_two(subject):
-        raise CheckSkippedError("there are no two networks")
-    spec = subject.specified(network="model-only", switches=("none",))
-    async with subject.box(spec=spec) as box, subject.sealed(box) as image:
-        await _switched(subject, box).switch_network("none")
-        await box.restore(image)
-        expect_equal(box.spec.network, "none", "the network after a restore")
+        raise CheckSkippedError("capabilities: fewer than two networks")
+    spec = subject.spec_with(network="model-only", switches=("none",))
+    async with subject.open_sandbox(spec=spec) as sandbox, subject.sealed(sandbox) as image:
+        await _switched(subject, sandbox).switch_network("none")
+        await sandbox.restore(image)
+        expect_equal(sandbox.spec.network, "none", "the network after a restore")
 
 
 @promise(lacks_users)
 async def the_default_user_changes(subject: SandboxSubject) -> None:
-    """This holds for commands and processes without a user, and in `spec`."""
-    async with subject.box() as box:
-        switched, before = _switched(subject, box), box.spec.user
+    """Commands and processes without a user get the new user, and `spec` has it."""
+    async with subject.open_sandbox() as sandbox:
+        switched, before = _switched(subject, sandbox), sandbox.spec.user
         for user in ("root", before):
             await switched.switch_user(user)
-            expect_equal(box.spec.user, user, "the user in the spec")
-            ran_as = await subject.output(box, "id -un")
+            expect_equal(sandbox.spec.user, user, "the user in the spec")
+            ran_as = await subject.output(sandbox, "id -un")
             expect_equal(ran_as.strip(), user, "who a command ran as that names nobody")
 
 
 @promise(lacks_users)
 async def a_switch_to_an_unknown_user_is_refused(subject: SandboxSubject) -> None:
-    """No user is created, and the user from before stays."""
-    async with subject.box() as box:
-        switched, before = _switched(subject, box), box.spec
+    """The switch raises an error, creates no user, and does not change the default user."""
+    async with subject.open_sandbox() as sandbox:
+        switched, before = _switched(subject, sandbox), sandbox.spec
         call = switched.switch_user("nobody-of-this-name")
         await expect_error(SandboxError, call, "a user that is not there")
-        expect_equal(box.spec, before, "the spec")
+        expect_equal(sandbox.spec, before, "the spec")
 
 
 @asynccontextmanager
 async def _outside() -> AsyncGenerator[int, None]:
-    """Serve `hello` on the host's loopback, by a port."""
+    """Serve `hello` on the host's loopback; yield the port."""
 
     async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         try:
@@ -212,20 +212,20 @@ async def _outside() -> AsyncGenerator[int, None]:
         yield int(listener.getsockname()[1])
 
 
-async def _needs_python(box: Sandbox) -> None:
-    if not (await box.exec("command -v python3")).ok:
+async def _needs_python(sandbox: Sandbox) -> None:
+    if not (await sandbox.exec("command -v python3")).ok:
         raise CheckSkippedError("the sandbox does not have python3, which the check runs")
 
 
-async def _reaches(box: Sandbox, port: int) -> bool:
+async def _reaches(sandbox: Sandbox, port: int) -> bool:
     url = f"http://{_HOST}:{port}/"
-    # Both by the proxy that the variables may name, and without.
-    asked = await box.exec(["python3", "-I", "-c", _ASK, url])
+    # Try with the proxy of the variables, if any, and without.
+    asked = await sandbox.exec(["python3", "-I", "-c", _ASK, url])
     return asked.stdout == "hello\n"
 
 
-async def _is_routed(box: Sandbox) -> bool:
-    table = await box.exec("cat /proc/net/route")
+async def _is_routed(sandbox: Sandbox) -> bool:
+    table = await sandbox.exec("cat /proc/net/route")
     if not table.ok:
         raise CheckSkippedError("the sandbox does not have /proc/net/route, which the check reads")
     used = {line.split()[0] for line in table.stdout.splitlines()[1:] if line.split()}
@@ -249,7 +249,7 @@ SWITCHED_CHECKS: tuple[SandboxCheck, ...] = (
     a_network_outside_the_switches_is_refused,
     an_unsupported_switch_is_refused_at_once,
     allowed_hosts_change_with_the_network,
-    a_switch_cuts_what_it_forbids,
+    a_switch_closes_forbidden_connections,
     a_route_exists_only_while_it_is_allowed,
     a_restored_sandbox_has_the_current_network,
     the_default_user_changes,

@@ -1,4 +1,4 @@
-"""Proof, read by the type checkers alone, that each fake satisfies its Protocol."""
+"""Proof for type checkers that each fake satisfies its Protocol."""
 
 from typing import TYPE_CHECKING
 
@@ -25,23 +25,23 @@ if TYPE_CHECKING:
     def sandboxes(
         provider: FakeSandboxProvider, sandbox: FakeSandbox, process: FakeProcess, pipe: FakePipe
     ) -> tuple[SandboxProvider, Sandbox, Process, ByteReader, ByteWriter]:
-        """Return the fakes as what they stand for."""
+        """Return the fakes as their Protocols."""
         return provider, sandbox, process, pipe, pipe
 
     def agents(agent: FakeAgent, session: FakeSession) -> tuple[Agent, Session]:
-        """Return the fakes as what they stand for."""
+        """Return the fakes as their Protocols."""
         return agent, session
 
     def environments(environment: FakeEnvironment) -> tuple[Environment, EnvironmentFactory]:
-        """Return the fake as what it stands for."""
+        """Return the fake as its Protocol."""
         return environment, FakeEnvironment
 
     def judges(reward: FakeReward, user: FakeUserModel) -> tuple[Reward, UserModel]:
-        """Return the fakes as what they stand for."""
+        """Return the fakes as their Protocols."""
         return reward, user
 
     def gateways(
-        gateway: FakeModelGateway, line: FakeModelRoute
+        gateway: FakeModelGateway, route: FakeModelRoute
     ) -> tuple[ModelGateway, ModelRoute]:
-        """Return the fakes as what they stand for."""
-        return gateway, line
+        """Return the fakes as their Protocols."""
+        return gateway, route

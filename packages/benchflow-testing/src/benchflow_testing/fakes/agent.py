@@ -29,9 +29,9 @@ FAKE_AGENT_CAPABILITIES = AgentCapabilities(
 
 
 class FakeAgent:
-    """Plays `turns`: one list of moves for each prompt of a session.
+    """Follows `turns`: one list of moves for each prompt of a session.
 
-    Every session starts at the first turn, unless it resumes a snapshot. So a replayed
+    Every session starts at the first turn, unless it resumes from a snapshot. So a repeated
     prompt asks the same question again. A session that is attached in a child of a live
     snapshot continues inside its turn. Faults are keyed by `needs`, `connect`,
     `attach`, and the session's `prompt`, `cancel`, `snapshot`, `capture` and `answer`.
@@ -50,9 +50,9 @@ class FakeAgent:
     ) -> None:
         self.faults = FakeFaults.of(fail_on, hang_on)
         self.sessions: list[FakeSession] = []
-        """Every session ever opened, in order."""
+        """Every opened session, in order."""
         self.roles: list[Role] = []
-        """Every role that `needs` was asked about, in order."""
+        """The role of each call of `needs`, in order."""
         self._turns = [list(moves) for moves in turns]
         self._name = name
         self._capabilities = capabilities
@@ -65,13 +65,13 @@ class FakeAgent:
         return self._name
 
     def capabilities(self) -> AgentCapabilities:
-        """Return what the test said."""
+        """Return the value of the constructor."""
         return self._capabilities
 
     async def needs(self, role: Role) -> AgentNeeds:
-        """Return what the test said."""
+        """Return the value of the constructor."""
         self.roles.append(role)
-        await self.faults.strike("needs")
+        await self.faults.raise_or_hang("needs")
         return self._needs
 
     async def connect(
@@ -83,7 +83,7 @@ class FakeAgent:
         log_dir: Path | None = None,
     ) -> FakeSession:
         """Open a session."""
-        await self.faults.strike("connect")
+        await self.faults.raise_or_hang("connect")
         session = self._session_type(
             self._turns, sandbox, role, agent=self.name, faults=self.faults, resume=resume
         )
@@ -99,12 +99,12 @@ class FakeAgent:
         *,
         log_dir: Path | None = None,
     ) -> FakeSession:
-        """Go on with the process that a live image carried into a fake sandbox."""
-        await self.faults.strike("attach")
+        """Continue with the process that a live snapshot copied into a fake sandbox."""
+        await self.faults.raise_or_hang("attach")
         if state.agent != self.name:
             raise AgentError(f"session {state.session_id!r} is of agent {state.agent!r}")
         if not isinstance(sandbox, FakeSandbox):
-            raise AgentError(f"session {state.session_id!r} lives in fake sandboxes only")
+            raise AgentError(f"session {state.session_id!r} needs a fake sandbox")
         try:
             process = await sandbox.attach(state.process_id)
         except SandboxError as error:
@@ -114,7 +114,7 @@ class FakeAgent:
         session = self._session_type(
             self._turns, sandbox, role, agent=self.name, faults=self.faults, process=process
         )
-        session.go_on_from(state)
+        session.continue_from(state)
         session.log_dir = log_dir
         self.sessions.append(session)
         return session

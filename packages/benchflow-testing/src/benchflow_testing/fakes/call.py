@@ -1,4 +1,4 @@
-"""What a fake program is called with, and the table of registered ones."""
+"""The call of a fake program, and the registered programs."""
 
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
@@ -28,7 +28,7 @@ class FakeCall:
 
     @property
     def text(self) -> str:
-        """The command as one line: what a registered prefix is matched with."""
+        """The command as one line, which is compared with registered prefixes."""
         return self.cmd if isinstance(self.cmd, str) else " ".join(self.cmd)
 
 
@@ -42,17 +42,17 @@ class FakeStreams:
 
 
 ExecHandler = Callable[[FakeCall], ExecResult | Awaitable[ExecResult]]
-"""Stands for a command: returns its result."""
+"""Replaces a command: returns its result."""
 
 ProgramHandler = Callable[[FakeCall, FakeStreams], Awaitable[int]]
-"""Stands for a program with live pipes, such as an agent: returns its exit code.
+"""Replaces a program with live pipes, such as an agent: returns its exit code.
 
-A coroutine cannot be copied: what a live snapshot is to carry is a `FakeProgram`.
+A coroutine cannot be copied, so a live snapshot needs a `FakeProgram` instead.
 """
 
 
 @dataclass(frozen=True, slots=True)
-class CallBody:
+class HandlerRun:
     """A running `ProgramHandler`."""
 
     program: ProgramHandler
@@ -63,7 +63,7 @@ class CallBody:
         """Run the handler to its end."""
         return await self.program(self.call, self.streams)
 
-    def __deepcopy__(self, _memo: dict[int, Any]) -> "CallBody":
+    def __deepcopy__(self, _memo: dict[int, Any]) -> "HandlerRun":
         raise SnapshotError(
             f"the fake program {self.call.text!r} is a coroutine, which cannot be copied",
             hint="register a FakeProgram",
@@ -78,11 +78,11 @@ class FakeCommands:
         self._programs: list[tuple[str, ProgramHandler | FakeProgram]] = []
 
     def on(self, prefix: str, handler: ExecHandler) -> None:
-        """Let `handler` stand for every `exec` whose command starts with `prefix`."""
+        """Call `handler` for every `exec` whose command starts with `prefix`."""
         self._handlers.insert(0, (prefix, handler))
 
     def on_spawn(self, prefix: str, program: "ProgramHandler | FakeProgram") -> None:
-        """Let `program`, or a copy of a FakeProgram, run for commands that start so."""
+        """Run `program`, or a copy of a FakeProgram, for commands that start with `prefix`."""
         self._programs.insert(0, (prefix, program))
 
     def handler(self, text: str) -> ExecHandler | None:

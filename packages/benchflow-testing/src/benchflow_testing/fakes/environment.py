@@ -38,12 +38,12 @@ class FakeService(FakeProgram):
 
 
 class FakeEnvironment:
-    """A world of tables that lives in the sandbox's files, seeded from `tables`.
+    """A world of tables in the sandbox's files, with `tables` as its first state.
 
-    Each of `services` is a process with a `memory` that only a live fork carries; they
-    need a fake sandbox. `invariant` is what `check` holds the tables against. Pass
-    `lambda: FakeEnvironment(...)` where an EnvironmentFactory is wanted. `log` names the
-    methods called, in order; faults are keyed by the same names.
+    Each of `services` is a process with a `memory` that only a live fork copies. Services need a
+    fake sandbox. `check` fails if `invariant` is false for the tables. Pass
+    `lambda: FakeEnvironment(...)` as an EnvironmentFactory. `log` has the names of the called
+    methods, in order. Faults are keyed by the same names.
     """
 
     def __init__(
@@ -66,7 +66,7 @@ class FakeEnvironment:
         self._invariant = invariant
         self._running: dict[str, FakeProcess] = {}
         self.seeds: list[int] = []
-        """What `reseed` was called with."""
+        """The seeds of the calls of `reseed`."""
         self._world: FakeWorld | None = None
 
     @property
@@ -84,7 +84,7 @@ class FakeEnvironment:
     def prepare(self, spec: SandboxSpec, *, task_id: str) -> SandboxSpec:
         """Return the spec with the task's id in its environment variables."""
         self.log.append("prepare")
-        self.faults.strike_now("prepare")
+        self.faults.raise_fault("prepare")
         return spec.model_copy(update={"env": {**spec.env, "FAKE_WORLD_TASK": task_id}})
 
     async def provision(self, ctx: ProvisionContext) -> EnvHandle:
@@ -99,17 +99,17 @@ class FakeEnvironment:
         return EnvHandle(name=self.name, services=tuple(self._running))
 
     def service(self, name: str) -> FakeService:
-        """Return a running service, to look at or change its memory."""
+        """Return a running service, to read or change its memory."""
         process = self._running.get(name)
-        if process is None or not isinstance(process.body, FakeService):
-            raise EnvironmentError_(f"no service {name!r} runs in environment {self.name!r}")
-        return process.body
+        if process is None or not isinstance(process.program, FakeService):
+            raise EnvironmentError_(f"service {name!r} does not run in environment {self.name!r}")
+        return process.program
 
     async def _start_services(self, ctx: ProvisionContext) -> None:
         if not self._services:
             return
         if not isinstance(ctx.sandbox, FakeSandbox):
-            raise EnvironmentError_("a fake service runs in a fake sandbox only")
+            raise EnvironmentError_("a fake service needs a fake sandbox")
         for name in self._services:
             if ctx.live_services is None:
                 self._running[name] = ctx.sandbox.place(FakeService(), name)
@@ -117,7 +117,9 @@ class FakeEnvironment:
             try:
                 self._running[name] = await ctx.sandbox.attach(ctx.live_services.get(name, ""))
             except SandboxError as error:
-                raise EnvironmentError_(f"service {name!r} was not carried: {error}") from error
+                raise EnvironmentError_(
+                    f"the fork did not copy service {name!r}: {error}"
+                ) from error
 
     async def readiness(self) -> ReadinessProbe:
         """Return the probe that the test set."""
@@ -133,12 +135,12 @@ class FakeEnvironment:
 
     @asynccontextmanager
     async def quiesce(self) -> AsyncGenerator[None, None]:
-        """Do nothing but note it: nothing writes by itself."""
+        """Only record the call, because nothing writes by itself."""
         await self._begin("quiesce")
         yield
 
     async def snapshot(self) -> StateSnapshot:
-        """Copy the tables to a directory of their own."""
+        """Copy the tables to another directory."""
         await self._begin("snapshot")
         tables = await self.world.read()
         ident = uuid4().hex[:12]
@@ -146,31 +148,31 @@ class FakeEnvironment:
         return StateSnapshot(id=ident, path=f"{self.world.home}/{ident}", digest=_digest(tables))
 
     async def restore(self, snap: StateSnapshot) -> None:
-        """Roll the tables back."""
+        """Restore the tables of a snapshot."""
         await self._begin("restore")
         try:
             tables = await self.world.read(snap.id)
         except TransferError as error:
-            raise EnvironmentError_(f"state snapshot {snap.id!r} is not here") from error
+            raise EnvironmentError_(f"state snapshot {snap.id!r} does not exist") from error
         await self.world.write(tables)
 
     async def reset(self) -> None:
-        """Go back to the seeded tables."""
+        """Restore the first tables."""
         await self._begin("reset")
         await self.world.write(await self.world.read("baseline"))
 
     async def check(self, expected: EnvState | None = None) -> None:
-        """Hold the tables against the invariant, and against an expected state."""
+        """Compare the tables with the invariant and with an expected state."""
         await self._begin("check")
         if self._invariant is not None and not self._invariant(await self.world.read()):
-            raise EnvironmentError_(f"the invariant of environment {self.name!r} does not hold")
+            raise EnvironmentError_(f"the invariant of environment {self.name!r} is false")
         if expected is not None and await self.query() != expected:
             raise SnapshotError(
                 f"environment {self.name!r} does not have the state of its checkpoint"
             )
 
     async def reseed(self, seed: int) -> None:
-        """Note the seed."""
+        """Record the seed."""
         await self._begin("reseed")
         self.seeds.append(seed)
 
@@ -188,7 +190,7 @@ class FakeEnvironment:
 
     async def _begin(self, operation: str) -> None:
         self.log.append(operation)
-        await self.faults.strike(operation)
+        await self.faults.raise_or_hang(operation)
 
 
 def _table_state(rows: Sequence[Row]) -> TableState:

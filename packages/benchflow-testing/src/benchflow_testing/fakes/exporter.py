@@ -1,4 +1,4 @@
-"""An exporter that writes how its leaves ended."""
+"""An exporter that writes the rewards of leaves."""
 
 from collections.abc import Iterable
 from pathlib import Path
@@ -7,7 +7,7 @@ from benchflow_contracts.exporter import Exported, FinishedRollout
 
 
 class FakeExporter:
-    """Writes `rewards.txt`, one line per scored leaf, and remembers the jobs."""
+    """Writes `rewards.txt` with one line per scored leaf, and records the jobs."""
 
     def __init__(self) -> None:
         self.jobs: list[str] = []

@@ -9,32 +9,32 @@ Fault = BaseException | type[BaseException]
 
 @dataclass(slots=True)
 class FakeFaults:
-    """Which operations of a fake fail or hang, by method name. Mutable on purpose.
+    """The operations of a fake that fail or hang, by method name. Tests change it.
 
-    A test breaks an operation with `faults.fail_on["create"] = SandboxError("x")`
-    and heals it by deleting the key.
+    `faults.fail_on["create"] = SandboxError("x")` makes an operation fail. Deleting the key
+    makes it succeed again.
     """
 
     fail_on: dict[str, Fault] = field(default_factory=dict[str, Fault])
-    """Raised at the start of the operation, every time."""
+    """The errors, which are raised at the start of every call of the operation."""
     after: dict[str, int] = field(default_factory=dict[str, int])
-    """How many calls of an operation succeed before `fail_on` holds for it."""
+    """The number of calls of an operation that succeed before its error in `fail_on`."""
     hang_on: set[str] = field(default_factory=set[str])
-    """The operation waits until it is cancelled."""
+    """The operations that wait until they are cancelled."""
 
     @classmethod
     def of(cls, fail_on: Mapping[str, Fault] | None, hang_on: set[str] | None) -> "FakeFaults":
         """Return faults from a fake's constructor arguments."""
         return cls(fail_on=dict(fail_on or {}), hang_on=set(hang_on or ()))
 
-    async def strike(self, operation: str) -> None:
-        """Fail or hang when `operation` is to; else return at once."""
+    async def raise_or_hang(self, operation: str) -> None:
+        """Raise or hang if the test set this for `operation`."""
         if operation in self.hang_on:
             await asyncio.Event().wait()
-        self.strike_now(operation)
+        self.raise_fault(operation)
 
-    def strike_now(self, operation: str) -> None:
-        """Fail when `operation` is to. For operations that are not coroutines."""
+    def raise_fault(self, operation: str) -> None:
+        """Raise if the test set an error for `operation`, which need not be a coroutine."""
         fault = self.fail_on.get(operation)
         if fault is None:
             return

@@ -31,17 +31,17 @@ def _failure(code: int, path: str) -> OSError:
 
 
 class FakeFileSystem:
-    """A tree of files by absolute path. Links resolve inside; nothing is the host's.
+    """A tree of files by absolute path. Links resolve inside the tree, never on the host.
 
-    Failures are the `OSError` that a machine raises. `user="root"` may do everything.
+    Failures are the `OSError` of a real file system. `user="root"` may do everything.
     """
 
     def __init__(self) -> None:
         self._entries: dict[str, FakeEntry] = {"/": FakeEntry("dir", "root", 0o755)}
-        self._marked: dict[str, FakeEntry] | None = None
+        self._baseline: dict[str, FakeEntry] | None = None
 
     def resolve(self, path: str, *, follow: bool = True) -> str:
-        """Return `path` without links and dots; the last link stays unless `follow`."""
+        """Return `path` without links and dots. Without `follow`, the last link stays."""
         todo = [part for part in path.split("/") if part not in {"", "."}]
         done = ""
         hops = 0
@@ -63,15 +63,15 @@ class FakeFileSystem:
         return done or "/"
 
     def entry(self, path: str, *, follow: bool = True) -> FakeEntry | None:
-        """Return what lies at `path`, or `None`."""
+        """Return the entry at `path`, or `None`."""
         return self._entries.get(self.resolve(path, follow=follow))
 
     def exists(self, path: str) -> bool:
-        """Whether something lies at `path`; a dangling link is nothing."""
+        """Return whether `path` exists. A dangling link does not count."""
         return self.entry(path) is not None
 
     def allowed(self, path: str, user: str, bit: Literal[4, 2, 1]) -> bool:
-        """Whether `user` may read (4), write (2) or run (1) `path`."""
+        """Return whether `user` may read (4), write (2) or run (1) `path`."""
         entry = self.entry(path)
         if entry is None:
             return False
@@ -100,7 +100,7 @@ class FakeFileSystem:
         append: bool = False,
         mode: int = 0o644,
     ) -> None:
-        """Write a file; a new one belongs to `user`. Its directory must exist."""
+        """Write a file. A new file belongs to `user`, and its directory must exist."""
         content = data.encode() if isinstance(data, str) else data
         where = self.resolve(path)
         entry = self._entries.get(where)
@@ -114,7 +114,7 @@ class FakeFileSystem:
             entry.data = entry.data + content if append else content
 
     def put(self, path: str, data: bytes | str, *, user: str = "root", mode: int = 0o644) -> None:
-        """Write a file as root, make its parents, and set owner and mode."""
+        """Write a file as root, create its parents, and set owner and mode."""
         where = self.resolve(path)
         self.mkdir(posixpath.dirname(where), owner=user, parents=True)
         self.write(where, data)
@@ -130,7 +130,7 @@ class FakeFileSystem:
         mode: int = 0o755,
         parents: bool = False,
     ) -> None:
-        """Make a directory that belongs to `owner`; with `parents` it may exist."""
+        """Create a directory that belongs to `owner`. With `parents` it may exist."""
         where = self.resolve(path)
         found = self._entries.get(where)
         if found is not None:
@@ -143,16 +143,16 @@ class FakeFileSystem:
         self._add(where, FakeEntry("dir", owner or user, mode), user)
 
     def link(self, target: str, path: str, *, user: str = "root") -> None:
-        """Make a symbolic link at `path`."""
+        """Create a symbolic link at `path`."""
         where = self.resolve(path, follow=False)
         self._add(where, FakeEntry("link", user, 0o777, target=target), user)
 
     def fifo(self, path: str, *, user: str = "root") -> None:
-        """Make a named pipe at `path`. Nothing can be read from it."""
+        """Create a named pipe at `path`. It cannot be read."""
         self._add(self.resolve(path, follow=False), FakeEntry("fifo", user, 0o644), user)
 
     def remove(self, path: str, *, user: str = "root", recursive: bool = False) -> None:
-        """Remove a file, or a directory with all that is below it."""
+        """Delete a file, or a directory with its contents."""
         where = self.resolve(path, follow=False)
         if where not in self._entries:
             raise _failure(errno.ENOENT, path)
@@ -173,7 +173,7 @@ class FakeFileSystem:
         entry.mode = mode
 
     def chown(self, path: str, owner: str) -> None:
-        """Give `path` to another user."""
+        """Change the owner of `path`."""
         entry = self.entry(path)
         if entry is None:
             raise _failure(errno.ENOENT, path)
@@ -197,39 +197,39 @@ class FakeFileSystem:
         """Return an independent copy."""
         twin = FakeFileSystem()
         twin._entries = {path: copy(entry) for path, entry in self._entries.items()}
-        twin._marked = self._marked
+        twin._baseline = self._baseline
         return twin
 
     def set_baseline(self) -> None:
-        """Keep what is there now for `changes`; every copy keeps it too."""
-        self._marked = self.prints()
+        """Store the current entries as the baseline of this tree and of its copies."""
+        self._baseline = self.prints()
 
     def prints(self) -> dict[str, FakeEntry]:
-        """Return what is there now."""
+        """Return a copy of the current entries."""
         return {path: copy(entry) for path, entry in self._entries.items()}
 
-    def take_for_ours(self, before: dict[str, FakeEntry]) -> None:
-        """Let what is not as `before` be no change, but where it was one then."""
-        marked, now = dict(self._marked or {}), self.prints()
+    def ignore_since(self, before: dict[str, FakeEntry]) -> None:
+        """Add the changes since `before` to the baseline, except of paths that had changed."""
+        baseline, now = dict(self._baseline or {}), self.prints()
         for path in before.keys() | now.keys():
-            if before.get(path) != marked.get(path) or now.get(path) == before.get(path):
+            if before.get(path) != baseline.get(path) or now.get(path) == before.get(path):
                 continue
             if path in now:
-                marked[path] = now[path]
+                baseline[path] = now[path]
             else:
-                del marked[path]
-        self._marked = marked
+                del baseline[path]
+        self._baseline = baseline
 
     @property
-    def is_marked(self) -> bool:
-        """Whether there was a mark."""
-        return self._marked is not None
+    def has_baseline(self) -> bool:
+        """Whether a baseline was set."""
+        return self._baseline is not None
 
     def changed_files(self) -> FileChanges | None:
         """Return the changes since the baseline; `None` without a baseline."""
-        if self._marked is None:
+        if self._baseline is None:
             return None
-        now, then = self._entries, self._marked
+        now, then = self._entries, self._baseline
         return FileChanges(
             added=tuple(sorted(now.keys() - then.keys())),
             removed=tuple(sorted(then.keys() - now.keys())),
@@ -239,7 +239,7 @@ class FakeFileSystem:
 
     @property
     def size(self) -> int:
-        """Bytes of content in all."""
+        """The bytes of content of all files."""
         return sum(len(entry.data) for entry in self._entries.values())
 
     @property

@@ -20,13 +20,13 @@ _ASK = Ask(
     ),
 )
 _DEEP = 150
-"""Levels of a tool's input: a reader of events takes them, and many a writer does not."""
+"""The levels of a tool's input. A reader of events accepts them, but many writers do not."""
 
 
 def fake_finished_rollout(rollout_id: str = "paint__0001") -> FinishedRollout:
-    """Return a rollout that was forked three ways at a question.
+    """Return a rollout with a fork into three branches at a question.
 
-    The leaves `n3`, `n4` and `n5` are unscored, 1 and 0.5, so that the first one is the one
+    The leaves `n3`, `n4` and `n5` are unscored, 1 and 0.5. So the first leaf is the leaf
     without a score.
     """
     looked = Step(
@@ -63,7 +63,7 @@ def fake_finished_rollout(rollout_id: str = "paint__0001") -> FinishedRollout:
 
 
 def fake_hostile_rollout(rollout_id: str = "paint__0002") -> FinishedRollout:
-    """Return a scored rollout of one step in which an agent wrote what breaks writers."""
+    """Return a scored rollout of one step, with text of an agent that breaks naive writers."""
     nasty = "\x1b]0;title\x07\x1b[2J \x00 \ud800 \u202e <script>alert(1)</script> \x9b"
     deep: dict[str, Any] = {"end": 10**30}
     for _ in range(_DEEP):

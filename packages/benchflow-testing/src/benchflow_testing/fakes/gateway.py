@@ -14,18 +14,18 @@ from benchflow_contracts.step import Usage
 from .faults import FakeFaults, Fault
 
 Model = Callable[[Mapping[str, Any]], Mapping[str, Any]]
-"""Answers the body of a request with the body of a response."""
+"""Returns the body of the response to the body of a request."""
 
 _USAGE = Usage(input_tokens=1, output_tokens=1)
 
 
 def echo(request: Mapping[str, Any]) -> Mapping[str, Any]:
-    """Answer with the request: the model that a fake gateway has unless told otherwise."""
+    """Answer with the request. This is the default model of a fake gateway."""
     return {"echo": dict(request)}
 
 
 class FakeModelRoute:
-    """The route of one node. `call` stands for the agent's HTTP request.
+    """The route of one node. `call` replaces the agent's HTTP request.
 
     A call costs one input and one output token, and no money. A call is in flight between
     `begin` and `end`.
@@ -48,7 +48,7 @@ class FakeModelRoute:
         self._replay = list(replay)
         self._budget = budget or CallBudget()
         self._calls: list[ModelCall] = []
-        self._told: list[Callable[[BenchFlowError], None]] = []
+        self._watchers: list[Callable[[BenchFlowError], None]] = []
         self.error: BenchFlowError | None = None
         self._in_flight = 0
         self._quiet = asyncio.Event()
@@ -56,65 +56,65 @@ class FakeModelRoute:
 
     @property
     def endpoint(self) -> Endpoint:
-        """Its URL names the rollout and the node; nothing listens there."""
+        """An endpoint whose URL has the rollout and the node. No server listens there."""
         return self._endpoint
 
     @property
     def in_flight(self) -> int:
-        """Calls that were begun and not ended."""
+        """The number of calls between `begin` and `end`."""
         return self._in_flight
 
     @property
     def unplayed(self) -> int:
-        """Recorded calls that were not asked for again."""
+        """The number of recorded calls that were not repeated."""
         return len(self._replay)
 
     def watch(self, on_error: Callable[[BenchFlowError], None]) -> None:
-        """Call `on_error` when there is an `error`."""
-        self._told.append(on_error)
+        """Call `on_error` with the `error` of the route."""
+        self._watchers.append(on_error)
         if self.error is not None:
             on_error(self.error)
 
     def fail(self, error: BenchFlowError) -> None:
-        """End the agent's work for a reason; the first one counts."""
+        """End the agent's work with an error. Only the first error counts."""
         if self.error is None:
             self.error = error
-            for told in self._told:
-                told(error)
+            for watcher in self._watchers:
+                watcher(error)
 
     def calls(self) -> Sequence[ModelCall]:
-        """The calls answered so far."""
+        """Return the calls so far."""
         return list(self._calls)
 
     def outline(self) -> Sequence[ModelCall]:
-        """The calls so far."""
+        """Return the calls so far."""
         return list(self._calls)
 
     def begin(self) -> None:
-        """Let a call be in flight until `end`."""
+        """Count a call as in flight until `end`."""
         self._in_flight += 1
         self._quiet.clear()
 
     def end(self) -> None:
-        """End a call that was begun."""
+        """End a call."""
         self._in_flight -= 1
         if not self._in_flight:
             self._quiet.set()
 
     async def call(self, request: Mapping[str, Any]) -> ModelCall:
-        """Make one call and return its record, also that of a refused one."""
+        """Make one call and return its record, also if the call is refused."""
         self.begin()
         try:
-            await self._gateway.faults.strike("call")
-            made = self._answered(request)
-            self._calls.append(made)
-            return made
+            await self._gateway.faults.raise_or_hang("call")
+            call = self._answer(request)
+            self._calls.append(call)
+            return call
         finally:
             self.end()
 
     async def quiesce(self, timeout: float) -> bool:
         """Wait until no call is in flight."""
-        await self._gateway.faults.strike("quiesce")
+        await self._gateway.faults.raise_or_hang("quiesce")
         try:
             async with asyncio.timeout(timeout):
                 await self._quiet.wait()
@@ -124,37 +124,37 @@ class FakeModelRoute:
 
     async def swap(self, upstream: Endpoint) -> None:
         """Answer later calls with the model of `upstream`."""
-        await self._gateway.faults.strike("swap")
+        await self._gateway.faults.raise_or_hang("swap")
         self.upstream = upstream
 
     async def aclose(self) -> None:
-        """Refuse later calls. What was recorded stays. Idempotent."""
+        """Refuse later calls. The record stays. Idempotent."""
         self.closed = True
 
-    def _answered(self, request: Mapping[str, Any]) -> ModelCall:
+    def _answer(self, request: Mapping[str, Any]) -> ModelCall:
         if self.closed:
-            return self._refused(request, 503, "the route is closed")
+            return self._refusal(request, 503, "the route is closed")
         if self._replay:
             recorded = self._replay[0]
             if dict(recorded.request) != dict(request):
-                refused = self._refused(request, 409, "not the recorded request")
+                refused = self._refusal(request, 409, "not the recorded request")
                 self.fail(ReplayDivergedError(f"the call {refused.id!r} is not {recorded.id!r}"))
                 return refused.model_copy(update={"diverged": True})
             self._replay.pop(0)
             update = {"id": self._gateway.next_id(), "node": self._node, "replayed": True}
             return recorded.model_copy(update=update)
-        if self._spent():
-            self.fail(AgentError("the budget of the route is spent"))
-            return self._refused(request, 429, "the budget of the route is spent")
+        if self._is_budget_used():
+            self.fail(AgentError("the budget of the route is used up"))
+            return self._refusal(request, 429, "the budget of the route is used up")
         response = self._gateway.model(self.upstream)(request)
         return self._record(request, 200).model_copy(update={"response": response, "usage": _USAGE})
 
-    def _spent(self) -> bool:
+    def _is_budget_used(self) -> bool:
         answered = [call for call in self._calls if call.status == 200 and not call.replayed]
         limits = ((self._budget.calls, 1), (self._budget.tokens, 2))
         return any(top is not None and (len(answered) + 1) * per > top for top, per in limits)
 
-    def _refused(self, request: Mapping[str, Any], status: int, why: str) -> ModelCall:
+    def _refusal(self, request: Mapping[str, Any], status: int, why: str) -> ModelCall:
         return self._record(request, status).model_copy(update={"error": why})
 
     def _record(self, request: Mapping[str, Any], status: int) -> ModelCall:
@@ -171,7 +171,7 @@ class FakeModelRoute:
 
 
 class FakeModelGateway:
-    """Opens fake routes. `models` maps an upstream URL to what answers there.
+    """Opens fake routes. `models` maps the URL of an upstream to its model.
 
     Faults are keyed by `open`, and by each route's `call`, `quiesce` and `swap`.
     """
@@ -185,7 +185,7 @@ class FakeModelGateway:
     ) -> None:
         self.faults = FakeFaults.of(fail_on, hang_on)
         self.routes: list[FakeModelRoute] = []
-        """Every route ever opened, in order."""
+        """Every opened route, in order."""
         self._models = dict(models or {})
         self._ids = itertools.count(1)
 
@@ -198,8 +198,8 @@ class FakeModelGateway:
         replay: Sequence[ModelCall] = (),
         budget: CallBudget | None = None,
     ) -> FakeModelRoute:
-        """Make the route of a node."""
-        await self.faults.strike("open")
+        """Open the route of a node."""
+        await self.faults.raise_or_hang("open")
         url = f"http://127.0.0.1:9/rollout/{rollout_id}/node/{node}"
         endpoint = Endpoint(url=url)
         route = FakeModelRoute(self, node, endpoint, upstream, replay, budget)
@@ -212,7 +212,7 @@ class FakeModelGateway:
             await route.aclose()
 
     def model(self, upstream: Endpoint) -> Model:
-        """Return what answers at `upstream`."""
+        """Return the model of `upstream`."""
         return self._models.get(upstream.url, echo)
 
     def next_id(self) -> str:

@@ -22,28 +22,28 @@ _BODY = "machine.pickle"
 class _Head(Model):
     image: SandboxImage
     sha256: str
-    """Of the body."""
+    """The digest of the pickled machine."""
 
 
 def save(machine: FakeMachine, image: SandboxImage, to: Path) -> None:
-    """Write a sealed machine to the new directory `to`, whole or not at all."""
-    half = to.with_name(f"{to.name}.{uuid4().hex[:8]}")
+    """Write a sealed machine to the new directory `to`. If this fails, `to` does not exist."""
+    staging = to.with_name(f"{to.name}.{uuid4().hex[:8]}")
     try:
         body = io.BytesIO()
         pickle.Pickler(body, protocol=5).dump(machine)
         head = _Head(image=image, sha256=hashlib.sha256(body.getvalue()).hexdigest())
-        half.mkdir(parents=True)
-        (half / _BODY).write_bytes(body.getvalue())
-        (half / _HEAD).write_text(head.model_dump_json(), encoding="utf-8")
+        staging.mkdir(parents=True)
+        (staging / _BODY).write_bytes(body.getvalue())
+        (staging / _HEAD).write_text(head.model_dump_json(), encoding="utf-8")
         to.mkdir()
-        half.replace(to)
+        staging.replace(to)
     except (OSError, pickle.PicklingError, AttributeError, TypeError) as error:
-        shutil.rmtree(half, ignore_errors=True)
+        shutil.rmtree(staging, ignore_errors=True)
         raise SnapshotError(f"snapshot {image.ref!r} cannot be saved: {error}") from error
 
 
 def load(saved: Path, provider: str) -> tuple[FakeMachine, SandboxImage]:
-    """Read what `save` wrote for the provider of this name."""
+    """Read a snapshot that `save` wrote for the provider of this name."""
     try:
         text = (saved / _HEAD).read_text(encoding="utf-8")
         body = (saved / _BODY).read_bytes()
@@ -53,7 +53,7 @@ def load(saved: Path, provider: str) -> tuple[FakeMachine, SandboxImage]:
     if head.image.provider != provider:
         raise SnapshotError(f"{str(saved)!r} is of provider {head.image.provider!r}")
     if hashlib.sha256(body).hexdigest() != head.sha256:
-        raise SnapshotError(f"{str(saved)!r} is not what was saved: its digest differs")
+        raise SnapshotError(f"{str(saved)!r} has changed since it was saved: its digest differs")
     machine = pickle.loads(body)  # noqa: S301 - what a test's own process saved; no boundary
     assert isinstance(machine, FakeMachine)
     return machine, head.image
@@ -66,17 +66,17 @@ class FakeImageStore:
         self._sealed: dict[str, FakeMachine] = {}
 
     def seal(self, machine: FakeMachine, provider: str, level: SnapshotLevel) -> SandboxImage:
-        """Keep a copy of `machine`, without its processes unless `level` is `live`.
+        """Store a copy of `machine`. Only the level `live` includes its processes.
 
         Raises:
-            SnapshotError: A process cannot be copied; nothing is kept.
+            SnapshotError: A process cannot be copied.
         """
         files = level == "filesystem"
         sealed = FakeMachine(machine.files.copy()) if files else machine.copy()
-        return self.keep(sealed, provider, level)
+        return self.add(sealed, provider, level)
 
-    def keep(self, sealed: FakeMachine, provider: str, level: SnapshotLevel) -> SandboxImage:
-        """Keep `sealed` itself."""
+    def add(self, sealed: FakeMachine, provider: str, level: SnapshotLevel) -> SandboxImage:
+        """Store `sealed`."""
         ref = f"fake-image-{uuid4().hex[:12]}"
         self._sealed[ref] = sealed
         return SandboxImage(
@@ -89,7 +89,7 @@ class FakeImageStore:
         )
 
     def open(self, image: SandboxImage) -> FakeMachine | None:
-        """Return a fresh copy of what was sealed, or `None`. Nothing in it runs yet."""
+        """Return a new copy of a stored machine, or `None`. Its processes do not run yet."""
         sealed = self._sealed.get(image.ref)
         return None if sealed is None else sealed.copy()
 

@@ -9,17 +9,16 @@ from .process import FakeGate, FakeGroup, FakeProcess
 
 @dataclass(slots=True, eq=False)
 class FakeMachine:
-    """What a live snapshot carries, as one object, so that one deep copy keeps it whole.
+    """The state that a live snapshot copies, as one object for one deep copy.
 
-    A process of the copy holds the copy's files, pipes and group, and nothing of the
-    original's.
+    A process of the copy uses the files, pipes and group of the copy, not of the original.
     """
 
     files: FakeFileSystem
     gate: FakeGate = field(default_factory=FakeGate)
     groups: list[FakeGroup] = field(default_factory=list[FakeGroup])
     processes: dict[str, FakeProcess] = field(default_factory=dict[str, FakeProcess])
-    """Those with live pipes whose group still runs, by id."""
+    """The processes with live pipes whose group still runs, by id."""
 
     def copy(self) -> "FakeMachine":
         """Return an independent copy in which nothing runs yet.
@@ -31,7 +30,7 @@ class FakeMachine:
         return deepcopy(self)
 
     def resume(self) -> None:
-        """Start every process where it was."""
+        """Continue every process from its state."""
         for group in self.groups:
             group.resume()
 
@@ -49,13 +48,13 @@ class FakeMachine:
         return process
 
     def prune(self) -> None:
-        """Remove ended groups. The caller keeps a new group without members."""
+        """Remove ended groups, and new groups without members."""
         self.groups = [group for group in self.groups if group.alive]
         self.processes = {k: p for k, p in self.processes.items() if p.group.alive}
 
     @property
     def is_busy(self) -> bool:
-        """Whether a process is left."""
+        """Whether a process still runs."""
         self.prune()
         return bool(self.groups)
 

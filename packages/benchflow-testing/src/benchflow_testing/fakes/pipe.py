@@ -11,7 +11,7 @@ _ATOMIC = 4096
 class FakePipe:
     """A bounded byte pipe: both a ByteReader and a ByteWriter.
 
-    A full pipe blocks its writer until a reader makes room, as on a machine. As there, a write of
+    A full pipe blocks its writer until a reader reads, as on Linux. As there, a write of
     up to 4096 bytes is atomic. A copy of a pipe has the unread bytes, and no waiting readers.
     """
 
@@ -23,17 +23,17 @@ class FakePipe:
         self._changed = asyncio.Event()
 
     async def write(self, data: bytes) -> None:
-        """Write all of `data`; raise `SandboxError` when the reader is gone."""
+        """Write all of `data`. Raise `SandboxError` if the reading end is closed."""
         rest = memoryview(bytes(data))
         while rest:
             if self._ended or self._abandoned:
                 raise SandboxError("the other end of the pipe is closed")
-            room = self._capacity - len(self._buffer)
-            if room < min(len(rest), _ATOMIC, self._capacity):
+            space = self._capacity - len(self._buffer)
+            if space < min(len(rest), _ATOMIC, self._capacity):
                 await self._wait()
                 continue
-            self._buffer += rest[:room]
-            rest = rest[room:]
+            self._buffer += rest[:space]
+            rest = rest[space:]
             self._notify()
 
     async def read(self, max_bytes: int = 65536) -> bytes:
@@ -48,11 +48,11 @@ class FakePipe:
         return data
 
     def waiting(self) -> int:
-        """Return how many bytes can be read without waiting."""
+        """Return the number of bytes that can be read without waiting."""
         return len(self._buffer)
 
     async def read_line(self) -> bytes:
-        """Return one line with its newline; the rest at the end of the stream."""
+        """Return one line with its newline, or the rest at the end of the stream."""
         line = bytearray()
         while not line.endswith(b"\n"):
             byte = await self.read(1)
@@ -66,12 +66,12 @@ class FakePipe:
         self.end()
 
     def end(self) -> None:
-        """Close the writing end: the reader drains the buffer, then sees the end."""
+        """Close the writing end. The reader gets the buffered bytes, then the end."""
         self._ended = True
         self._notify()
 
     def abandon(self) -> None:
-        """Close the reading end: a later write fails."""
+        """Close the reading end. A later write fails."""
         self._abandoned = True
         self._notify()
 
@@ -95,28 +95,28 @@ class FakePipe:
 
 
 class FakeCapture:
-    """A ByteWriter that keeps the first `limit` bytes and counts the rest."""
+    """A ByteWriter that stores the first `limit` bytes and counts the rest."""
 
     def __init__(self, limit: int) -> None:
         self._limit = limit
-        self._kept = bytearray()
+        self._data = bytearray()
         self.dropped = 0
 
     async def write(self, data: bytes) -> None:
-        """Keep what fits and count what does not."""
-        room = self._limit - len(self._kept)
-        self._kept += data[:room]
-        self.dropped += max(0, len(data) - room)
+        """Store the bytes below the limit, and count the others."""
+        space = self._limit - len(self._data)
+        self._data += data[:space]
+        self.dropped += max(0, len(data) - space)
 
     async def aclose(self) -> None:
-        """Do nothing: a capture has no other end."""
+        """Do nothing, because a capture is not a pipe."""
 
     @property
     def data(self) -> bytes:
-        """The bytes kept."""
-        return bytes(self._kept)
+        """The stored bytes."""
+        return bytes(self._data)
 
     @property
     def text(self) -> str:
-        """The bytes kept, as UTF-8 with replacement."""
-        return self._kept.decode("utf-8", "replace")
+        """The stored bytes, as UTF-8 with replacement characters."""
+        return self._data.decode("utf-8", "replace")

@@ -1,4 +1,4 @@
-"""Fake processes: bodies in process groups, held by a freeze gate."""
+"""Fake processes: programs in process groups, which a gate stops while frozen."""
 
 import asyncio
 from collections.abc import Awaitable, Callable, Generator
@@ -16,11 +16,11 @@ _KILLED = 137
 _BROKEN_PIPE = 141
 
 
-class Body(Protocol):
-    """What a fake process runs.
+class Runnable(Protocol):
+    """The program of a fake process.
 
-    A live snapshot deep-copies it while `run` waits, and then calls `run` of the copy: it
-    must continue from the state in its fields.
+    A live snapshot deep-copies the program while `run` waits, and then calls `run` of the copy.
+    `run` must continue from the state in the fields.
     """
 
     async def run(self) -> int:
@@ -40,16 +40,16 @@ class FakeGate:
         self._open = asyncio.Event()
         self._open.set()
         self.freezes = 0
-        """How often the gate was closed; a nested freeze does not count."""
+        """The number of freezes. A nested freeze does not count."""
 
     @property
     def frozen(self) -> bool:
-        """Whether nothing may run now."""
+        """Whether the gate is closed."""
         return bool(self._holders)
 
     @contextmanager
     def closed(self) -> Generator[None, None, None]:
-        """Hold everything that passes here. Re-entrant."""
+        """Close the gate inside the block. Re-entrant."""
         if not self._holders:
             self.freezes += 1
             self._open.clear()
@@ -63,18 +63,18 @@ class FakeGate:
                 self._open.set()
 
     def refuse_own_task(self) -> None:
-        """Raise when the caller would wait for what it holds still itself."""
+        """Raise if the calling task has closed the gate, because it would wait forever."""
         if asyncio.current_task() in self._holders:
-            raise SandboxFrozenError("the sandbox is frozen by this task: nothing inside can run")
+            raise SandboxFrozenError("this task has frozen the sandbox, so nothing inside can run")
 
     async def passage(self) -> None:
-        """Let others run, then wait until nothing is frozen."""
+        """Let other tasks run, then wait until the gate is open."""
         await asyncio.sleep(0)
         while self.frozen:
             await self._open.wait()
 
     async def sleep(self, seconds: float) -> None:
-        """Sleep by the sandbox's clock. A carried process sleeps the whole time again."""
+        """Sleep by the sandbox's clock. A copied process sleeps the whole time again."""
         await self._sleep(seconds)
         await self.passage()
 
@@ -87,18 +87,18 @@ class FakeGate:
 
 @dataclass(slots=True, eq=False)
 class _Member:
-    """One process of a group; without a task it was copied and is to be resumed."""
+    """One process of a group. Without a task, it is a copy that does not run yet."""
 
-    body: Body
+    program: Runnable
     leads: bool
     task: asyncio.Task[None] | None = None
 
 
 class FakeGroup:
-    """A process group: a leader, and what it left in the background.
+    """A process group: a leader and its background processes.
 
-    It owns its tasks: `kill` ends all of them and returns when they are gone. A copy
-    has the same processes, none of which runs before `resume`.
+    The group owns its tasks. `kill` ends all tasks and waits for them. A copy
+    has the same processes, which do not run before `resume`.
     """
 
     def __init__(self, pid: int) -> None:
@@ -107,16 +107,16 @@ class FakeGroup:
         self._code: int | None = None
         self._over = asyncio.Event()
 
-    def lead(self, body: Body) -> None:
+    def lead(self, program: Runnable) -> None:
         """Start the leader."""
-        self._start(_Member(body, leads=True))
+        self._start(_Member(program, leads=True))
 
-    def background(self, body: Body) -> None:
-        """Start a process that outlives the leader unless the group is killed."""
-        self._start(_Member(body, leads=False))
+    def background(self, program: Runnable) -> None:
+        """Start a process that continues after the leader's end, until the group is killed."""
+        self._start(_Member(program, leads=False))
 
     def resume(self) -> None:
-        """Start every process of a copied group, each where it was."""
+        """Continue every process of a copied group from its state."""
         members, self._members = self._members, []
         for member in members:
             self._start(member)
@@ -128,14 +128,14 @@ class FakeGroup:
         return self._code
 
     async def join(self) -> None:
-        """Wait for the background processes that the calling one started."""
+        """Wait for the other processes of the group."""
         own = asyncio.current_task()
         rest = {task for task in self._tasks if task is not own}
         if rest:
             await asyncio.wait(rest)
 
     async def kill(self) -> None:
-        """End everything in the group. Idempotent."""
+        """Kill every process of the group. Idempotent."""
         self._finish(_KILLED)
         own = asyncio.current_task()
         tasks = {task for task in self._tasks if task is not own}
@@ -154,24 +154,24 @@ class FakeGroup:
         return {member.task for member in self._members if member.task is not None}
 
     def _start(self, member: _Member) -> None:
-        # A process outlives the call that started it, so no TaskGroup can own it:
-        # the group owns it, and the end of the sandbox ends the group.
+        # A process continues after the call that started it, so the group owns the task.
+        # The end of the sandbox ends the group.
         self._members.append(member)
-        body = self._leader(member.body) if member.leads else self._follower(member.body)
-        member.task = asyncio.get_running_loop().create_task(body)
+        run = self._leader(member.program) if member.leads else self._follower(member.program)
+        member.task = asyncio.get_running_loop().create_task(run)
         member.task.add_done_callback(lambda _: self._members.remove(member))
 
-    async def _leader(self, body: Body) -> None:
+    async def _leader(self, program: Runnable) -> None:
         try:
-            self._finish(await body.run())
+            self._finish(await program.run())
         except SandboxError:
             self._finish(_BROKEN_PIPE)
         finally:
             self._finish(_KILLED)
 
-    async def _follower(self, body: Body) -> None:
+    async def _follower(self, program: Runnable) -> None:
         try:
-            await body.run()
+            await program.run()
         except SandboxError:
             return
 
@@ -184,7 +184,7 @@ class FakeGroup:
         twin = FakeGroup(self.pid)
         memo[id(self)] = twin
         twin._members = [
-            _Member(deepcopy(member.body, memo), member.leads) for member in self._members
+            _Member(deepcopy(member.program, memo), member.leads) for member in self._members
         ]
         if self._code is not None:
             twin._finish(self._code)
@@ -201,14 +201,14 @@ class FakeGroup:
 
 @dataclass(slots=True, eq=False)
 class _Piped:
-    """A body whose end closes the pipes of its process."""
+    """A program that closes the pipes of its process at its end."""
 
-    body: Body
+    program: Runnable
     process: "FakeProcess"
 
     async def run(self) -> int:
         try:
-            return await self.body.run()
+            return await self.program.run()
         finally:
             self.process.end()
 
@@ -219,15 +219,15 @@ class FakeProcess:
     def __init__(self, group: FakeGroup) -> None:
         self._id = f"process-{uuid4().hex[:12]}"
         self.group = group
-        self.body: Body | None = None
-        """What it runs: a test may look at the state of a `FakeProgram`."""
+        self.program: Runnable | None = None
+        """The program of the process. A test may read the state of a `FakeProgram`."""
         self._stdin = FakePipe()
         self._stdout = FakePipe()
         self._stderr = FakePipe()
 
     @property
     def id(self) -> str:
-        """Unique, kept by a live snapshot."""
+        """The unique id. A copy in a live snapshot has the same id."""
         return self._id
 
     @property
@@ -245,10 +245,10 @@ class FakeProcess:
         """The pipe of its error output."""
         return self._stderr
 
-    def start(self, body: Body) -> None:
-        """Run `body` as the leader; the pipes end with it."""
-        self.body = body
-        self.group.lead(_Piped(body, self))
+    def start(self, program: Runnable) -> None:
+        """Run `program` as the leader. The pipes end with the program."""
+        self.program = program
+        self.group.lead(_Piped(program, self))
 
     async def wait(self) -> int:
         """Return the exit code."""
@@ -260,7 +260,7 @@ class FakeProcess:
         self.end()
 
     async def aclose(self) -> None:
-        """Kill when still running and release the pipes. Idempotent."""
+        """Kill the process if it runs, and release the pipes. Idempotent."""
         await self.kill()
         self._stdout.abandon()
         self._stderr.abandon()

@@ -1,4 +1,4 @@
-"""A program of a fake sandbox that a live snapshot can carry."""
+"""A program of a fake sandbox that a live snapshot can copy."""
 
 from collections.abc import Mapping
 
@@ -8,17 +8,16 @@ from .process import FakeGate
 
 
 class FakeProgram:
-    """A line-driven program whose whole state is in its fields.
+    """A program that reads lines. Its whole state is in its fields.
 
-    Override `line` (and `started`, `ended`), answer with `write`, and end with `exit`;
-    an idle service overrides nothing. Nothing may be kept outside of the fields, since a
-    live snapshot deep-copies them: the copy has read and written what the original had,
-    no more and no less. Nothing is handled while the sandbox is frozen.
+    Override `line` (and `started`, `ended`), answer with `write`, and end with `exit`. An idle
+    service overrides nothing. A live snapshot deep-copies the fields, so store all state there.
+    The program does not run while the sandbox is frozen.
     """
 
     def __init__(self) -> None:
         self.files = FakeFileSystem()
-        """Those of the sandbox that it runs in."""
+        """The files of the program's sandbox."""
         self.cmd: str | tuple[str, ...] = ()
         self.env: Mapping[str, str] = {}
         self.exit_code: int | None = None
@@ -29,21 +28,21 @@ class FakeProgram:
         self._stdin_open = True
 
     def started(self) -> None:
-        """Begin. Called once, where it is spawned; not in a child that carries it."""
+        """Run code at the start. Called once at the spawn, not in a child with a copy."""
 
     def line(self, line: bytes) -> None:
-        """Take one line of stdin, without its newline."""
+        """Handle one line of stdin, without its newline."""
 
     def ended(self) -> None:
-        """Take the end of stdin. Exits with 0 unless overridden."""
+        """Handle the end of stdin. By default, exit with 0."""
         self.exit()
 
     def write(self, data: bytes) -> None:
-        """Write to stdout, as soon as there is room."""
+        """Write to stdout as soon as the pipe has space."""
         self._outbox += data
 
     def exit(self, code: int = 0) -> None:
-        """End with `code` when everything is written."""
+        """End with `code` after all output is written."""
         self.exit_code = code
 
     def place(
@@ -61,7 +60,7 @@ class FakeProgram:
         self.started()
 
     async def run(self) -> int:
-        """Serve stdin until the exit. On a copy: go on from the fields."""
+        """Serve stdin until the exit. A copy continues from its fields."""
         assert self._streams is not None
         while True:
             await self._gate.passage()

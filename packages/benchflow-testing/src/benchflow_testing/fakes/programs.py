@@ -1,4 +1,4 @@
-"""The programs that a fake sandbox has: a few of POSIX, with the options listed here."""
+"""The programs of a fake sandbox: some of POSIX, with some of their options."""
 
 import hashlib
 from collections.abc import Mapping
@@ -267,7 +267,7 @@ async def _sh(shell: FakeShell, arguments: list[str]) -> int:
 
 
 class FakeToolbox(dict[str, Program]):
-    """Programs by name. A copy is the same object, since programs hold no state."""
+    """Programs by name. A copy is the same object, because programs have no state."""
 
     def __reduce__(self) -> str:
         return "PROGRAMS"

@@ -42,22 +42,22 @@ FAKE_CAPABILITIES = SandboxCapabilities(
     kill_all=True,
     network_switch=True,
 )
-"""What the fake can do. `model-only` is accepted, but no relay listens inside."""
+"""The capabilities of the fake. `model-only` is accepted, but no relay listens inside."""
 
 FAKE_WITHOUT_LIVE = FAKE_CAPABILITIES.model_copy(
     update={
         "snapshot_levels": frozenset({"filesystem"}),
         "live_engine": None,
-        "notes": {"live": "switched off by the test (hint: pass FAKE_CAPABILITIES)"},
+        "notes": {"live": "turned off by the test (hint: pass FAKE_CAPABILITIES)"},
     }
 )
-"""The same without live snapshots."""
+"""The same capabilities without live snapshots."""
 
 
 class FakeSandboxProvider:
-    """Makes fake sandboxes, records what is done to them, and breaks on demand.
+    """Creates fake sandboxes, records each operation, and fails if a test sets a fault.
 
-    `log` holds each operation in order as (operation, sandbox id), with `ready`, `create`,
+    `log` has each operation in order as (operation, sandbox id), with `ready`, `create`,
     `discard`, `exec`, `spawn`, `attach`, `upload`, `download`, `expose_port`, `freeze`,
     `thaw`, `kill_all`, `switch_network`, `switch_user`, `snapshot`, `restore`, `save`, `load` and
     `teardown`; `faults` is keyed by the same names, and by `snapshot:live` and `create:live`
@@ -79,10 +79,10 @@ class FakeSandboxProvider:
         self.commands = FakeCommands()
         self.images = FakeImageStore()
         self.created: list[FakeSandbox] = []
-        """Every sandbox ever made, in order, also those torn down."""
+        """Every created sandbox, in order, also after its teardown."""
         self.log: list[tuple[str, str]] = []
         self.observed: ObservedFiles | None = None
-        """What `observe_files` tells; without it, sandboxes cannot observe files."""
+        """The result of `observe_files`. If `None`, sandboxes cannot observe files."""
         self.sleep = sleep
         self._sandbox_type = sandbox_type
         self._name = name
@@ -98,11 +98,11 @@ class FakeSandboxProvider:
         return self._name
 
     def on(self, prefix: str, handler: ExecHandler) -> None:
-        """Let `handler` stand for every `exec` that starts with `prefix`."""
+        """Call `handler` for every `exec` that starts with `prefix`."""
         self.commands.on(prefix, handler)
 
     def on_spawn(self, prefix: str, program: ProgramHandler | FakeProgram) -> None:
-        """Let `program`, or a copy of a FakeProgram, run for commands that start so."""
+        """Run `program`, or a copy of a FakeProgram, for commands that start with `prefix`."""
         self.commands.on_spawn(prefix, program)
 
     @property
@@ -112,20 +112,20 @@ class FakeSandboxProvider:
 
     @property
     def operations(self) -> list[str]:
-        """The names of `log` alone."""
+        """The names of the operations in `log`."""
         return [operation for operation, _ in self.log]
 
     async def ready(self) -> None:
-        """Break when told to: `faults` and `log` know it as `ready`."""
-        await self.faults.strike("ready")
+        """Record the call, or raise a fault of the test."""
+        await self.faults.raise_or_hang("ready")
         self.record("ready", self.name)
 
     def add_capabilities(self, **more: object) -> None:
-        """Change what this fake claims, such as `doors="tunnel"`: no door leads anywhere."""
+        """Change the claimed capabilities, such as `doors="tunnel"`. No door works."""
         self._capabilities = self._capabilities.model_copy(update=more)
 
     async def capabilities(self) -> SandboxCapabilities:
-        """Return what this fake was told that it can do."""
+        """Return the capabilities that the test set."""
         return self._capabilities
 
     async def create(
@@ -135,12 +135,12 @@ class FakeSandboxProvider:
         image: SandboxImage | None = None,
         identity: RolloutIdentity | None = None,
     ) -> FakeSandbox:
-        """Make a sandbox from the spec or from a snapshot."""
-        await self.faults.strike("create")
+        """Create a sandbox from the spec or from a snapshot."""
+        await self.faults.raise_or_hang("create")
         self._refuse(spec)
-        spec = _filled(spec)
+        spec = _with_defaults(spec)
         if image is not None and image.level == "live":
-            await self.faults.strike("create:live")
+            await self.faults.raise_or_hang("create:live")
         machine = self._machine(spec) if image is None else self.images.open(image)
         if machine is None:
             raise SandboxError(f"snapshot {image.ref if image else None!r} is not known")
@@ -158,20 +158,20 @@ class FakeSandboxProvider:
         return sandbox
 
     async def sandboxes(self, *, scope: str | None = None) -> AsyncIterator[SandboxRecord]:
-        """Every sandbox that was not torn down, of all scopes or of one."""
+        """Yield the records of live sandboxes, of all scopes or of one."""
         for sandbox in self.live:
             if scope is None or scope == sandbox.identity.scope:
                 yield self._record(sandbox)
 
     async def discard(self, image: SandboxImage) -> None:
         """Delete a snapshot. Idempotent."""
-        await self.faults.strike("discard")
+        await self.faults.raise_or_hang("discard")
         self.images.drop(image)
         self.record("discard", image.ref)
 
     async def save(self, image: SandboxImage, to: Path) -> None:
         """Write a snapshot to `to`, a new directory."""
-        await self.faults.strike("save")
+        await self.faults.raise_or_hang("save")
         machine = self.images.open(image)
         if machine is None:
             raise SnapshotError(f"snapshot {image.ref!r} is not known")
@@ -179,18 +179,18 @@ class FakeSandboxProvider:
         self.record("save", image.ref)
 
     async def load(self, saved: Path) -> SandboxImage:
-        """Take in what `save` wrote, by this provider or by another one of its name."""
-        await self.faults.strike("load")
+        """Load a snapshot that a provider of this name saved."""
+        await self.faults.raise_or_hang("load")
         machine, image = load(saved, self.name)
-        loaded = self.images.keep(machine, self.name, image.level)
+        loaded = self.images.add(machine, self.name, image.level)
         if loaded.digest != image.digest:
             self.images.drop(loaded)
-            raise SnapshotError(f"{str(saved)!r} holds another state than it says")
+            raise SnapshotError(f"{str(saved)!r} does not match its digest")
         self.record("load", loaded.ref)
         return loaded
 
     async def reap(self, policy: ReapPolicy) -> list[SandboxRecord]:
-        """Remove the sandboxes that `abandon` made orphans, and overdue ones when asked to."""
+        """Delete abandoned sandboxes, and overdue sandboxes if the policy says so."""
         now = time.time()
         found = [each for each in self.live if self._record(each).wanted(policy, now)]
         records = [self._record(sandbox) for sandbox in found]
@@ -206,7 +206,7 @@ class FakeSandboxProvider:
         self.images.clear()
 
     def abandon(self, sandbox: FakeSandbox) -> None:
-        """Act as if the owner of `sandbox` had died."""
+        """Treat the owner of `sandbox` as dead."""
         self._orphans.add(sandbox.id)
 
     def record(self, operation: str, subject: str) -> None:
@@ -218,7 +218,7 @@ class FakeSandboxProvider:
         self._live.pop(sandbox.id, None)
 
     def next_pid(self) -> int:
-        """Return a process id that was not used before."""
+        """Return a new process id."""
         return next(self._pids)
 
     def _refuse(self, spec: SandboxSpec) -> None:
@@ -228,11 +228,11 @@ class FakeSandboxProvider:
         if spec.doors and spec.network == "none":
             raise SandboxUnsupportedError("a model endpoint needs another network than 'none'")
         if spec.allowed_hosts and spec.network != "allowlist":
-            raise UsageError(f"allowed hosts mean nothing in network {spec.network!r}")
+            raise UsageError(f"allowed hosts need the network 'allowlist', not {spec.network!r}")
         if spec.services or spec.container != ContainerOptions():
-            raise SandboxUnsupportedError("a fake has no services")
+            raise SandboxUnsupportedError("a fake sandbox does not have services")
         if spec.recipe is not None:
-            raise SandboxUnsupportedError("a fake makes no images")
+            raise SandboxUnsupportedError("a fake sandbox does not build images")
 
     def _record(self, sandbox: FakeSandbox) -> SandboxRecord:
         return SandboxRecord(
@@ -258,6 +258,6 @@ class FakeSandboxProvider:
         return FakeMachine(files, FakeGate(self.sleep))
 
 
-def _filled(spec: SandboxSpec) -> SandboxSpec:
-    """Return the spec with what it leaves to the image: root, at the root of the files."""
+def _with_defaults(spec: SandboxSpec) -> SandboxSpec:
+    """Return the spec with the user and directory of the fake image: `root` and `/`."""
     return spec.model_copy(update={"user": spec.user or "root", "workdir": spec.workdir or "/"})

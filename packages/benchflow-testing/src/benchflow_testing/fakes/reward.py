@@ -39,7 +39,7 @@ class FakeReward:
     async def score(self, node: RolloutNode, evidence: Evidence) -> VerifyResult:
         """Return the verdict."""
         self.nodes.append(node)
-        await self.faults.strike("score")
+        await self.faults.raise_or_hang("score")
         verdict = self._verdict(node, evidence) if callable(self._verdict) else self._verdict
         if isinstance(verdict, Awaitable):
             verdict = await verdict

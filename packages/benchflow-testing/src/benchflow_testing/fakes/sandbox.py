@@ -33,26 +33,26 @@ from benchflow_contracts.sandbox import (
 from benchflow_contracts.service import MAIN
 
 from . import transfer
-from .call import CallBody, ExecHandler, FakeCall, FakeCommands, FakeStreams, ProgramHandler
+from .call import ExecHandler, FakeCall, FakeCommands, FakeStreams, HandlerRun, ProgramHandler
 from .file_system import FakeFileSystem
 from .machine import FakeMachine
 from .pipe import FakeCapture
-from .process import Body, FakeGate, FakeGroup, FakeProcess
+from .process import FakeGate, FakeGroup, FakeProcess, Runnable
 from .program import FakeProgram
 from .programs import PROGRAMS
-from .shell import BytesReader, FakeShell, ShellBody
+from .shell import BytesReader, FakeShell, ShellRun
 
 if TYPE_CHECKING:
     from .provider import FakeSandboxProvider
 
 
 class FakeSandbox:
-    """One in-memory machine, made by a `FakeSandboxProvider`.
+    """A sandbox in memory, created by a `FakeSandboxProvider`.
 
-    A command is looked up in the test's own (`on`, `on_spawn`, here or on the provider),
-    then in the fake shell's. Files are in `files`; every `exec` and `spawn` is in `calls`.
-    It does not have a network or resource limits, except the output cap. Each user with a
-    home directory exists.
+    A command runs a handler of the test (`on`, `on_spawn`, here or on the provider), or else the
+    fake shell. Files are in `files`, and every `exec` and `spawn` is in `calls`. The sandbox has
+    no network and no resource limits, except the output limit. Each user with a home directory
+    exists.
     """
 
     def __init__(
@@ -66,17 +66,17 @@ class FakeSandbox:
     ) -> None:
         self.provider = provider
         self.machine = machine
-        """Files and processes: what a live snapshot copies."""
+        """The files and processes, which a live snapshot copies."""
         self.identity = identity
         self.created_at = time.time()
         self.calls: list[FakeCall] = []
         self.commands = FakeCommands()
         self.endpoints: dict[int, Endpoint] = {}
-        """What `expose_port` answers, by port; the same port of loopback if absent."""
+        """The results of `expose_port`, by port (default: the same port of loopback)."""
         self.alive = True
         self._spec = spec
         self._id = f"fake-{uuid4().hex[:12]}"
-        self._carried = dict(machine.processes)
+        self._attachable = dict(machine.processes)
         self._from_image = from_image
 
     @property
@@ -86,17 +86,17 @@ class FakeSandbox:
 
     @property
     def gate(self) -> FakeGate:
-        """What holds every process still."""
+        """The gate that stops processes while the sandbox is frozen."""
         return self.machine.gate
 
     @property
     def id(self) -> str:
-        """Unique, kept over `restore`."""
+        """The unique id, which `restore` does not change."""
         return self._id
 
     @property
     def spec(self) -> SandboxSpec:
-        """What it was created from."""
+        """The spec, with the current network and user."""
         return self._spec
 
     @property
@@ -106,15 +106,15 @@ class FakeSandbox:
 
     @property
     def freezes(self) -> int:
-        """How often it was frozen; a nested freeze does not count."""
+        """The number of freezes. A nested freeze does not count."""
         return self.gate.freezes
 
     def on(self, prefix: str, handler: ExecHandler) -> None:
-        """Let `handler` stand for every `exec` here that starts with `prefix`."""
+        """Call `handler` for every `exec` in this sandbox that starts with `prefix`."""
         self.commands.on(prefix, handler)
 
     def on_spawn(self, prefix: str, program: ProgramHandler | FakeProgram) -> None:
-        """Let `program`, or a copy of a FakeProgram, run for commands that start so."""
+        """Run `program`, or a copy of a FakeProgram, for commands that start with `prefix`."""
         self.commands.on_spawn(prefix, program)
 
     async def exec(
@@ -136,7 +136,7 @@ class FakeSandbox:
         try:
             async with asyncio.timeout(timeout):
                 if handler is not None:
-                    return await _answered(handler, call)
+                    return await _call_handler(handler, call)
                 return await self._run(call, started)
         except TimeoutError as error:
             raise SandboxTimeoutError(f"{call.text!r} ran for more than {timeout} s") from error
@@ -149,36 +149,38 @@ class FakeSandbox:
         cwd: str | None = None,
         env: Mapping[str, str] | None = None,
     ) -> FakeProcess:
-        """Start a command with live pipes in a process group of its own."""
+        """Start a command with live pipes in a new process group."""
         await self._begin("spawn")
         call = self._call(cmd, user, cwd, env)
         process = self.machine.process(self.provider.next_pid())
         streams = FakeStreams(process.stdin, process.stdout, process.stderr)
-        process.start(self._body(call, streams, process.group))
+        process.start(self._program(call, streams, process.group))
         return process
 
     async def attach(self, process_id: str) -> FakeProcess:
-        """Take hold of a process that a live image carried in, once."""
+        """Return a process that a live snapshot copied, once."""
         await self._begin("attach")
         if (await self.provider.capabilities()).live_engine is None:
-            raise SandboxUnsupportedError("the fake sandbox has no live snapshots")
-        process = self._carried.pop(process_id, None)
+            raise SandboxUnsupportedError("the fake sandbox does not have live snapshots")
+        process = self._attachable.pop(process_id, None)
         if process is None:
-            raise SandboxError(f"sandbox {self.id!r} has no free carried process {process_id!r}")
+            raise SandboxError(
+                f"sandbox {self.id!r} has no copied process {process_id!r} to attach to"
+            )
         return process
 
     def start_entrypoint(self) -> None:
-        """Start the spec's own as root, beside the contract; a fake's image has none."""
+        """Start the spec's entrypoint as root. A fake image does not have an entrypoint."""
         entrypoint = self.spec.entrypoint
         if entrypoint is not None and entrypoint != "image":
             process = self.machine.process(self.provider.next_pid())
             streams = FakeStreams(process.stdin, process.stdout, process.stderr)
             process.start(
-                self._body(self._call(entrypoint, "root", "/", None), streams, process.group)
+                self._program(self._call(entrypoint, "root", "/", None), streams, process.group)
             )
 
     def place(self, program: FakeProgram, cmd: str) -> FakeProcess:
-        """Let `program` run here, beside the contract: nothing is recorded, nothing fails."""
+        """Run `program`, without a record in the log and without faults. Not in the contract."""
         process = self.machine.process(self.provider.next_pid())
         streams = FakeStreams(process.stdin, process.stdout, process.stderr)
         program.place(streams, gate=self.gate, files=self.files, cmd=cmd, env=self.spec.env)
@@ -192,7 +194,7 @@ class FakeSandbox:
         try:
             transfer.upload(self.files, local, _absolute(remote), user=user)
         except OSError as error:
-            raise TransferError(f"upload to {remote!r} broke: {error.strerror}") from error
+            raise TransferError(f"upload to {remote!r} failed: {error.strerror}") from error
 
     async def download(
         self, remote: str, local: Path, *, max_bytes: int = 1 << 30, leave_out: bool = False
@@ -204,10 +206,10 @@ class FakeSandbox:
                 self.files, _absolute(remote), local, max_bytes=max_bytes, leave_out=leave_out
             )
         except OSError as error:
-            raise TransferError(f"download of {remote!r} broke: {error.strerror}") from error
+            raise TransferError(f"download of {remote!r} failed: {error.strerror}") from error
 
     async def set_baseline(self) -> None:
-        """Take the files as they are now for what `changes` compares with."""
+        """Store the current files as the baseline of `changed_files`."""
         await self._begin("set_baseline")
         if self._from_image:
             raise SandboxUnsupportedError(f"sandbox {self.id!r} was made from a snapshot")
@@ -217,40 +219,42 @@ class FakeSandbox:
     async def ignore_changes(self) -> AsyncGenerator[None, None]:
         """Ignore changes made inside this block."""
         await self._begin("ignore_changes")
-        await asyncio.sleep(0)  # ended processes are removed in a turn of the loop of their own
-        if not self.files.is_marked or self.machine.is_busy:
-            raise SandboxUnsupportedError(f"sandbox {self.id!r} cannot tell who writes")
+        await asyncio.sleep(0)  # the event loop removes ended processes in its next turn
+        if not self.files.has_baseline or self.machine.is_busy:
+            raise SandboxUnsupportedError(f"sandbox {self.id!r} has no baseline, or a process runs")
         before = self.files.prints()
         yield
-        self.files.take_for_ours(before)
+        self.files.ignore_since(before)
 
     async def changed_files(self) -> FileChanges:
         """Return the changes since the baseline."""
         await self._begin("changed_files")
-        found = self.files.changed_files()
-        if found is None:
-            raise SandboxUnsupportedError(f"sandbox {self.id!r} was never marked")
-        return found
+        changes = self.files.changed_files()
+        if changes is None:
+            raise SandboxUnsupportedError(f"sandbox {self.id!r} has no baseline")
+        return changes
 
     @asynccontextmanager
     async def observe_files(self, wanted: Callable[[str], bool]) -> AsyncGenerator[ObservedFiles]:
-        """Yield what the test put into the provider's `observed`, of the files that are wanted."""
+        """Yield the files of the provider's `observed` whose paths are `wanted`."""
         await self._begin("observe_files")
-        found = self.provider.observed
-        if found is None:
-            raise SandboxUnsupportedError("the fake sandbox observes no files")
-        told = ObservedFiles(lost="the observation has not ended")
-        yield told
-        told.processes, told.lost = found.processes, found.lost
-        told.opened = [each for each in found.opened if wanted(each.path)]
+        source = self.provider.observed
+        if source is None:
+            raise SandboxUnsupportedError("the fake sandbox does not observe files")
+        observed = ObservedFiles(lost="the observation has not ended")
+        yield observed
+        observed.processes, observed.lost = source.processes, source.lost
+        observed.opened = [file for file in source.opened if wanted(file.path)]
 
     async def switch_network(self, mode: NetworkMode, allowed_hosts: Sequence[str] = ()) -> None:
-        """Say in `spec` what may be reached from now on."""
+        """Change the network in `spec`."""
         await self._begin("switch_network")
         if mode not in {self.spec.network, *self.spec.switches}:
-            raise SandboxUnsupportedError(f"sandbox {self.id!r} was not made to have {mode!r}")
+            raise SandboxUnsupportedError(
+                f"network {mode!r} is not among the switches of sandbox {self.id!r}"
+            )
         if allowed_hosts and mode != "allowlist":
-            raise UsageError(f"allowed hosts mean nothing in network {mode!r}")
+            raise UsageError(f"allowed hosts need the network 'allowlist', not {mode!r}")
         update = {"network": mode, "allowed_hosts": tuple(allowed_hosts)}
         self._spec = self._spec.model_copy(update=update)
 
@@ -266,14 +270,14 @@ class FakeSandbox:
         return self.endpoints.get(port, Endpoint(url=f"http://127.0.0.1:{port}"))
 
     async def kill_all(self) -> None:
-        """Kill every process; files stay."""
+        """Kill every process. The files stay."""
         await self._begin("kill_all")
         for group in [*self.machine.groups]:
             await group.kill()
 
     @asynccontextmanager
     async def freeze(self) -> AsyncGenerator[None, None]:
-        """Hold everything inside still. Re-entrant."""
+        """Stop every process inside the block. Re-entrant."""
         await self._begin("freeze")
         with self.gate.closed():
             yield
@@ -285,13 +289,13 @@ class FakeSandbox:
         *,
         while_frozen: Callable[[], Awaitable[None]] | None = None,
     ) -> SandboxImage:
-        """Seal a copy of the files, at `live` with the running processes."""
+        """Store a copy of the files, and of the processes if `level` is `live`."""
         if while_frozen is not None:
             return await self._snapshot_after(while_frozen, level)
         await self._begin("snapshot")
         if level not in (await self.provider.capabilities()).snapshot_levels:
-            raise SandboxUnsupportedError(f"the fake sandbox has no {level!r} snapshots")
-        await self.provider.faults.strike(f"snapshot:{level}")
+            raise SandboxUnsupportedError(f"the fake sandbox does not have {level!r} snapshots")
+        await self.provider.faults.raise_or_hang(f"snapshot:{level}")
         return self.provider.images.seal(self.machine, self.provider.name, level)
 
     async def _snapshot_after(
@@ -309,21 +313,21 @@ class FakeSandbox:
         return image
 
     async def restore(self, image: SandboxImage) -> None:
-        """Go back to `image`. All processes end; those of a live image run instead."""
+        """Restore `image`. All processes end, and the processes of a live image run."""
         await self._begin("restore")
         machine = self.provider.images.open(image)
         if machine is None:
             raise SnapshotError(f"snapshot {image.ref!r} is not known to this provider")
         await self.machine.halt()
         self.machine = machine
-        self._carried = dict(machine.processes)
+        self._attachable = dict(machine.processes)
         machine.resume()
 
     async def teardown(self) -> None:
         """End every process and delete all state. Idempotent."""
         if not self.alive:
             return
-        await self.provider.faults.strike("teardown")
+        await self.provider.faults.raise_or_hang("teardown")
         self.provider.record("teardown", self.id)
         self.alive = False
         await self.machine.halt()
@@ -332,7 +336,7 @@ class FakeSandbox:
     async def _begin(self, operation: str) -> None:
         if not self.alive:
             raise SandboxError(f"sandbox {self.id!r} was torn down")
-        await self.provider.faults.strike(operation)
+        await self.provider.faults.raise_or_hang(operation)
         self.provider.record(operation, self.id)
 
     def _call(
@@ -367,13 +371,13 @@ class FakeSandbox:
 
     def _check_user(self, user: str) -> None:
         if user not in {"root", self.spec.user} and not self.files.exists(f"/home/{user}"):
-            raise SandboxError(f"no user {user!r} in sandbox {self.id!r}")
+            raise SandboxError(f"user {user!r} does not exist in sandbox {self.id!r}")
 
     async def _run(self, call: FakeCall, started: float) -> ExecResult:
         limit = self.spec.limits.output_bytes
         out, err = FakeCapture(limit), FakeCapture(limit)
         group = self.machine.group(self.provider.next_pid())
-        group.lead(self._body(call, FakeStreams(BytesReader(call.stdin), out, err), group))
+        group.lead(self._program(call, FakeStreams(BytesReader(call.stdin), out, err), group))
         finished = False
         try:
             code = await group.wait()
@@ -392,14 +396,14 @@ class FakeSandbox:
             duration_sec=time.monotonic() - started,
         )
 
-    def _body(self, call: FakeCall, streams: FakeStreams, group: FakeGroup) -> Body:
+    def _program(self, call: FakeCall, streams: FakeStreams, group: FakeGroup) -> Runnable:
         program = self.commands.program(call.text) or self.provider.commands.program(call.text)
         if isinstance(program, FakeProgram):
             program = deepcopy(program)
             program.place(streams, gate=self.gate, files=self.files, cmd=call.cmd, env=call.env)
             return program
         if program is not None:
-            return CallBody(program, call, streams)
+            return HandlerRun(program, call, streams)
         shell = FakeShell(
             files=self.files,
             gate=self.gate,
@@ -410,10 +414,10 @@ class FakeSandbox:
             streams=streams,
             programs=PROGRAMS,
         )
-        return ShellBody(shell, call.cmd)
+        return ShellRun(shell, call.cmd)
 
 
-async def _answered(handler: ExecHandler, call: FakeCall) -> ExecResult:
+async def _call_handler(handler: ExecHandler, call: FakeCall) -> ExecResult:
     result = handler(call)
     return await result if inspect.isawaitable(result) else result
 

@@ -1,4 +1,4 @@
-"""What a fake agent does in a turn: a list of moves."""
+"""The moves of a fake agent in a turn."""
 
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Say:
-    """The agent speaks. After a tool call this opens the next step."""
+    """A message of the agent. After a tool call it opens the next step."""
 
     message: str
     reasoning: str = ""
@@ -23,7 +23,7 @@ class Say:
 
 @dataclass(frozen=True, slots=True)
 class Act:
-    """A tool call that acts on the session's sandbox; its text is the observation.
+    """A tool call that acts on the session's sandbox. The returned text is the observation.
 
     A `SandboxError` inside becomes a failed observation, as a real tool reports it.
     """
@@ -36,7 +36,7 @@ class Act:
 
 @dataclass(frozen=True, slots=True)
 class Pose:
-    """The agent asks. `then` gives further moves that depend on the answer."""
+    """A question of the agent. `then` returns the moves that follow an answer."""
 
     ask: Ask
     then: "Callable[[Answer], Sequence[Move]] | None" = None
@@ -44,19 +44,19 @@ class Pose:
 
 @dataclass(frozen=True, slots=True)
 class Hang:
-    """The agent falls silent until it is cancelled or the role's time runs out."""
+    """The agent is silent until it is cancelled or times out."""
 
 
 @dataclass(frozen=True, slots=True)
 class Crash:
-    """The agent breaks; the session is over."""
+    """The agent fails, and the session ends."""
 
     error: AgentError
 
 
 @dataclass(frozen=True, slots=True)
 class Stop:
-    """The turn ends here with this reason; without one it is `end_turn`."""
+    """The turn ends with this reason. A turn without a Stop ends with `end_turn`."""
 
     reason: StopReason
 

@@ -40,7 +40,7 @@ _T = TypeVar("_T")
 
 @dataclass(slots=True)
 class _Draft:
-    """The step that is being made."""
+    """The open step."""
 
     role: str
     skills: tuple[str, ...]
@@ -71,7 +71,7 @@ class _Draft:
 
 
 class FakeSession:
-    """Plays one list of moves per prompt; a prompt beyond the script just ends.
+    """Follows one list of moves per prompt. A prompt after the end of the script does nothing.
 
     `sandbox` and `answers` are what an `Act` works with. In a fake sandbox the session
     stands there as an idle process, which a live snapshot carries. Faults are keyed by
@@ -117,23 +117,23 @@ class FakeSession:
 
     @property
     def process(self) -> FakeProcess | None:
-        """What stands for the agent in a fake sandbox."""
+        """The process of the agent in a fake sandbox."""
         return self._process
 
     @property
     def id(self) -> str:
-        """The fake agent's id of the session, kept over a resume."""
+        """The id of the session, which a resume does not change."""
         return self._id
 
     @property
     def steps(self) -> list[Step]:
-        """The finished steps: an attached session has the carried ones, a resumed one none."""
+        """The finished steps. An attached session starts with the parent's steps."""
         return list(self._steps)
 
     async def prompt(self, text: str) -> StopReason:
         """Play the next turn of the script."""
         self._check_usable()
-        await self._faults.strike("prompt")
+        await self._faults.raise_or_hang("prompt")
         self.prompts.append(text)
         moves = self._turns[self._turn] if self._turn < len(self._turns) else ()
         self._turn += 1
@@ -142,11 +142,13 @@ class FakeSession:
         return await self._run(list(moves))
 
     async def answer(self, answer: Answer) -> StopReason:
-        """Answer the Ask that was carried in, and play the rest of its turn."""
+        """Answer the Ask from before the fork, and play the rest of its turn."""
         if not self._carried:
-            raise RuntimeError(f"no carried Ask waits in session {self.id!r}")
+            raise RuntimeError(
+                f"session {self.id!r} does not wait for an answer from before a fork"
+            )
         self._check_usable()
-        await self._faults.strike("answer")
+        await self._faults.raise_or_hang("answer")
         self._carried, self._asking = False, None
         self._hear(answer)
         return await self._run(self._rest_of_turn())
@@ -169,13 +171,13 @@ class FakeSession:
 
     async def cancel(self) -> None:
         """End the running turn with `cancelled`. No-op when idle."""
-        await self._faults.strike("cancel")
+        await self._faults.raise_or_hang("cancel")
         if self._scope is not None:
             self._cancelled = True
             self._scope.reschedule(asyncio.get_running_loop().time())
 
     def on_ask_user(self, handler: AskUserHandler) -> None:
-        """Let `handler` answer every Ask."""
+        """Call `handler` for every Ask."""
         self._ask_handler = handler
 
     def on_step(self, handler: StepHandler) -> None:
@@ -184,7 +186,7 @@ class FakeSession:
 
     async def snapshot(self) -> SessionSnapshot:
         """Write the session's file into the sandbox and describe it."""
-        await self._faults.strike("snapshot")
+        await self._faults.raise_or_hang("snapshot")
         self._check_usable()
         if self._scope is not None:
             raise SnapshotError(f"a turn of session {self.id!r} is running")
@@ -203,8 +205,8 @@ class FakeSession:
         )
 
     async def capture(self) -> SessionState:
-        """Copy where the script is, at a turn boundary or while an Ask waits."""
-        await self._faults.strike("capture")
+        """Copy the position in the script, at a turn boundary or while an Ask waits."""
+        await self._faults.raise_or_hang("capture")
         self._check_usable()
         if self._process is None or not isinstance(self.sandbox, FakeSandbox):
             raise SnapshotError(f"session {self.id!r} has no process in its sandbox")
@@ -229,8 +231,8 @@ class FakeSession:
             },
         )
 
-    def go_on_from(self, state: SessionState) -> None:
-        """Take over what `capture` copied."""
+    def continue_from(self, state: SessionState) -> None:
+        """Continue from a captured state."""
         data: Mapping[str, Any] = state.data
         self._id = state.session_id
         self._steps = list(state.steps)
@@ -329,7 +331,7 @@ class FakeSession:
 
     def _check_usable(self) -> None:
         if self._dead is not None:
-            raise AgentError(f"session {self.id!r} is over: {self._dead}")
+            raise AgentError(f"session {self.id!r} has ended: {self._dead}")
         if self.closed:
             raise AgentError(f"session {self.id!r} is closed")
 

@@ -35,7 +35,7 @@ A copy of the shell that it waits in calls it anew, with the same `shell.level`.
 
 
 class FakeShellExit(Exception):  # noqa: N818 - control flow, not a failure
-    """The shell ends with this code."""
+    """The end of the shell, with its exit code."""
 
     def __init__(self, code: int) -> None:
         super().__init__(code)
@@ -43,7 +43,7 @@ class FakeShellExit(Exception):  # noqa: N818 - control flow, not a failure
 
 
 class BytesReader:
-    """A ByteReader over bytes that are already there."""
+    """A ByteReader over bytes in memory."""
 
     def __init__(self, data: bytes = b"") -> None:
         self._data = data
@@ -54,13 +54,13 @@ class BytesReader:
         return data
 
     def waiting(self) -> int:
-        """Return how many bytes are left."""
+        """Return the number of remaining bytes."""
         return len(self._data)
 
 
 @dataclass(slots=True)
 class Level:
-    """The position of one level of the walk through a script.
+    """The position in one level of a running script.
 
     All state of a level is here and not in local variables, so that the copy of a running
     shell continues from the same position.
@@ -69,9 +69,9 @@ class Level:
     at: int = 0
     code: int = 0
     base: FakeStreams | None = None
-    """The streams that the level was given."""
+    """The streams at the start of the level."""
     streams: FakeStreams | None = None
-    """Those in force: with what was redirected, which must not happen twice."""
+    """The current streams, after redirections, which must not happen twice."""
     capture: FakeCapture | None = None
     data: bytes = b""
     shell: "FakeShell | None" = None
@@ -80,7 +80,7 @@ class Level:
 
     @contextmanager
     def down(self) -> Generator["Level", None, None]:
-        """Enter the level below: a new level, or in a copy the running one."""
+        """Enter the level below: a new level, or in a copy the running level."""
         self.below = self.below or Level()
         yield self.below
         self.below = None
@@ -101,7 +101,7 @@ class FakeShell:
     variables: dict[str, str] = field(default_factory=dict[str, str])
     status: int = 0
     level: Level = field(default_factory=Level)
-    """That of the program which is being called."""
+    """The level of the running program."""
 
     def path(self, name: str) -> str:
         """Return `name` as an absolute path."""
@@ -140,7 +140,7 @@ class FakeShell:
         )
 
     def process(self) -> "FakeShell":
-        """Return a shell of its own: it inherits what was exported and nothing else."""
+        """Return a new shell process, which inherits only exported variables."""
         inner = self.child()
         inner.variables.clear()
         return inner
@@ -164,7 +164,7 @@ class FakeShell:
         self.status = 0
 
     async def links(self, statement: Statement, level: Level) -> int:
-        """Run pipelines as `&&` and `||` say."""
+        """Run pipelines that are joined with `&&` and `||`."""
         while level.at < len(statement.links):
             link = statement.links[level.at]
             skipped = (link.joiner == "&&" and level.code) or (
@@ -330,22 +330,22 @@ class FakeShell:
         return await self.nested(text, words, level)
 
     async def nested(self, text: str, words: Sequence[str], level: Level) -> int:
-        """Run text in a shell process of its own."""
+        """Run text in a new shell process."""
         level.shell = level.shell or self.process()
         with level.down() as below:
             return await level.shell.run_text(text, below, words)
 
 
 @dataclass(slots=True, eq=False)
-class ShellBody:
-    """A shell as the leader of a process group: the command, and how far it is."""
+class ShellRun:
+    """A shell as the leader of a process group: the command and its position."""
 
     shell: FakeShell
     cmd: str | tuple[str, ...]
     level: Level = field(default_factory=Level)
 
     async def run(self) -> int:
-        """Run the command, in a copy from where it was."""
+        """Run the command. A copy continues from its position."""
         if isinstance(self.cmd, str):
             return await self.shell.run_text(self.cmd, self.level)
         return await self.shell.run_words(self.cmd, self.level)
@@ -353,7 +353,7 @@ class ShellBody:
 
 @dataclass(slots=True, eq=False)
 class _Background:
-    """What `&` left behind."""
+    """A statement that runs in the background."""
 
     shell: FakeShell
     statement: Statement

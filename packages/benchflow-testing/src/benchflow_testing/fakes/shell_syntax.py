@@ -1,4 +1,4 @@
-"""The grammar of the fake shell: a small, honest part of POSIX sh.
+"""The grammar of the fake shell: a small part of POSIX sh.
 
 Understood: simple commands with quotes, `$NAME`, `$?`, `$$`, `$!`, assignments, the
 redirections `<`, `>`, `>>`, `2>`, `2>>`, `2>&1` and `>&2`, the operators `;`, `&`,
@@ -13,7 +13,7 @@ from typing import Literal
 
 
 class FakeShellSyntaxError(Exception):
-    """The text is outside of the subset."""
+    """The text is not in the subset of the fake shell."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,7 +51,7 @@ Token = Word | Operator
 
 @dataclass(frozen=True, slots=True)
 class Redirect:
-    """Where one stream of a command goes."""
+    """The redirection of one stream of a command."""
 
     operator: str
     target: Word | None
@@ -81,7 +81,7 @@ Command = Simple | Compound
 
 @dataclass(frozen=True, slots=True)
 class Link:
-    """A pipeline and how it hangs on the one before it."""
+    """A pipeline, and the operator between the earlier pipeline and this one."""
 
     joiner: Literal["", "&&", "||"]
     pipeline: tuple[Command, ...]
@@ -89,7 +89,7 @@ class Link:
 
 @dataclass(frozen=True, slots=True)
 class Statement:
-    """A list of pipelines, in the background or not."""
+    """A list of pipelines, in the foreground or in the background."""
 
     links: tuple[Link, ...]
     background: bool = False
@@ -293,5 +293,5 @@ class Parser:
 
 
 def parse(text: str) -> Script:
-    """Return the script that `text` is."""
+    """Parse `text` into a script."""
     return Parser(tokenize(text)).parse()

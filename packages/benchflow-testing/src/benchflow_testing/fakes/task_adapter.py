@@ -12,7 +12,7 @@ _FILE = "fake.task"
 
 
 class FakeTaskAdapter:
-    """Reads folders with a `fake.task`, whose text is the instruction; an empty one is broken."""
+    """Reads folders with a `fake.task`. Its text is the instruction; an empty file is broken."""
 
     def claims(self, source: str) -> bool:
         """Return whether a folder below `source` has the file."""
@@ -21,7 +21,7 @@ class FakeTaskAdapter:
     def list_tasks(self, source: str, *, dataset: str | None = None) -> Sequence[ListedTask]:
         """Return each folder with the file, by name."""
         if dataset is not None:
-            raise UsageError(f"{source!r} has no datasets", hint="leave out --dataset")
+            raise UsageError(f"{source!r} does not have datasets", hint="leave out --dataset")
         files = sorted(Path(source).glob(f"*/{_FILE}"))
         if not files:
             raise TaskError(f"no task in {source!r}", hint=f"a task has a {_FILE}")
@@ -56,10 +56,10 @@ class FakeTaskAdapter:
 
 
 def write_fake_task(folder: Path) -> None:
-    """Make `folder` a task that `FakeTaskAdapter` takes."""
+    """Write a task into `folder` that `FakeTaskAdapter` accepts."""
     (folder / _FILE).write_text("Do it.\n", encoding="utf-8")
 
 
 def write_broken_task(folder: Path) -> None:
-    """Make `folder` a task that `FakeTaskAdapter` refuses."""
+    """Write a task into `folder` that `FakeTaskAdapter` refuses."""
     (folder / _FILE).write_text("", encoding="utf-8")

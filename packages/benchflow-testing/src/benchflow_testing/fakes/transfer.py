@@ -11,7 +11,7 @@ from .file_system import FakeFileSystem
 
 @dataclass(frozen=True, slots=True)
 class _Item:
-    """One file or directory on its way; `data` is `None` for a directory."""
+    """One file or directory to copy. `data` is `None` for a directory."""
 
     name: str
     mode: int
@@ -19,7 +19,7 @@ class _Item:
 
 
 def upload(files: FakeFileSystem, local: Path, remote: str, *, user: str) -> None:
-    """Copy `local` to `remote`; nothing is changed when anything is refused."""
+    """Copy `local` to `remote`. If a file is refused, change nothing."""
     items = _local_items(local)
     for item in items:
         path = f"{remote}/{item.name}" if item.name else remote
@@ -64,13 +64,13 @@ def _local_items(local: Path) -> list[_Item]:
 def download(
     files: FakeFileSystem, remote: str, local: Path, *, max_bytes: int, leave_out: bool
 ) -> None:
-    """Copy `remote` to `local`; nothing is written when anything is refused."""
+    """Copy `remote` to `local`. If a file is refused, write nothing."""
     if local.exists() or local.is_symlink():
-        raise TransferError(f"{str(local)!r} exists already")
+        raise TransferError(f"{str(local)!r} already exists")
     items = _remote_items(files, remote, leave_out=leave_out)
     total = sum(len(item.data or b"") for item in items)
     if total > max_bytes:
-        raise TransferError(f"{remote!r} has {total} bytes, over the cap of {max_bytes}")
+        raise TransferError(f"{remote!r} has {total} bytes, more than the limit of {max_bytes}")
     local.parent.mkdir(parents=True, exist_ok=True)
     for item in items:
         path = local / item.name if item.name else local

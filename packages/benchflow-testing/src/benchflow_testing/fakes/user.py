@@ -29,7 +29,7 @@ class FakeUserModel:
         self.faults = FakeFaults.of(fail_on, hang_on)
         self.asked: list[Ask] = []
         self.seen: list[Step] = []
-        """The steps it was shown last."""
+        """The steps of the last call."""
         self.closed = False
         self._answer = answer
         self._nudges = list(nudges)
@@ -39,17 +39,17 @@ class FakeUserModel:
         """Answer `ask`."""
         self.asked.append(ask)
         self.seen = list(steps)
-        await self.faults.strike("answer")
+        await self.faults.raise_or_hang("answer")
         return self._answer(ask) if self._answer else self._first(ask)
 
     async def nudge(self, steps: Sequence[Step]) -> str | None:
-        """Return the next nudge, or `None` when they are used up."""
+        """Return the next nudge, or `None` after the last nudge."""
         self.seen = list(steps)
-        await self.faults.strike("nudge")
+        await self.faults.raise_or_hang("nudge")
         return self._nudges.pop(0) if self._nudges else None
 
     async def aclose(self) -> None:
-        """Note that it was closed. Idempotent."""
+        """Record the close. Idempotent."""
         self.closed = True
 
     def _first(self, ask: Ask) -> Answer:

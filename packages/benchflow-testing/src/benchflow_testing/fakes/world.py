@@ -43,7 +43,7 @@ class FakeWorld:
             await self._sandbox.upload(local, posixpath.join(self.home, where, _STATE))
 
     async def insert(self, table: str, row: Row) -> None:
-        """Append one row to a table, which is made when missing."""
+        """Append one row to a table. Create the table if it is missing."""
         tables = await self.read()
         tables.setdefault(table, []).append(row)
         await self.write(tables)
