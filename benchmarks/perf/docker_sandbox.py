@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import TypeVar
 
 from benchflow_contracts.sandbox import SandboxSpec
-from benchflow_engine.options import RunOptions
+from benchflow_engine.flags import run_config
 from benchflow_engine.rollout import run_in
 from benchflow_engine.scaffold import write_task
 from benchflow_engine.task_formats import runnable_task
@@ -94,7 +94,7 @@ async def rollouts(provider: DockerProvider, folder: Path) -> None:
     """Run the oracle on a tiny task, graded in a box of its own."""
     write_task(folder / "tiny")
     task = runnable_task(folder / "tiny")
-    options = RunOptions(agent="oracle", sandbox="docker")
+    options = run_config(agent="oracle", sandbox="docker")
     wall: list[float] = []
     cpu: list[float] = []
     for number in range(ROLLOUTS + 1):

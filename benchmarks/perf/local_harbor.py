@@ -11,7 +11,7 @@ import time
 from pathlib import Path
 
 from benchflow_contracts import SandboxProvider
-from benchflow_engine.options import RunOptions
+from benchflow_engine.flags import run_config
 from benchflow_engine.planes import open_provider
 from benchflow_engine.rollout import run_in
 from benchflow_engine.task_formats import runnable_task
@@ -39,7 +39,7 @@ def write_task(root: Path) -> None:
 async def rollout(provider: SandboxProvider, task: Path, jobs: Path) -> float:
     """Run the task once, its directory read anew; return the seconds that took."""
     started = time.perf_counter()
-    options = RunOptions(agent="nop")
+    options = run_config(agent="nop")
     directory = jobs / f"noop-{time.perf_counter_ns()}"
     result = await run_in(provider, runnable_task(task), options, directory=directory)
     assert result.reward == 1, result.record
@@ -51,7 +51,7 @@ async def main() -> int:
     with tempfile.TemporaryDirectory() as name:
         task, jobs = Path(name, "noop"), Path(name, "jobs")
         write_task(task)
-        async with open_provider(RunOptions(agent="nop")) as provider:
+        async with open_provider(run_config(agent="nop")) as provider:
             await rollout(provider, task, jobs)
             cpu = time.process_time()
             samples = [await rollout(provider, task, jobs) for _ in range(RUNS)]

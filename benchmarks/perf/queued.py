@@ -14,7 +14,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from benchflow_contracts import Event
-from benchflow_engine.options import RunOptions
+from benchflow_engine.flags import run_config
 from benchflow_engine.scaffold import write_task
 from benchflow_jobs.options import JobOptions
 from benchflow_jobs.runner import run_job
@@ -58,7 +58,7 @@ def main() -> None:
         write_task(Path(name) / "tasks" / "tiny")
         options = JobOptions(
             tasks_dir=Path(name) / "tasks",
-            run=RunOptions(agent="oracle", sandbox=sandbox),
+            run=run_config(agent="oracle", sandbox=sandbox),
             jobs_dir=Path(name) / "jobs",
             job_name="queued",
             repeats=ROLLOUTS,

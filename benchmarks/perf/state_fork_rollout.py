@@ -24,7 +24,7 @@ from benchflow_contracts import (
     SandboxCapabilities,
     VerifyResult,
 )
-from benchflow_engine.options import RunOptions
+from benchflow_engine.flags import run_config
 from benchflow_engine.planes import assemble
 from benchflow_kernel import (
     BranchBudget,
@@ -122,7 +122,7 @@ async def fork(folder: Path, megabytes: int, at_once: int) -> Stopwatch:
     watch = Stopwatch()
     async with AtRest(store=folder / "store") as provider:
         planes = replace(
-            assemble(RunOptions(agent="scripted"), task, provider), rewards=(NoReward(),)
+            assemble(run_config(agent="scripted"), task, provider), rewards=(NoReward(),)
         )
         tree = await run_rollout(
             task, config, planes, directory=folder / "rollout", subscribers=[watch.note]

@@ -3,7 +3,7 @@
 from pathlib import Path
 
 from benchflow.cli.commands import GROUPS, ROOT
-from benchflow_engine.options import RunOptions
+from benchflow_engine.flags import FLAGS
 from cli_page import cli_page
 
 PAGE = Path(__file__).parents[2] / "docs/reference/cli.md"
@@ -21,7 +21,7 @@ def test_the_page_has_every_command_and_every_option_of_a_rollout() -> None:
         *(f"{name} {verb}" for name, group in GROUPS.items() for verb in group.commands),
     ]
     assert [name for name in commands if f"\n## bench {name}\n" not in page] == []
-    flags = [f"--{name.replace('_', '-')}" for name in RunOptions.model_fields]
+    flags = [f"--{name.replace('_', '-')}" for name in FLAGS]
     assert [flag for flag in flags if f"`{flag}" not in page and f" {flag}" not in page] == []
 
 

@@ -250,7 +250,7 @@ MANY = """
 import asyncio, gc, json, os, sys, threading
 from pathlib import Path
 from benchflow_jobs import JobOptions, run_job
-from benchflow_engine.options import RunOptions
+from benchflow_engine.flags import run_config
 from benchflow_sandbox_core.owner import current_owner
 
 class Watch:
@@ -275,7 +275,7 @@ def now():
         "threads": threading.active_count(),
     }
 
-run = RunOptions(agent="oracle", sandbox="docker")
+run = run_config(agent="oracle", sandbox="docker")
 watch = Watch()
 options = JobOptions(tasks_dir=Path("tasks"), run=run, job_name="job", repeats=int(sys.argv[1]))
 # A process takes the lock of an owner once, with a thread that renews the heartbeat.

@@ -11,7 +11,7 @@ from typing import Any
 import docker
 import pytest
 from benchflow_contracts import SandboxProvider
-from benchflow_engine.options import RunOptions
+from benchflow_engine.flags import run_config
 from benchflow_engine.rollout import RunResult, run_in
 from benchflow_engine.task_formats import runnable_task
 from benchflow_sandbox_docker import DockerProvider
@@ -95,7 +95,7 @@ def _on_both(cases: dict[str, Case], image: str, place: Path) -> Outcomes:
         async with _provider(kind, image, place) as provider, asyncio.TaskGroup() as group:
 
             async def one(name: str, task: Path, agent: str) -> None:
-                options = RunOptions(agent=agent, sandbox=kind)
+                options = run_config(agent=agent, sandbox=kind)
                 found[name] = _told(await run_in(provider, runnable_task(task), options))
 
             for name, case in cases.items():

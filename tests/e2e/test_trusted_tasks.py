@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from benchflow_engine.options import RunOptions
+from benchflow_engine.flags import run_config
 from benchflow_engine.task_formats import runnable_task
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]
@@ -72,7 +72,7 @@ def test_what_a_trusted_task_opens_is_said_in_one_line(
     task: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     monkeypatch.setenv("SHARED", str(tmp_path))
-    options = RunOptions(forward_env=("SHARED",), trust_host_access=True)
+    options = run_config(forward_env=("SHARED",), trust_host_access=True)
     runnable_task(task, options.adapter_options())
     (line,) = caplog.messages
     assert f"'main' may read and write {str(tmp_path)!r}, as '/shared'" in line

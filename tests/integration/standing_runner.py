@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from benchflow_contracts import Role
-from benchflow_engine.options import RunOptions
+from benchflow_engine.flags import run_config
 from benchflow_engine.planes import assemble
 from benchflow_kernel import (
     GroupBranch,
@@ -155,7 +155,7 @@ async def main() -> None:
     writer._drop_oldest = lambda *_: stand("named")
 
     async with StandingProvider(store=Path(FOLDER, "store")) as provider:
-        planes = standing(assemble(RunOptions(), task, provider))
+        planes = standing(assemble(run_config(), task, provider))
         directory = Path(FOLDER, "rollout")
         await run_rollout(task, config, planes, directory=directory, subscribers=[told])
 

@@ -18,7 +18,7 @@ from benchflow_contracts import (
     SandboxCapabilities,
     SandboxImage,
 )
-from benchflow_engine.options import RunOptions
+from benchflow_engine.flags import run_config
 from benchflow_engine.planes import assemble
 from benchflow_kernel import (
     AskUserBranch,
@@ -135,7 +135,7 @@ def run(
 
     async def main() -> Ran:
         async with Watched(folder / "store", live=live) as provider:
-            planes = assemble(RunOptions(), task, provider)
+            planes = assemble(run_config(), task, provider)
             if environment is not None:
                 planes = environment(planes)
             tree = await run_rollout(

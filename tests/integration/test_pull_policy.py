@@ -4,7 +4,7 @@ import asyncio
 
 import pytest
 from benchflow_contracts import SandboxError, SandboxSpec, UsageError
-from benchflow_engine.options import RunOptions
+from benchflow_engine.flags import run_config
 from benchflow_engine.planes import open_provider
 
 
@@ -12,7 +12,7 @@ def refusal(**options):
     """Return why a box of an image that is nowhere is not made."""
 
     async def main():
-        async with open_provider(RunOptions(sandbox="docker", **options)) as provider:
+        async with open_provider(run_config(sandbox="docker", **options)) as provider:
             with pytest.raises(SandboxError) as caught:
                 await provider.create(SandboxSpec(image="no-such-image:1"))
         return str(caught.value)

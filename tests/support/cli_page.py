@@ -19,8 +19,9 @@ unique start of the id.
 These options work with every command:
 
 - `--json`: JSON on standard output. Errors are JSON on standard error.
-- `--config FILE`: options from a TOML or YAML file. `BENCHFLOW_<OPTION>` in the environment
-  overrides the file, and the command line overrides both.
+- `--config FILE`: settings from a TOML or YAML file, in the tables that `--print-config`
+  prints. `BENCHFLOW_<OPTION>` in the environment overrides the file, and the command line
+  overrides both.
 - `--no-color`: no colours; `NO_COLOR=1` does the same.
 - `--debug`: tracebacks of errors.
 

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 from benchflow_contracts import UsageError
-from benchflow_engine.options import RunOptions
+from benchflow_engine.flags import run_config
 from benchflow_engine.planes import load_agent, open_provider
 from benchflow_engine.preflight import check_agent
 from benchflow_engine.rollout import run
@@ -13,10 +13,10 @@ from benchflow_engine.rollout import run
 
 def test_an_agent_that_acts_through_a_model_needs_an_endpoint() -> None:
     with pytest.raises(UsageError, match="acts through a model") as caught:
-        check_agent(RunOptions(agent="mistral-vibe"))
+        check_agent(run_config(agent="mistral-vibe"))
     assert "--base-url" in caught.value.hint
-    check_agent(RunOptions(agent="mistral-vibe", base_url="http://127.0.0.1:1/v1", model="m"))
-    check_agent(RunOptions(agent="oracle"))
+    check_agent(run_config(agent="mistral-vibe", base_url="http://127.0.0.1:1/v1", model="m"))
+    check_agent(run_config(agent="oracle"))
 
 
 MUTE = """
@@ -32,8 +32,8 @@ model = { wire = "none" }
 
 def test_an_agent_that_asks_no_questions_is_not_forked_at_them(tmp_path: Path) -> None:
     def check(agent: str, **env: str) -> None:
-        options = RunOptions(agent=agent, base_url="http://127.0.0.1:1/v1", model="m")
-        check_agent(options.model_copy(update={"branch": "ask-user", "agent_env": env}))
+        options = run_config(agent=agent, base_url="http://127.0.0.1:1/v1", model="m")
+        check_agent(run_config(options, branch="ask-user", agent_env=env))
 
     mute = tmp_path / "mute.toml"
     mute.write_text(MUTE)
@@ -49,7 +49,7 @@ def test_an_agent_that_asks_no_questions_is_not_forked_at_them(tmp_path: Path) -
 
 def test_a_sandbox_that_fetches_no_images_refuses_to_be_told_when() -> None:
     async def opened() -> None:
-        async with open_provider(RunOptions(sandbox="local", pull="never")):
+        async with open_provider(run_config(sandbox="local", pull="never")):
             pass
 
     with pytest.raises(UsageError, match="'local' does not fetch images") as caught:
@@ -65,7 +65,7 @@ def test_an_import_path_that_is_no_agent_is_a_usage_error(
     monkeypatch.chdir(tmp_path)
     monkeypatch.syspath_prepend(tmp_path)
     with pytest.raises(UsageError, match="is not an Agent"):
-        load_agent(RunOptions(agent_import_path=path))
+        load_agent(run_config(agent_import_path=path))
 
 
 @pytest.mark.parametrize("wrong", [{"agnt": "x"}, {"branch": "foo"}, {"agent_idle_timeout": -1}])

@@ -19,8 +19,9 @@ from benchflow_contracts import (
     SandboxUnsupportedError,
     UsageError,
 )
+from benchflow_engine.config import RunConfig
+from benchflow_engine.flags import run_config
 from benchflow_engine.model_endpoint import ModelEndpointError, reach
-from benchflow_engine.options import RunOptions
 from benchflow_engine.planes import assemble
 from benchflow_engine.preflight import check_agent, check_provider
 from benchflow_engine.preview import dry_run
@@ -135,9 +136,9 @@ def test_an_endpoint_that_answers_404_to_the_model_route_fails() -> None:
 
 def test_a_run_whose_endpoint_has_no_model_route_makes_no_directory(tmp_path: Path) -> None:
     with server({}) as (url, _):
-        options = RunOptions(agent="policy", base_url=url, model="m")
+        options = run_config(agent="policy", base_url=url, model="m")
         with pytest.raises(ModelEndpointError, match="no model route"):
-            asyncio.run(run(TASK, options=options, jobs_dir=tmp_path))
+            asyncio.run(run(TASK, config=options, jobs_dir=tmp_path))
     assert list(tmp_path.iterdir()) == []
 
 
@@ -178,15 +179,15 @@ def test_a_credential_in_the_url_is_not_told() -> None:
 
 
 def test_a_run_whose_endpoint_is_away_makes_no_directory(tmp_path: Path) -> None:
-    options = RunOptions(agent="policy", base_url=closed_port(), model="m")
+    options = run_config(agent="policy", base_url=closed_port(), model="m")
     with pytest.raises(ModelEndpointError):
-        asyncio.run(run(TASK, options=options, jobs_dir=tmp_path))
+        asyncio.run(run(TASK, config=options, jobs_dir=tmp_path))
     assert list(tmp_path.iterdir()) == []
 
 
-def options_of(agent: str, **more: object) -> RunOptions:
+def options_of(agent: str, **more: object) -> RunConfig:
     base = {"agent": agent, "base_url": "http://127.0.0.1:1/v1", "model": "m"}
-    return RunOptions.model_validate({**base, **more})
+    return run_config(**{**base, **more})
 
 
 @pytest.mark.parametrize(
@@ -238,7 +239,7 @@ INSTANT = {"snapshot_levels": {"filesystem"}, "snapshot_consistency": "instant"}
 
 
 def checked(task: Path, provider: Small, **options: object) -> None:
-    chosen, loaded = RunOptions.model_validate(options), load_task(task)
+    chosen, loaded = run_config(**options), load_task(task)
     asyncio.run(check_provider(chosen, loaded, assemble(chosen, loaded, provider)))
 
 
@@ -270,7 +271,7 @@ def test_a_sandbox_that_cannot_grade_is_refused_before_the_agent(task: Path) -> 
 def test_forks_that_the_sandbox_lacks_are_refused_before_anything_is_written(
     task: Path, can: dict[str, object], options: dict[str, object], message: str
 ) -> None:
-    chosen = RunOptions.model_validate({"branch": "group", **options})
+    chosen = run_config(**{"branch": "group", **options})
     started = run_in(Small(**GRADES, **can), load_task(task), chosen, directory=task / "record")
     with pytest.raises(FidelityError, match=message) as raised:
         asyncio.run(started)
@@ -298,14 +299,14 @@ def test_a_dry_run_refuses_grading_that_ends_needed_processes(
     task: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     @asynccontextmanager
-    async def small(_: RunOptions) -> AsyncGenerator[Small]:
+    async def small(_: RunConfig) -> AsyncGenerator[Small]:
         yield Small(**GRADES)
 
     monkeypatch.setattr("benchflow_engine.preview.open_provider", small)
     file = task / "task.toml"
     file.write_text(f"{file.read_text()}\n{SIGNAL}\n{HOOK}")
     with pytest.raises(SandboxUnsupportedError, match="needs its processes afterwards"):
-        asyncio.run(dry_run(task, RunOptions(agent="nop")))
+        asyncio.run(dry_run(task, run_config(agent="nop")))
 
 
 def test_an_agent_with_a_model_needs_a_sandbox_with_doors(task: Path) -> None:
@@ -376,15 +377,15 @@ def test_a_dry_run_refuses_processes_that_the_sandbox_lacks(
     task: Path, monkeypatch: pytest.MonkeyPatch, name: str
 ) -> None:
     @asynccontextmanager
-    async def small(_: RunOptions) -> AsyncGenerator[Small]:
+    async def small(_: RunConfig) -> AsyncGenerator[Small]:
         yield Small(**GRADES, spawn=False)
 
     monkeypatch.setattr("benchflow_engine.preview.open_provider", small)
-    assert asyncio.run(dry_run(task, RunOptions(agent="oracle"))).error is None
+    assert asyncio.run(dry_run(task, run_config(agent="oracle"))).error is None
     (task / name).parent.mkdir(exist_ok=True)
     (task / name).write_text(SERVICES)
     with pytest.raises(SandboxUnsupportedError, match="does not support `spawn`"):
-        asyncio.run(dry_run(task, RunOptions(agent="oracle")))
+        asyncio.run(dry_run(task, run_config(agent="oracle")))
 
 
 def test_a_task_that_changes_its_network_needs_a_sandbox_that_can(task: Path) -> None:

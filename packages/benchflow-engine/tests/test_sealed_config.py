@@ -1,12 +1,13 @@
 """A record that somebody else wrote is no order to run something."""
 
 import json
+from copy import deepcopy
 from pathlib import Path
 from typing import Any
 
 import pytest
 from benchflow_contracts import StoreError, UsageError
-from benchflow_engine.options import RunOptions
+from benchflow_engine.flags import run_config
 from benchflow_engine.posthoc import RunInputs
 from benchflow_store.sealed_config import has_own_seal, seal_config
 
@@ -16,7 +17,7 @@ CONFIG: dict[str, Any] = {
     "task_digest": "sha256:0",
     "task_format": "benchflow",
     "ran": {"agent": "oracle", "model": None, "sandbox": "local"},
-    "options": RunOptions(agent_env={"TOKEN": "x"}).model_dump(mode="json"),
+    "run": run_config(agent_env={"TOKEN": "x"}).model_dump(mode="json"),
 }
 
 
@@ -26,9 +27,10 @@ def state(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path / "state"
 
 
-def rollout(directory: Path, **options: str) -> Path:
-    config = seal_config(CONFIG)
-    config["options"] = {**config["options"], **options}
+def rollout(directory: Path, **forged: dict[str, str]) -> Path:
+    config = seal_config(deepcopy(CONFIG))
+    for name, table in forged.items():
+        config["run"][name] = {**config["run"][name], **table}
     (directory / "config.json").write_text(json.dumps(config))
     return directory
 
@@ -36,13 +38,13 @@ def rollout(directory: Path, **options: str) -> Path:
 @pytest.mark.parametrize(
     "forged",
     [
-        {"agent_import_path": "module_in_the_record:agent"},
-        {"base_url": "http://collector.example/v1", "api_key_env": "CLOUD_SECRET"},
-        {"allow_unisolated": "yes"},
+        {"agent": {"import_path": "module_in_the_record:agent"}},
+        {"model": {"base_url": "http://collector.example/v1", "api_key_env": "CLOUD_SECRET"}},
+        {"sandbox": {"allow_unisolated": "yes"}},
     ],
 )
 def test_options_that_were_changed_are_refused_until_they_are_trusted(
-    tmp_path: Path, forged: dict[str, str]
+    tmp_path: Path, forged: dict[str, dict[str, str]]
 ) -> None:
     record = rollout(tmp_path, **forged)
     with pytest.raises(UsageError, match="was not run by this user here") as refused:

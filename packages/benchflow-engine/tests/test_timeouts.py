@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from benchflow_adapters_harbor import HarborAdapter
 from benchflow_contracts import Task
-from benchflow_engine.options import RunOptions
+from benchflow_engine.flags import run_config
 from benchflow_engine.rollout import run_in
 from benchflow_kernel import RolloutConfig
 from benchflow_kernel.resolve.effective_task import HostVariables, effective_task
@@ -75,6 +75,6 @@ def test_a_rollout_has_the_time_that_its_option_gives(load: Any, tmp_path: Path)
             return await super().create(spec, **options)
 
     waits: list[float] = []
-    options = RunOptions(agent="nop", timeout_multiplier=2)
+    options = run_config(agent="nop", timeout_multiplier=2)
     asyncio.run(run_in(Noting(), load(), options, directory=tmp_path / "job"))
     assert waits[0] == 60

@@ -17,7 +17,8 @@ from benchflow_contracts import (
     SandboxSpec,
     VerifyResult,
 )
-from benchflow_engine.options import RunOptions
+from benchflow_engine.config import RunConfig
+from benchflow_engine.flags import run_config
 from benchflow_engine.scaffold import write_task
 from benchflow_jobs import JobOptions, JobReport, runner
 from benchflow_jobs.runner import run_job
@@ -127,12 +128,12 @@ def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
 
     def go(provider: LeastProvider, **options: Any) -> JobReport:
         @asynccontextmanager
-        async def opened(_: RunOptions) -> AsyncIterator[LeastProvider]:
+        async def opened(_: RunConfig) -> AsyncIterator[LeastProvider]:
             yield provider
             await provider.aclose()
 
         monkeypatch.setattr(runner, "open_provider", opened)
-        chosen = RunOptions(agent="nop", sandbox="least", **options)
+        chosen = run_config(agent="nop", sandbox="least", **options)
         return asyncio.run(
             run_job(JobOptions(tasks_dir=tmp_path / "task", jobs_dir=tmp_path, run=chosen))
         )

@@ -5,11 +5,12 @@ import json
 import socket
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 from benchflow_contracts import StoreError, UsageError
+from benchflow_engine.flags import run_config
 from benchflow_engine.model_endpoint import ModelEndpointError
-from benchflow_engine.options import RunOptions
 from benchflow_engine.scaffold import write_task
 from benchflow_jobs import JobOptions, run_job
 from benchflow_jobs.plan import JobPlan, settle_plan
@@ -23,7 +24,7 @@ def tasks(tmp_path: Path) -> Path:
 
 
 def plan(tasks: Path, **changes: object) -> JobPlan:
-    options = JobOptions(tasks_dir=tasks, run=RunOptions(agent="nop")).model_copy(update=changes)
+    options = JobOptions(tasks_dir=tasks, run=run_config(agent="nop")).model_copy(update=changes)
     return JobPlan.of(options.plan(), options)
 
 
@@ -36,8 +37,8 @@ def test_the_same_plan_settles_any_number_of_times(tasks: Path, tmp_path: Path) 
 @pytest.mark.parametrize(
     ("changes", "says"),
     [
-        ({"run": RunOptions(agent="oracle")}, "agent was 'nop' and is 'oracle'"),
-        ({"run": RunOptions(agent="nop", isolation="shared")}, "isolation was None"),
+        ({"run": run_config(agent="oracle")}, "agent.name was 'nop' and is 'oracle'"),
+        ({"run": run_config(agent="nop", isolation="shared")}, "isolation was None"),
         ({"repeats": 2}, "it had 2 rollouts"),
         ({"include": ("one",)}, "it had 2 rollouts"),
     ],
@@ -60,17 +61,17 @@ def test_a_changed_task_is_refused(tasks: Path, tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("change", "says"),
     [
-        (lambda options: options.pop("pull"), "with other options: pull"),
-        (lambda options: options.update(gone=1), "with other options: gone"),
+        (lambda run: run["sandbox"].pop("pull"), r"with other settings: sandbox\.pull"),
+        (lambda run: run.update(gone=1), "with other settings: gone"),
     ],
 )
 def test_a_plan_of_a_version_with_other_options_is_refused_as_that(
-    tasks: Path, tmp_path: Path, change: Callable[[dict[str, object]], object], says: str
+    tasks: Path, tmp_path: Path, change: Callable[[dict[str, Any]], object], says: str
 ) -> None:
     settle_plan(tmp_path, plan(tasks))
     path = tmp_path / "job.json"
     written = json.loads(path.read_text())
-    change(written["options"])
+    change(written["run"])
     path.write_text(json.dumps(written))
     with pytest.raises(UsageError, match=says) as caught:
         settle_plan(tmp_path, plan(tasks))
@@ -87,7 +88,7 @@ def test_a_damaged_plan_is_named(tasks: Path, tmp_path: Path) -> None:
 def test_a_job_whose_endpoint_is_away_makes_no_directory(tasks: Path, tmp_path: Path) -> None:
     with socket.create_server(("127.0.0.1", 0)) as server:
         url = f"http://127.0.0.1:{server.getsockname()[1]}/v1"
-    run = RunOptions(agent="policy", base_url=url, model="m")
+    run = run_config(agent="policy", base_url=url, model="m")
     options = JobOptions(tasks_dir=tasks, run=run, jobs_dir=tmp_path / "jobs", job_name="j")
     with pytest.raises(ModelEndpointError):
         asyncio.run(run_job(options))

@@ -32,7 +32,8 @@ from benchflow_contracts import (
     UsageError,
     VerifyResult,
 )
-from benchflow_engine.options import RunOptions
+from benchflow_engine.config import RunConfig
+from benchflow_engine.flags import run_config
 from benchflow_engine.scaffold import write_task
 from benchflow_jobs import JobOptions, JobReport, runner
 from benchflow_jobs.hold import held, new_directory
@@ -87,7 +88,7 @@ def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
 
     def go(provider: FakeSandboxProvider, **changes: Any) -> JobReport:
         @asynccontextmanager
-        async def opened(_: RunOptions) -> AsyncIterator[FakeSandboxProvider]:
+        async def opened(_: RunConfig) -> AsyncIterator[FakeSandboxProvider]:
             yield provider
 
         monkeypatch.setattr(runner, "open_provider", opened)
@@ -95,7 +96,7 @@ def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
             tasks_dir=tmp_path / "tasks",
             jobs_dir=tmp_path,
             job_name="job",
-            run=RunOptions(agent="nop"),
+            run=run_config(agent="nop"),
             **changes,
         )
         return asyncio.run(run_job(options))
@@ -159,7 +160,7 @@ def test_an_agent_that_was_late_does_not_hide_that_its_grading_may_be_tried_agai
         RolloutFinished(seq=3, ts=4, status="completed"),
     ]
     write_task(tmp_path / "task")
-    record = RolloutRecord.of(fold(events), load_task(tmp_path / "task"), RunOptions())
+    record = RolloutRecord.of(fold(events), load_task(tmp_path / "task"), RunConfig().ran_with)
     assert record.error is not None
     assert record.error.boundary == ("reward" if passes else "agent")
 

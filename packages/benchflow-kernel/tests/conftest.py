@@ -9,7 +9,6 @@ from typing import Any
 
 import pytest
 from benchflow_contracts import (
-    Endpoint,
     Event,
     Role,
     RolloutTree,
@@ -19,6 +18,7 @@ from benchflow_contracts import (
 )
 from benchflow_kernel import (
     AskUserBranch,
+    ModelConfig,
     Planes,
     RolloutConfig,
     Scene,
@@ -179,7 +179,7 @@ def with_model():
 
     def give(rig: Rig) -> FakeModelGateway:
         rig.gateway = FakeModelGateway()
-        rig.config["model"] = Endpoint(url="http://127.0.0.1:9/v1")
+        rig.config["model"] = ModelConfig(base_url="http://127.0.0.1:9/v1")
         return rig.gateway
 
     return give

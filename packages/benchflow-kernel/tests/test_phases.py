@@ -4,12 +4,11 @@ import asyncio
 
 import pytest
 from benchflow_contracts import (
-    Endpoint,
     ExecResult,
     TaskStep,
     VerifyResult,
 )
-from benchflow_kernel import GroupBranch, RolloutConfig
+from benchflow_kernel import GroupBranch, ModelConfig, RolloutConfig
 from benchflow_kernel.resolve import make_plan
 from benchflow_testing.fakes import (
     FAKE_WITHOUT_LIVE,
@@ -226,7 +225,7 @@ def test_a_child_of_a_fork_begins_in_the_agents_network(watched):
 
 
 def test_no_network_leaves_an_agent_its_model(watched):
-    watched.rig.config["model"] = Endpoint(url="http://127.0.0.1:9/v1")
+    watched.rig.config["model"] = ModelConfig(base_url="http://127.0.0.1:9/v1")
     watched.rig.task_config["agent"] = {"network": "none"}
     watched.rig.run()
     assert watched.networks[1] == "agent: model-only"

@@ -7,14 +7,13 @@ from benchflow_contracts import (
     AgentNeeds,
     Bundle,
     Door,
-    Endpoint,
     ReadinessProbe,
     Role,
     SandboxMade,
     StoreError,
     TaskStep,
 )
-from benchflow_kernel import EventLog, Scene, Turn, fold, read_events
+from benchflow_kernel import EventLog, ModelConfig, Scene, Turn, fold, read_events
 from benchflow_testing.fakes import (
     FAKE_WITHOUT_LIVE,
     Act,
@@ -150,17 +149,15 @@ def test_the_box_has_what_every_agent_needs_and_the_grading_box_has_none_of_it(r
     assert (grading.network, grading.doors, grading.bundles) == ("none", (), ())
 
 
-def test_a_credential_never_reaches_the_record(rig):
-    rig.config["model"] = Endpoint(
-        url="https://me:hunter2@models.example/v1?key=hunter2",
-        headers={"authorization": "Bearer hunter2"},
-    )
+def test_a_credential_never_reaches_the_record(rig, monkeypatch):
+    monkeypatch.setenv("BENCHFLOW_API_KEY", "hunter2")
+    rig.config["model"] = ModelConfig(base_url="https://me:hunter2@models.example/v1?key=hunter2")
     role = Role(agent="fake", env={"TOKEN": "hunter2"})
     rig.config["scenes"] = (Scene(roles=(role,)),)
     tree = rig.run()
     assert "hunter2" not in (rig.directory / "events.jsonl").read_text()
     assert "hunter2" not in json.dumps(tree.meta)
-    assert tree.meta["config"]["model"]["url"] == "https://models.example/v1"
+    assert tree.meta["config"]["model"]["base_url"] == "https://models.example/v1"
 
 
 @pytest.mark.parametrize(

@@ -5,7 +5,6 @@ import json
 
 import pytest
 from benchflow_contracts import (
-    Endpoint,
     Role,
     SnapshotError,
     StoreError,
@@ -14,6 +13,7 @@ from benchflow_kernel import (
     AskUserBranch,
     GroupBranch,
     Keep,
+    ModelConfig,
     RolloutConfig,
     Scene,
     Turn,
@@ -194,7 +194,7 @@ def go_on_alone(rig, path):
 
 def test_recorded_model_calls_are_kept_and_served_to_the_continuation(kept):
     kept.gateway = FakeModelGateway()
-    kept.config["model"] = Endpoint(url="http://127.0.0.1:9/v1")
+    kept.config["model"] = ModelConfig(base_url="http://127.0.0.1:9/v1")
 
     async def think(session):
         line = next(

@@ -81,7 +81,7 @@ def test_a_finished_rollout_is_read_as_it_was_written(tmp_path: Path) -> None:
 
     assert stored.record == record
     assert stored.config.ran == RAN
-    assert stored.config.options == {"seed": 7}
+    assert stored.config.run == {"seed": 7}
     assert stored.config.is_own
     finished = stored.read_finished()
     assert finished.instruction == "Paint the fence."
@@ -124,7 +124,7 @@ def test_the_model_calls_of_a_path_are_in_order(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("name", ["config.json", "prompts.json"])
-@pytest.mark.parametrize("text", ["{", "{}", "[]", "null", '{"options": 1, "task_digest": ""}'])
+@pytest.mark.parametrize("text", ["{", "{}", "[]", "null", '{"run": 1, "task_digest": ""}'])
 def test_a_damaged_file_is_named(tmp_path: Path, name: str, text: str) -> None:
     home = begun(tmp_path / "paint__1")
     (home / name).write_text(text)

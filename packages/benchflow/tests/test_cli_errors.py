@@ -61,6 +61,28 @@ def test_a_broken_file_of_flags_is_named(tasks: Path, capsys: pytest.CaptureFixt
     assert "flags.toml: cannot read the options" in error
 
 
+@pytest.mark.parametrize(
+    ("text", "wanted"),
+    [
+        ('agent = "nop"', "agent: it is a table; did you mean 'agent.name'?"),
+        ('base_url = "x"', "base_url: unknown key; did you mean 'model.base_url'?"),
+        ('[agent]\nnam = "nop"', "agent.nam: unknown key; did you mean 'name'?"),
+        ("[sandbx]\na = 1", "sandbx: unknown key; did you mean 'sandbox'?"),
+        ("[keep]\nbudget_mb = 0", "keep.budget_mb: Input should be greater than 0"),
+        ("[branch]\nn = 2", "branch: it has no 'kind'"),
+        ('[branch]\nkind = "group"\nnn = 2', "branch.nn: unknown key"),
+        ('[model]\nbase_url = "ftp://x"', "model.base_url: it is not an http(s) URL"),
+    ],
+)
+def test_a_wrong_key_of_a_config_file_is_named(
+    tasks: Path, capsys: pytest.CaptureFixture[str], text: str, wanted: str
+) -> None:
+    Path("run.toml").write_text(f"{text}\n")
+    code, error = said(capsys, "run", "tasks/one", "--config", "run.toml")
+    assert code == 2
+    assert f"run.toml: {wanted}" in error
+
+
 @pytest.mark.parametrize("url", ["http://127.0.0.1:99999", "http://127.0.0.1:x", "http://"])
 def test_an_endpoint_without_a_host_and_a_port_is_refused(
     tasks: Path, capsys: pytest.CaptureFixture[str], url: str
@@ -69,7 +91,7 @@ def test_an_endpoint_without_a_host_and_a_port_is_refused(
         capsys, "run", "tasks/one", "--agent", "policy", "--model", "m", "--base-url", url
     )
     assert code == 2
-    assert f"--base-url {url!r} does not name a host and a port" in error
+    assert f"--base-url {url!r}: it does not name a host and a port" in error
 
 
 def test_an_argument_too_many_is_named(capsys: pytest.CaptureFixture[str]) -> None:

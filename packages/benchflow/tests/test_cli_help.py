@@ -7,7 +7,7 @@ from benchflow.cli.commands import GROUPS, ROOT
 from benchflow.cli.entry import parser, run
 from benchflow.cli.help import command_help
 from benchflow.cli.panels import COMMAND_PANEL, PANELS
-from benchflow_engine.options import RunOptions
+from benchflow_engine.flags import FLAGS
 
 COMMANDS = [
     *([name] for name in ROOT),
@@ -41,7 +41,7 @@ def test_every_option_has_a_text(words: list[str]) -> None:
 
 def test_every_option_of_a_rollout_is_in_a_panel_with_the_common_ones_first() -> None:
     shown = command_help(parser("eval"), ["eval", "create"])
-    flags = {f"--{name.replace('_', '-')}" for name in RunOptions.model_fields}
+    flags = {f"--{name.replace('_', '-')}" for name in FLAGS}
     assert flags <= {flag for panel in PANELS.values() for flag in panel}
     assert COMMAND_PANEL not in shown.panels
     assert list(shown.panels) == [

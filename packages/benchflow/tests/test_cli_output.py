@@ -174,7 +174,7 @@ def test_a_flag_file_may_set_a_flag_that_is_named_like_a_command(
     task = tmp_path / "task"
     assert run(["tasks", "init", str(task)]) == 0
     file = tmp_path / "flags.toml"
-    file.write_text('agent = "no-such-agent"\n')
+    file.write_text('[agent]\nname = "no-such-agent"\n')
     assert run(["run", str(task), f"--config={file}", "--jobs-dir", str(tmp_path)]) == 2
     assert "'no-such-agent'" in capsys.readouterr().err
 

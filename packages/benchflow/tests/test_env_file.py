@@ -6,7 +6,7 @@ import pytest
 from benchflow.cli.entry import run
 from benchflow.cli.env_file import read_env_file, with_env_files
 from benchflow_contracts import UsageError
-from benchflow_engine.options import RunOptions
+from benchflow_engine.flags import run_config
 
 
 def test_a_file_is_read_as_docker_reads_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -21,8 +21,8 @@ def test_an_option_overrides_a_file_and_a_later_file_an_earlier_one(tmp_path: Pa
     first, second = tmp_path / "1.env", tmp_path / "2.env"
     first.write_text("A=1\nB=1\nC=1\n")
     second.write_text("B=2\nC=2\n")
-    options = with_env_files(RunOptions(agent_env={"C": "3"}), [first, second])
-    assert options.agent_env == {"A": "1", "B": "2", "C": "3"}
+    options = with_env_files(run_config(agent_env={"C": "3"}), [first, second])
+    assert options.agent.env == {"A": "1", "B": "2", "C": "3"}
 
 
 def test_the_key_of_the_endpoint_is_not_given_to_the_agent(
@@ -32,12 +32,12 @@ def test_the_key_of_the_endpoint_is_not_given_to_the_agent(
         monkeypatch.setenv(name, "before")
     file = tmp_path / "agent.env"
     file.write_text("MY_KEY=sk-1234567\nFORWARDED=f-1234567\nOTHER=o\n")
-    chosen = RunOptions(
+    chosen = run_config(
         api_key_env="MY_KEY", forward_env=("FORWARDED",), base_url="http://127.0.0.1:1"
     )
     options = with_env_files(chosen, [file])
-    assert options.agent_env == {"OTHER": "o"}
-    endpoint = options.endpoint()
+    assert options.agent.env == {"OTHER": "o"}
+    endpoint = options.model.endpoint()
     assert endpoint is not None
     assert endpoint.headers["x-api-key"] == "sk-1234567"
 

@@ -53,7 +53,7 @@ def jobs(tmp_path: Path) -> Path:
         "task_id": "old/paint",
         "task_digest": "sha256:0",
         "task_format": "benchflow",
-        "options": {},
+        "run": {},
         "ran": {"agent": "oracle", "model": None, "sandbox": "local"},
     }
     (done / "config.json").write_text(json.dumps(config))
@@ -74,7 +74,7 @@ def test_a_rollout_is_read_without_its_task(jobs: Path) -> None:
     assert [leaf.reward for leaf in rollout.tree.leaves] == [1.0]
 
 
-@pytest.mark.parametrize("text", ["{", "{}", '{"options": {"agnet": 1}, "task_digest": ""}'])
+@pytest.mark.parametrize("text", ["{", "{}", '{"run": {"agnet": 1}, "task_digest": ""}'])
 def test_a_damaged_config_is_named(jobs: Path, text: str) -> None:
     (jobs / "old" / "paint__1" / "config.json").write_text(text)
     with pytest.raises(StoreError, match="record") as caught:
@@ -147,7 +147,7 @@ def test_the_formats_are_listed(capsys) -> None:
 
 
 def test_a_job_is_read_in_the_order_of_its_plan(jobs: Path) -> None:
-    plan = {"slots": {"paint__2": "sha256:0", "paint__1": "sha256:0"}, "options": {}}
+    plan = {"slots": {"paint__2": "sha256:0", "paint__1": "sha256:0"}, "run": {}}
     (jobs / "old" / "job.json").write_text(json.dumps(plan))
     assert [record.rollout_id for record in read_job(jobs / "old").records] == [
         "paint__2",

@@ -3,6 +3,7 @@
 import io
 import json
 import re
+import tomllib
 from contextlib import redirect_stdout
 from pathlib import Path
 from typing import Any
@@ -74,6 +75,44 @@ def test_explain_names_the_origin_of_each_value(
     assert found["verifier.timeout_sec"] == (60, "task", "task.toml:verifier.timeout_sec")
     assert found["deadlines.connect"] == (120, "default", "")
     assert found["role.agent.agent"] == ("oracle", "default", "")
+
+
+def test_a_flag_overrides_a_variable_which_overrides_a_table_of_the_file(
+    task: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    Path("job.toml").write_text(
+        '[agent]\nname = "nop"\nenv = {A = "file", B = "file"}\n'
+        '[branch]\nkind = "group"\nn = 3\nbudget = {max_depth = 2}\n'
+        "[deadlines]\nstart = 7\n"
+    )
+    monkeypatch.setenv("BENCHFLOW_AGENT", "oracle")
+    monkeypatch.setenv("BENCHFLOW_BRANCH_N", "4")
+    given = ("--agent-env.B", "flag", "--branch-n", "5")
+    assert run(("run", task, "--config", "job.toml", *given, "--print-config")) == 0
+    printed = tomllib.loads(capsys.readouterr().out)
+    assert printed["agent"]["name"] == "oracle"
+    assert printed["agent"]["env"] == {"A": "file", "B": "flag"}
+    assert (printed["branch"]["n"], printed["branch"]["budget"]["max_depth"]) == (5, 2)
+    assert printed["deadlines"]["start"] == 7
+    assert run(("run", task, "--config", "job.toml", *PROVIDER, "--explain", "--json")) == 0
+    found = settings(capsys)
+    assert found["role.agent.agent"] == ("oracle", "variable", "$BENCHFLOW_AGENT")
+    assert found["branch.n"] == (4, "variable", "$BENCHFLOW_BRANCH_N")
+    assert found["branch.budget.max_depth"] == (2, "file", "job.toml:branch.budget.max_depth")
+    assert found["deadlines.start"] == (7, "file", "job.toml:deadlines.start")
+
+
+def test_one_file_configures_a_job_and_its_rollouts(
+    task: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    Path("job.toml").write_text(f"tasks_dir = '{task}'\nrepeats = 2\n[agent]\nname = 'nop'\n")
+    assert run(("eval", "create", "--config", "job.toml", "--print-config")) == 0
+    text = capsys.readouterr().out
+    printed = tomllib.loads(text)
+    assert (printed["repeats"], printed["agent"]["name"]) == (2, "nop")
+    Path("again.toml").write_text(text)
+    assert run(("eval", "create", "--config", "again.toml", "--print-config")) == 0
+    assert tomllib.loads(capsys.readouterr().out) == printed
 
 
 def test_the_flag_sandbox_is_the_origin_of_the_provider_alone(

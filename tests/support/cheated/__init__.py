@@ -6,7 +6,8 @@ from pathlib import Path
 
 from benchflow_contracts import RolloutTree, SandboxProvider, Task, VerifyResult
 from benchflow_engine.cheating import CheatOutcome, try_cheats
-from benchflow_engine.options import RunOptions
+from benchflow_engine.config import RunConfig
+from benchflow_engine.flags import run_config
 from benchflow_engine.rollout import run_in
 from benchflow_reward.cheats import Cheat
 
@@ -108,8 +109,8 @@ def slow(files: dict[str, str]) -> dict[str, str]:
     return {**files, "tests/test.sh": script, "task.toml": task}
 
 
-def options(provider: SandboxProvider, design: str, agent: str = "oracle") -> RunOptions:
-    return RunOptions(agent=agent, sandbox=provider.name, isolation=design, offline=True)
+def options(provider: SandboxProvider, design: str, agent: str = "oracle") -> RunConfig:
+    return run_config(agent=agent, sandbox=provider.name, isolation=design, offline=True)
 
 
 def tried(

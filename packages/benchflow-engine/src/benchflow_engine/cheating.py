@@ -18,7 +18,7 @@ from benchflow_contracts import (
 )
 from benchflow_reward.cheats import Cheat
 
-from .options import RunOptions
+from .config import RunConfig
 from .rollout import run_in
 
 _AT_ONCE = 4
@@ -48,7 +48,7 @@ class CheatOutcome(Model):
 
 
 async def try_cheats(
-    provider: SandboxProvider, task: Task, options: RunOptions, cheats: Sequence[Cheat]
+    provider: SandboxProvider, task: Task, config: RunConfig, cheats: Sequence[Cheat]
 ) -> list[CheatOutcome]:
     """Run each cheat as the task's agent, and grade it like the work of any agent.
 
@@ -59,7 +59,7 @@ async def try_cheats(
 
     async def one(cheat: Cheat) -> CheatOutcome:
         async with turn:
-            return await _try(provider, task, options, cheat)
+            return await _try(provider, task, config, cheat)
 
     async with asyncio.TaskGroup() as group:
         tasks = [group.create_task(one(cheat)) for cheat in cheats]
@@ -67,7 +67,7 @@ async def try_cheats(
 
 
 async def _try(
-    provider: SandboxProvider, task: Task, options: RunOptions, cheat: Cheat
+    provider: SandboxProvider, task: Task, config: RunConfig, cheat: Cheat
 ) -> CheatOutcome:
     with TemporaryDirectory(prefix="bench-cheat-") as name:
         scratch = Path(name)
@@ -75,9 +75,7 @@ async def _try(
         solution = scratch / "solution"
         await asyncio.to_thread(_write, solution, cheat)
         played = _played(task, solution)
-        chosen = options.model_copy(
-            update={"agent": "oracle", "agent_import_path": None, "branch": None}
-        )
+        chosen = config.with_agent("oracle").model_copy(update={"branch": None})
         seen: list[Event] = []
         directory = scratch / cheat.name
         result = await run_in(

@@ -9,14 +9,14 @@ from typing import Final
 from benchflow_contracts import ModelGateway
 from benchflow_store import MODEL_DIR
 
-from .options import RunOptions
+from .config import RunConfig
 
 _MB: Final = 1024 * 1024
 
 
 @asynccontextmanager
 async def open_gateway(
-    options: RunOptions, directory: Path | None
+    config: RunConfig, directory: Path | None
 ) -> AsyncGenerator[ModelGateway | None]:
     """Yield the gateway of a rollout whose files are in `directory`.
 
@@ -24,7 +24,7 @@ async def open_gateway(
     sandbox's relay connects to the endpoint. Without a directory the record is deleted at the
     end of the rollout.
     """
-    if options.base_url is None or not options.gateway:
+    if config.model.base_url is None or not config.model.gateway:
         yield None
         return
     # Only a rollout with a model needs the HTTP server, so the import is late.
@@ -36,7 +36,7 @@ async def open_gateway(
             record = Path(scratch)
         else:
             record = directory / MODEL_DIR
-        limits = Limits(record_bytes=options.model_record_mb * _MB)
+        limits = Limits(record_bytes=config.model.record_mb * _MB)
         yield await stack.enter_async_context(
-            HttpGateway(record, kind=options.upstream, limits=limits)
+            HttpGateway(record, kind=config.model.upstream, limits=limits)
         )

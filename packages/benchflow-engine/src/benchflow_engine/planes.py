@@ -29,37 +29,39 @@ from benchflow_contracts import (
 from benchflow_kernel import Planes, Registry, load_path, make_user
 from benchflow_store import seal_config
 
-from benchflow_engine.options import RunOptions
+from benchflow_engine.config import RunConfig
 
 
 @asynccontextmanager
-async def open_provider(options: RunOptions) -> AsyncGenerator[SandboxProvider]:
+async def open_provider(config: RunConfig) -> AsyncGenerator[SandboxProvider]:
     """Yield the sandbox provider. At the end everything that it created is removed.
 
     Raises:
-        UsageError: `options.pull` is set, and the provider does not pull images.
+        UsageError: `config.sandbox.pull` is set, and the provider does not pull images.
     """
-    provider = _make_provider(options)
+    provider = _make_provider(config)
     try:
         yield provider
     finally:
         await provider.aclose()
 
 
-def _make_provider(options: RunOptions) -> SandboxProvider:
-    found = _chosen("benchflow.sandboxes", options.sandbox, options.sandbox_import_path)
-    if options.pull is None:
-        with _made_by(f"sandbox {options.sandbox_name!r}"):
-            return cast("SandboxProviderFactory", found)(allow_unisolated=options.allow_unisolated)
+def _make_provider(config: RunConfig) -> SandboxProvider:
+    found = _chosen("benchflow.sandboxes", config.sandbox.provider, config.sandbox.import_path)
+    if config.sandbox.pull is None:
+        with _made_by(f"sandbox {config.sandbox.label!r}"):
+            return cast("SandboxProviderFactory", found)(
+                allow_unisolated=config.sandbox.allow_unisolated
+            )
     factory = cast("FetchingProviderFactory", found)
     if "pull" not in signature(factory).parameters:
         raise UsageError(
-            f"sandbox {options.sandbox_name!r} does not fetch images, so --pull {options.pull}"
-            " has no effect",
+            f"sandbox {config.sandbox.label!r} does not fetch images, so"
+            f" --pull {config.sandbox.pull} has no effect",
             hint="leave it out, or use a provider that does, such as --sandbox docker",
         )
-    with _made_by(f"sandbox {options.sandbox_name!r}"):
-        return factory(allow_unisolated=options.allow_unisolated, pull=options.pull)
+    with _made_by(f"sandbox {config.sandbox.label!r}"):
+        return factory(allow_unisolated=config.sandbox.allow_unisolated, pull=config.sandbox.pull)
 
 
 @contextmanager
@@ -83,14 +85,14 @@ def _made_by(provider: str) -> Generator[None, None, None]:
         ) from error
 
 
-def load_agent(options: RunOptions) -> Agent:
+def load_agent(config: RunConfig) -> Agent:
     """Return the agent by import path, declaration file or registry name."""
-    if options.agent_import_path is not None:
-        return _imported_agent(options.agent_import_path)
-    if options.agent.endswith(".toml"):
-        return agent_from_file(Path(options.agent))
-    factory = cast("AgentFactory", Registry().resolve("benchflow.agents", options.agent))
-    with _made_by(f"agent {options.agent!r}"):
+    if config.agent.import_path is not None:
+        return _imported_agent(config.agent.import_path)
+    if config.agent.name.endswith(".toml"):
+        return agent_from_file(Path(config.agent.name))
+    factory = cast("AgentFactory", Registry().resolve("benchflow.agents", config.agent.name))
+    with _made_by(f"agent {config.agent.name!r}"):
         return factory()
 
 
@@ -143,10 +145,10 @@ def find_manifest(task: Task) -> Path | None:
     return next((p for d in places if (p := d / "environment.toml").is_file()), None)
 
 
-def load_environment(options: RunOptions, task: Task) -> EnvironmentFactory | None:
+def load_environment(config: RunConfig, task: Task) -> EnvironmentFactory | None:
     """Return the environment of `task`, or `None` for a task without one."""
-    manifest = options.environment_manifest or find_manifest(task)
-    name, path = task.config.environment.provider, options.environment_import_path
+    manifest = config.environment.manifest or find_manifest(task)
+    name, path = task.config.environment.provider, config.environment.import_path
     if manifest is None and name is None and path is None:
         return None
     found = _chosen("benchflow.environments", name or "manifest", path)
@@ -154,14 +156,14 @@ def load_environment(options: RunOptions, task: Task) -> EnvironmentFactory | No
         return cast("EnvironmentLoader", found)(task, manifest=manifest)
 
 
-def load_rewards(options: RunOptions, task: Task) -> list[Reward]:
+def load_rewards(config: RunConfig, task: Task) -> list[Reward]:
     """Return the rewards that the operator or the task's `[verifier]` table names.
 
     Raises:
         UsageError: Not exactly one reward is named `reward`, or the factory failed.
         UnknownProviderError: The verifier's type or protocol is not registered.
     """
-    verifier, path = task.config.verifier, options.reward_import_path
+    verifier, path = task.config.verifier, config.reward.import_path
     name = verifier.type
     found = _chosen("benchflow.rewards", name, path)
     protocol = _grading_protocol(verifier.protocol)
@@ -169,9 +171,9 @@ def load_rewards(options: RunOptions, task: Task) -> list[Reward]:
         rewards = list(
             cast("RewardFactory", found)(
                 task,
-                isolation=options.isolation,
-                judge=options.endpoint(),
-                judge_model=options.user_model or options.model,
+                isolation=config.isolation,
+                judge=config.model.endpoint(),
+                judge_model=config.user.model or config.agent.model,
                 protocol=protocol,
             )
         )
@@ -192,7 +194,7 @@ def _grading_protocol(name: str) -> object:
 
 
 def assemble(
-    options: RunOptions,
+    config: RunConfig,
     task: Task,
     provider: SandboxProvider,
     gateway: ModelGateway | None = None,
@@ -202,18 +204,18 @@ def assemble(
     def user() -> UserModel:
         return make_user(
             task.config.user,
-            endpoint=options.endpoint(),
-            model=options.user_model or options.model,
-            mode=options.user,
+            endpoint=config.model.endpoint(),
+            model=config.user.model or config.agent.model,
+            mode=config.user.mode,
         )
 
     steps = [task.step(index) for index in range(len(task.steps))]
     return Planes(
         provider=provider,
-        agents={options.agent_name: load_agent(options)},
-        rewards=() if task.steps else load_rewards(options, task),
-        step_rewards=tuple(load_rewards(options, each) for each in steps),
-        environment=load_environment(options, task),
+        agents={config.agent.label: load_agent(config)},
+        rewards=() if task.steps else load_rewards(config, task),
+        step_rewards=tuple(load_rewards(config, each) for each in steps),
+        environment=load_environment(config, task),
         user=user,
         gateway=gateway,
         seal=seal_config,

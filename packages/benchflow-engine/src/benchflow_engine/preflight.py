@@ -16,7 +16,7 @@ from benchflow_contracts import (
     TaskVerifier,
     UsageError,
 )
-from benchflow_kernel import RolloutConfig
+from benchflow_kernel import BranchPolicy, RolloutConfig
 from benchflow_kernel.resolve import (
     Contributions,
     Plan,
@@ -27,7 +27,7 @@ from benchflow_kernel.resolve import (
 )
 from benchflow_kernel.rollout import check_capabilities, check_turns, needs_capabilities
 
-from .options import RunOptions
+from .config import RunConfig
 from .planes import load_agent
 
 if TYPE_CHECKING:
@@ -37,7 +37,7 @@ _SPOKEN = {"openai": "openai-chat", "vllm": "openai-chat", "anthropic": "anthrop
 """The protocol of each kind of upstream; `same` uses the agent's protocol."""
 
 
-def check_agent(options: RunOptions) -> None:
+def check_agent(config: RunConfig) -> None:
     """Refuse a run whose agent cannot work with its model endpoint or cannot be forked.
 
     Raises:
@@ -45,39 +45,43 @@ def check_agent(options: RunOptions) -> None:
             protocol, and nothing translates; the agent takes no tools, and should get one; or
             questions should be forked, and the agent asks none.
     """
-    agent = load_agent(options)
+    agent = load_agent(config)
     if not isinstance(agent, AcpAgent):
         return
-    _check_wire(options, agent.decl)
-    role = Role(env=options.agent_env)
+    _check_wire(config, agent.decl)
+    role = Role(env=config.agent.env)
     tool = agent.decl.mcp.transport != "none"
     if agent.asks_by_tool(role) and not tool:
         raise UsageError(
-            f"agent {options.agent_name!r} takes no tools, so it cannot get the question tool",
+            f"agent {config.agent.label!r} takes no tools, so it cannot get the question tool",
             hint="leave out --agent-env.BENCHFLOW_ASK_MCP, or use another agent",
         )
-    if "ask-user" in (options.branch, options.branch_then) and not agent.asks(role):
+    if _forks_questions(config.branch) and not agent.asks(role):
         raise UsageError(
-            f"agent {options.agent_name!r} asks no questions here, so nothing would be forked",
+            f"agent {config.agent.label!r} asks no questions here, so nothing would be forked",
             hint="give it a question tool with --agent-env.BENCHFLOW_ASK_MCP 1"
             if tool
             else "fork at a turn, with --branch group; or use an agent that asks",
         )
 
 
-def _check_wire(options: RunOptions, decl: "AgentDecl") -> None:
-    wire, name = decl.model.wire, options.agent_name
+def _forks_questions(policy: BranchPolicy | None) -> bool:
+    return policy is not None and (policy.kind == "ask-user" or _forks_questions(policy.then))
+
+
+def _check_wire(config: RunConfig, decl: "AgentDecl") -> None:
+    wire, name = decl.model.wire, config.agent.label
     if wire == "none":
         return
-    if options.base_url is None or options.model is None:
+    if config.model.base_url is None or config.agent.model is None:
         raise UsageError(
             f"agent {name!r} acts through a model", hint="give --base-url URL and --model NAME"
         )
-    if options.gateway:
+    if config.model.gateway:
         return
-    if _SPOKEN.get(options.upstream, wire) != wire:
+    if _SPOKEN.get(config.model.upstream, wire) != wire:
         raise UsageError(
-            f"agent {name!r} speaks {wire!r}, which --upstream {options.upstream} does not,"
+            f"agent {name!r} speaks {wire!r}, which --upstream {config.model.upstream} does not,"
             " and without the gateway nothing translates",
             hint="leave the gateway on, or give an endpoint that speaks the agent's wire",
         )
@@ -90,7 +94,7 @@ def _check_wire(options: RunOptions, decl: "AgentDecl") -> None:
 
 
 async def check_provider(
-    options: RunOptions, task: Task, planes: Planes, *, continues: bool = False
+    config: RunConfig, task: Task, planes: Planes, *, continues: bool = False
 ) -> None:
     """Refuse a rollout that its provider cannot run, fork or grade, before it starts.
 
@@ -102,21 +106,21 @@ async def check_provider(
         FidelityError: A required fidelity is not available.
         UsageError: A fork is before a turn that does not exist.
     """
-    config = options.rollout_config()
-    if not is_asked_first(planes.provider, config):
+    rollout = config.rollout_config()
+    if not is_asked_first(planes.provider, rollout):
         return
     capabilities = await planes.provider.capabilities()
     try:
         # Only an installed agent knows its needs. The rollout compares the final plan again.
-        needs = [(role, AgentNeeds()) for role in planned_roles(task, config)]
+        needs = [(role, AgentNeeds()) for role in planned_roles(task, rollout)]
         environment = environment_needs(task, planes)
         given = Contributions(needs=needs, environment=environment, variables=environ)
-        plan = resolve(task, config, given, planes, "preflight")
+        plan = resolve(task, rollout, given, planes, "preflight")
     except BenchFlowError:
         return  # The rollout fails by the same error, and its record has it.
     if not continues:  # Forks of a continued rollout count from the first turn of the first one.
         check_turns(plan)
-    check_plan(options, plan, capabilities)
+    check_plan(config, plan, capabilities)
 
 
 def is_asked_first(provider: SandboxProvider, config: RolloutConfig) -> bool:
@@ -124,7 +128,7 @@ def is_asked_first(provider: SandboxProvider, config: RolloutConfig) -> bool:
     return needs_capabilities(config) or isinstance(provider, BaseProvider)
 
 
-def check_plan(options: RunOptions, plan: Plan, capabilities: SandboxCapabilities) -> None:
+def check_plan(config: RunConfig, plan: Plan, capabilities: SandboxCapabilities) -> None:
     """Compare all that the sandbox, the forks and the grading of a plan need.
 
     Raises:
@@ -132,7 +136,7 @@ def check_plan(options: RunOptions, plan: Plan, capabilities: SandboxCapabilitie
         FidelityError: A required fidelity is not available.
     """
     check_capabilities(plan, capabilities)
-    if options.reward_import_path is None:
+    if config.reward.import_path is None:
         task = plan.task
         for part in [task.step(at) for at in range(len(task.steps))] or [task]:
             _check_grading(plan.planes.provider.name, part.config.verifier, capabilities)
@@ -155,18 +159,18 @@ def _check_grading(provider: str, verifier: TaskVerifier, can: SandboxCapabiliti
         )
 
 
-async def check_endpoint(options: RunOptions) -> None:
+async def check_endpoint(config: RunConfig) -> None:
     """Check that the model endpoint answers and serves the model route, if there is an endpoint.
 
     Raises:
         ModelEndpointError: The endpoint does not answer, or answers 404 to the model route.
     """
-    endpoint = options.endpoint()
+    endpoint = config.model.endpoint()
     if endpoint is None:
         return
     # Only a run with a model needs the HTTP client, so the import is late.
     from .model_endpoint import reach  # noqa: PLC0415
 
-    agent = load_agent(options)
+    agent = load_agent(config)
     wire = agent.decl.model.wire if isinstance(agent, AcpAgent) else None
-    await reach(endpoint, wire=_SPOKEN.get(options.upstream, wire))
+    await reach(endpoint, wire=_SPOKEN.get(config.model.upstream, wire))

@@ -27,8 +27,8 @@ from benchflow_kernel.resolve import (
 )
 from benchflow_kernel.rollout import check_turns
 
-from .option_origins import operator_settings, setting_origins
-from .options import RunOptions
+from .config import RunConfig
+from .operator_settings import operator_settings, plan_origins, python_origins
 from .planes import assemble, open_provider
 from .preflight import check_agent, check_endpoint, check_plan, is_asked_first
 from .secret_redactor import SecretRedactor
@@ -53,28 +53,29 @@ class Preview:
 
 async def explain(
     task: str | Path | Task,
-    options: RunOptions,
+    config: RunConfig,
     *,
-    flags: Mapping[str, Origin] | None = None,
+    origins: Mapping[str, Origin] | None = None,
 ) -> Preview:
     """Return the plan of a run. Start nothing, install nothing and ask no engine.
 
-    `flags` are the origins of the options, by field.
+    `origins` are the origins of the settings that are not defaults, by name. Without them, each
+    such setting comes from Python.
 
     Raises:
         BenchFlowError: The task, an option or the manifest is wrong.
     """
-    loaded = _load(task, options)
-    async with open_provider(options) as provider:
-        _, preview = await _preview(loaded, options, provider, flags, None)
+    loaded = _load(task, config)
+    async with open_provider(config) as provider:
+        _, preview = await _preview(loaded, config, provider, origins, None)
     return preview
 
 
 async def dry_run(
     task: str | Path | Task,
-    options: RunOptions,
+    config: RunConfig,
     *,
-    flags: Mapping[str, Origin] | None = None,
+    origins: Mapping[str, Origin] | None = None,
     on_check: OnCheck = lambda _name: None,
 ) -> Preview:
     """Make every check that comes before a rollout, and return the plan.
@@ -85,25 +86,25 @@ async def dry_run(
         BenchFlowError: A check failed before the rollout would start. A reason for which the
             rollout itself would fail is `Preview.error`.
     """
-    check_agent(options)
+    check_agent(config)
     on_check("agent")
-    loaded = _load(task, options)
+    loaded = _load(task, config)
     on_check("task")
-    await check_endpoint(options)
-    if options.base_url is not None:
+    await check_endpoint(config)
+    if config.model.base_url is not None:
         on_check("model endpoint")
-    async with open_provider(options) as provider:
+    async with open_provider(config) as provider:
         await provider.ready()
         on_check("sandbox provider")
         capabilities = await provider.capabilities()
         try:
-            plan, preview = await _preview(loaded, options, provider, flags, capabilities)
+            plan, preview = await _preview(loaded, config, provider, origins, capabilities)
         except BenchFlowError as error:
             return Preview((), error=error)
         on_check("plan")
         try:
             check_turns(plan)
-            check_plan(options, plan, capabilities)
+            check_plan(config, plan, capabilities)
         except BenchFlowError as error:
             if is_asked_first(provider, plan.config):
                 raise
@@ -112,31 +113,32 @@ async def dry_run(
     return preview
 
 
-def _load(task: str | Path | Task, options: RunOptions) -> Task:
-    return task if isinstance(task, Task) else runnable_task(task, options.adapter_options())
+def _load(task: str | Path | Task, config: RunConfig) -> Task:
+    return task if isinstance(task, Task) else runnable_task(task, config.adapter_options())
 
 
 async def _preview(
     task: Task,
-    options: RunOptions,
+    config: RunConfig,
     provider: SandboxProvider,
-    flags: Mapping[str, Origin] | None,
+    origins: Mapping[str, Origin] | None,
     capabilities: SandboxCapabilities | None,
 ) -> tuple[Plan, Preview]:
-    planes = assemble(options, task, provider)
-    config = options.rollout_config()
-    roles = planned_roles(task, config)
+    planes = assemble(config, task, provider)
+    rollout = config.rollout_config()
+    roles = planned_roles(task, rollout)
+    known = python_origins(config) if origins is None else origins
     needs = [(role, await _needs(agent_of(planes, role), role)) for role in roles]
     given = Contributions(
         needs=[(role, need or AgentNeeds()) for role, need in needs],
         environment=environment_needs(task, planes),
         variables=environ,
         capabilities=capabilities,
-        origins=setting_origins(options, flags),
+        origins=plan_origins(known),
     )
-    plan = resolve(task, config, given, planes, "preview")
-    redactor = SecretRedactor(secrets_of(options, (task.id,)))
-    settings = (*operator_settings(options, task, flags), *plan.settings())
+    plan = resolve(task, rollout, given, planes, "preview")
+    redactor = SecretRedactor(secrets_of(config, (task.id,)))
+    settings = (*operator_settings(config, task, known), *plan.settings())
     preview = Preview(
         settings=tuple(Setting(s.name, redactor.value(s.value), s.origin) for s in settings),
         not_installed=tuple(sorted({role.agent for role, need in needs if need is None})),

@@ -1,6 +1,6 @@
 """One rollout of one task: `benchflow.run`."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -12,7 +12,6 @@ from benchflow_contracts import (
     SandboxProvider,
     Task,
     Trajectory,
-    UsageError,
 )
 from benchflow_contracts.redaction import redacting
 from benchflow_export import write_trainer_rows
@@ -25,14 +24,14 @@ from benchflow_store import (
     write_result,
     write_rollout,
 )
-from pydantic import ValidationError
 
+from .config import RunConfig
+from .flags import run_config
 from .model_gateway import open_gateway
-from .options import RunOptions
 from .planes import assemble, open_provider
 from .preflight import check_agent, check_endpoint, check_provider
 from .secret_redactor import SecretRedactor
-from .secrets import recorded_options, secrets_of
+from .secrets import recorded_config, secrets_of
 from .task_formats import runnable_task
 
 Subscriber = Callable[[Event], None]
@@ -74,6 +73,7 @@ class Continuation:
         planes: Planes,
         *,
         rollout_id: str,
+        identity: RolloutIdentity,
         directory: Path | None,
         subscribers: Sequence[Subscriber],
     ) -> RolloutTree:
@@ -85,6 +85,7 @@ class Continuation:
             planes,
             prompt=self.prompt,
             rollout_id=rollout_id,
+            identity=identity,
             directory=directory,
             subscribers=subscribers,
         )
@@ -93,21 +94,21 @@ class Continuation:
 async def run(
     task: str | Path | Task,
     *,
-    options: RunOptions | None = None,
+    config: RunConfig | None = None,
     jobs_dir: str | Path | None = None,
     subscribers: Sequence[Subscriber] = (),
-    **overrides: Any,  # noqa: ANN401 - the fields of RunOptions, checked by it
+    **flags: Any,  # noqa: ANN401 - checked by RunFlags
 ) -> RunResult:
     """Run one rollout and return its scored tree.
 
-    `overrides` are fields of `RunOptions`, such as `agent="oracle"` or
-    `branch="ask-user"`. With `jobs_dir`, the rollout's files are written below it.
+    `flags` are flags of `bench run`, such as `agent="oracle"` or `branch_n=2`; they override
+    `config`. With `jobs_dir`, the rollout's files are written below it.
     A failed rollout is a result whose tree says why; only bad input raises an error.
 
     Raises:
         BenchFlowError: The task, an option or the manifest is wrong.
     """
-    chosen = _options(options or RunOptions(), overrides)
+    chosen = run_config(config, **flags)
     check_agent(chosen)
     loaded = task if isinstance(task, Task) else runnable_task(task, chosen.adapter_options())
     await check_endpoint(chosen)
@@ -121,21 +122,10 @@ async def run(
         )
 
 
-def _options(options: RunOptions, overrides: Mapping[str, Any]) -> RunOptions:
-    try:
-        return RunOptions.model_validate({**options.model_dump(), **overrides})
-    except ValidationError as error:
-        first = error.errors()[0]
-        key = ".".join(map(str, first["loc"]))
-        raise UsageError(
-            f"option {key!r}: {first['msg']}", hint="options are the fields of RunOptions"
-        ) from error
-
-
 async def run_in(
     provider: SandboxProvider,
     task: Task,
-    options: RunOptions,
+    config: RunConfig,
     *,
     directory: Path | None = None,
     subscribers: Sequence[Subscriber] = (),
@@ -151,25 +141,26 @@ async def run_in(
     """
     rollout_id = new_rollout_id(task.id) if directory is None else directory.name
     identity = identity or RolloutIdentity()
-    with redacting(SecretRedactor(secrets_of(options, (task.id, rollout_id)))):
-        async with open_gateway(options, directory) as gateway:
-            planes = assemble(options, task, provider, gateway)
+    with redacting(SecretRedactor(secrets_of(config, (task.id, rollout_id)))):
+        async with open_gateway(config, directory) as gateway:
+            planes = assemble(config, task, provider, gateway)
             if prepare is not None:
                 planes = prepare(planes)
-            await check_provider(options, task, planes, continues=continuation is not None)
+            await check_provider(config, task, planes, continues=continuation is not None)
             if directory is not None:
-                recorded = recorded_options(options, (task.id, rollout_id))
-                write_inputs(directory, task, options.ran_with, recorded)
+                recorded = recorded_config(config, (task.id, rollout_id))
+                write_inputs(directory, task, config.ran_with, recorded)
             start = run_rollout if continuation is None else continuation.run
             tree = await start(
                 task,
-                options.rollout_config(_identity(identity, rollout_id, planes)),
+                config.rollout_config(),
                 planes,
                 rollout_id=rollout_id,
+                identity=_identity(identity, rollout_id, planes),
                 directory=directory,
                 subscribers=subscribers,
             )
-        record = RolloutRecord.of(tree, task, options.ran_with, slot=identity.slot)
+        record = RolloutRecord.of(tree, task, config.ran_with, slot=identity.slot)
         if directory is not None:
             _write_outcome(directory, tree, record)
     return RunResult(tree=tree, record=record, directory=directory)

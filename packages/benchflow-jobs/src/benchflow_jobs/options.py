@@ -5,19 +5,20 @@ from fnmatch import fnmatch
 from pathlib import Path
 
 from benchflow_contracts import ListedTask, Model, Task, UsageError
-from benchflow_engine.options import RunOptions
+from benchflow_engine.config import RunConfig
 from benchflow_engine.task_formats import runnable_tasks
 from pydantic import Field, field_validator
 
 
 class JobOptions(Model):
-    """The plan of a job: tasks x repeats, with one set of run options."""
+    """The plan of a job: tasks x repeats, with one configuration of a run."""
 
     tasks_dir: str | Path
     """A task, a directory of tasks, the URL of a git repository or a registry.json."""
     dataset: str | None = None
     """Of a registry.json: `NAME` or `NAME@VERSION`."""
-    run: RunOptions = RunOptions()
+    run: RunConfig = RunConfig()
+    """The configuration of each rollout."""
     jobs_dir: Path = Path("jobs")
     job_name: str | None = None
     """The name of the job's directory below `jobs_dir`, not a path."""

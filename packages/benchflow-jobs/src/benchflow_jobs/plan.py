@@ -2,10 +2,11 @@
 
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, cast
 
 from benchflow_contracts import Model, StoreError, UsageError
-from benchflow_engine.secrets import recorded_options
+from benchflow_engine.config import RunConfig
+from benchflow_engine.secrets import recorded_config
 from benchflow_store import write_text
 from pydantic import ValidationError
 
@@ -13,18 +14,18 @@ from .options import JobOptions, Planned
 
 
 class JobPlan(Model):
-    """The slots in schedule order, each with its task's digest, and the run options."""
+    """The slots in schedule order, each with its task's digest, and the runs' configuration."""
 
     schema_version: Literal["1.0"] = "1.0"
     slots: Mapping[str, str]
-    options: Mapping[str, Any]
+    run: Mapping[str, Any]
 
     @classmethod
     def of(cls, planned: Planned, options: JobOptions) -> "JobPlan":
         """Return the plan of a new job."""
         return cls(
             slots={slot.id: slot.task.digest for slot in planned.slots},
-            options=recorded_options(options.run, (slot.task.id for slot in planned.slots)),
+            run=recorded_config(options.run, (slot.task.id for slot in planned.slots)),
         )
 
 
@@ -55,12 +56,12 @@ def settle_plan(directory: Path, plan: JobPlan) -> None:
     if earlier is None:
         write_text(path, plan.model_dump_json(indent=2) + "\n")
         return
-    unshared = earlier.options.keys() ^ plan.options.keys()
+    unshared = _settings(earlier.run).keys() ^ _settings(plan.run).keys()
     if unshared:
-        # The value of such an option is not known.
+        # The value of such a setting is not known.
         raise UsageError(
             f"job {directory.name!r} was planned by another version of BenchFlow, with other "
-            f"options: {', '.join(sorted(unshared))}",
+            f"settings: {', '.join(sorted(unshared))}",
             hint="give another --job-name, or use the version that planned the job",
             where=str(path),
         )
@@ -72,9 +73,23 @@ def settle_plan(directory: Path, plan: JobPlan) -> None:
         )
 
 
+def _settings(run: Mapping[str, Any]) -> dict[str, object]:
+    """Return the settings of the tables that every configuration has, by dotted name."""
+    found: dict[str, object] = {}
+    for name, value in run.items():
+        field = RunConfig.model_fields.get(name)
+        if isinstance(value, Mapping) and field is not None and isinstance(field.default, Model):
+            table = cast("Mapping[str, object]", value)
+            found |= {f"{name}.{key}": item for key, item in table.items()}
+        else:
+            found[name] = value
+    return found
+
+
 def _difference(earlier: JobPlan, plan: JobPlan) -> str | None:
-    for key, value in plan.options.items():
-        before = earlier.options[key]
+    known = _settings(earlier.run)
+    for key, value in _settings(plan.run).items():
+        before = known[key]
         if before != value:
             return f"{key} was {before!r} and is {value!r}"
     if list(earlier.slots) != list(plan.slots):

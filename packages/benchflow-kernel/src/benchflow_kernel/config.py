@@ -1,7 +1,9 @@
 """RolloutConfig: everything that shapes a rollout and is not the task."""
 
+import os
 from pathlib import Path
 from typing import Annotated, Literal
+from urllib.parse import urlsplit
 
 from benchflow_contracts import (
     Endpoint,
@@ -10,11 +12,11 @@ from benchflow_contracts import (
     ResourceLimits,
     RewardFiles,
     Role,
-    RolloutIdentity,
 )
-from pydantic import Field
+from pydantic import AfterValidator, ConfigDict, Field
 
-SkillMode = Literal["no-skill", "with-skill"]
+_WITH_DOCS = ConfigDict(use_attribute_docstrings=True)
+"""The text below a field describes it, also in the help of the flag that sets it."""
 
 
 class Turn(Model):
@@ -44,28 +46,32 @@ class BranchBudget(Model):
     reason.
     """
 
+    model_config = _WITH_DOCS
+
     max_children: int = Field(default=8, ge=2)
-    """Per fork; an Ask with more options is not forked."""
+    """Most children of one fork."""
     max_depth: int = Field(default=1, ge=1)
-    """Forks on one path from the root."""
+    """Most forks on a path."""
     max_forks: int | None = Field(default=None, ge=1)
-    """Forks in the whole rollout."""
+    """Most forks of a rollout (default: no limit)."""
     concurrency: int = Field(default=2, ge=1)
     """Children that run at once."""
     wall_sec: float | None = Field(default=None, gt=0)
-    """From the start of the rollout; no fork begins later."""
+    """Seconds after which no more forks start (default: no limit)."""
     tokens: int | None = Field(default=None, ge=1)
-    """Input and output tokens of the whole rollout's model calls, as a gateway counts them."""
+    """Tokens of model calls after which no more forks start (default: no limit)."""
     disk_mb: int | None = Field(default=None, gt=0)
-    """Bytes of the checkpoints that are held at once."""
+    """Disk of checkpoints, in MB, at which no more forks start (default: no limit)."""
     memory_mb: int | None = Field(default=None, gt=0)
-    """Memory of the machine that must stay free when a fork begins."""
+    """Free memory, in MB, below which no fork starts (default: no limit)."""
 
 
 class _Branch(Model):
+    model_config = _WITH_DOCS
+
     budget: BranchBudget = BranchBudget()
     require: Fidelity | None = None
-    """Refuse to fork below this fidelity."""
+    """Lowest fidelity of a fork (default: the best one available). A fork below fails."""
     then: "BranchPolicy | None" = None
     """How children fork in turn; `None` is the same policy again, within the budget.
 
@@ -84,9 +90,10 @@ class GroupBranch(_Branch):
     """Fork once into `n` children that share the prefix: a GRPO group as a tree."""
 
     kind: Literal["group"] = "group"
-    n: int = Field(ge=2)
+    n: int = Field(default=4, ge=2)
+    """Children of `group`, `value` and `best-of`."""
     at: int = Field(default=0, ge=0)
-    """The turn before whose prompt the fork is."""
+    """Turn before which `group` and `best-of` fork, from 0."""
 
 
 class ValueBranch(_Branch):
@@ -97,8 +104,9 @@ class ValueBranch(_Branch):
     """
 
     kind: Literal["value"] = "value"
-    n: int = Field(ge=2)
+    n: int = Field(default=4, ge=2)
     every: int = Field(default=1, ge=1)
+    """Turn starts and questions from one fork of `value` to the next."""
 
 
 class BestOfBranch(_Branch):
@@ -108,7 +116,7 @@ class BestOfBranch(_Branch):
     """
 
     kind: Literal["best-of"] = "best-of"
-    n: int = Field(ge=2)
+    n: int = Field(default=4, ge=2)
     at: int = Field(default=0, ge=0)
     """The turn that every child runs before they are compared."""
 
@@ -121,9 +129,12 @@ BranchPolicy = Annotated[
 class Keep(Model):
     """Which checkpoints outlive their rollout, so that it can be branched afterwards."""
 
+    model_config = _WITH_DOCS
+
     which: Literal["none", "forks", "all"] = "none"
+    """Checkpoints that stay after the rollout, for `bench rollout branch`."""
     budget_mb: int = Field(default=2048, gt=0)
-    """On disk, per rollout; the oldest are dropped first."""
+    """Most disk for the saved checkpoints of a rollout, in MB. The oldest are deleted first."""
 
 
 class Deadlines(Model):
@@ -137,38 +148,97 @@ class Deadlines(Model):
     teardown: float = Field(default=60, gt=0)
 
 
-class RolloutConfig(Model):
+def _http_url(url: str) -> str:
+    example = "such as http://127.0.0.1:8000/v1"
+    if not url.startswith(("http://", "https://")):
+        raise ValueError(f"it is not an http(s) URL, {example}")
+    try:
+        host = urlsplit(url)
+        valid = bool(host.hostname) and (host.port is None or host.port > 0)
+    except ValueError:
+        valid = False
+    if not valid:
+        raise ValueError(f"it does not name a host and a port from 1 to 65535, {example}")
+    return url
+
+
+class ModelConfig(Model):
+    """The model endpoint of agents that act through a model, and the gateway before it."""
+
+    model_config = _WITH_DOCS
+
+    base_url: Annotated[str, AfterValidator(_http_url)] | None = None
+    """URL of the model endpoint (default: none; the agent has no model)."""
+    api_key_env: str = "BENCHFLOW_API_KEY"
+    """Variable on this machine with the endpoint's key. The key never enters the sandbox."""
+    upstream: Literal["same", "openai", "vllm", "anthropic"] = "same"
+    """Protocol of the endpoint. `same` is the agent's own protocol; for the others, calls are
+    translated. `vllm` also returns the token ids and log-probabilities that training needs."""
+    gateway: bool = True
+    """Record of every model call, for replay and for training."""
+    record_mb: int = Field(default=512, gt=0)
+    """Most disk for the recorded model calls of a rollout, in MB. At the limit the agent's work
+    ends, and what is there is graded."""
+
+    def endpoint(self) -> Endpoint | None:
+        """Return the endpoint with its key from this process's variables, or None without one."""
+        if self.base_url is None:
+            return None
+        key = os.environ.get(self.api_key_env)
+        headers = {"Authorization": f"Bearer {key}", "x-api-key": key} if key else {}
+        return Endpoint(url=self.base_url, headers=headers)
+
+
+class UserConfig(Model):
+    """The user model of a rollout."""
+
+    model_config = _WITH_DOCS
+
+    mode: Literal["scripted", "simulated", "auto", "human"] | None = None
+    """User model (default: the task's)."""
+    model: str | None = None
+    """Model behind a simulated user or a judge (default: --model)."""
+
+
+class RolloutSettings(Model):
+    """What one rollout is run with, except its roles and turns."""
+
+    model_config = _WITH_DOCS
+
+    model: ModelConfig = ModelConfig()
+    user: UserConfig = UserConfig()
+    skill_mode: Literal["no-skill", "with-skill"] = "no-skill"
+    """Skills for the agent: the task's (`with-skill`), or none."""
+    skills_dir: Path | None = None
+    """Directory of skills, instead of the task's."""
+    isolation: Literal["hermetic", "twin", "shared"] | None = None
+    """Isolation of the grading (default: the task's)."""
+    reward_files: RewardFiles | None = None
+    """Protection of foreign tasks' reward files (default: the task's). `strict`: only the
+    verifier's user may write them, and only one may exist. `open`: every user may write them,
+    and reward.json is read before reward.txt."""
+    expects_changes: tuple[str, ...] = ()
+    """System path, or a pattern, that honest agents change. Repeatable."""
+    offline: bool = False
+    """No network for tasks, also for those that ask for one. Agents still reach their model."""
+    forward_env: tuple[str, ...] = ()
+    """Name of a variable on this machine that tasks and compose files may use as `${NAME}`. Its
+    value is not recorded. Repeatable."""
+    timeout_multiplier: float = Field(default=1, gt=0, allow_inf_nan=False)
+    """Factor for the time limits of tasks: agent, tests and image."""
+    capture_state: bool = True
+    """Whether the environment's state is read at every leaf, for graders and diffs."""
+    keep: Keep = Keep()
+    branch: BranchPolicy | None = None
+    limits: ResourceLimits | None = None
+    """Resources of the sandbox, instead of the task's."""
+    deadlines: Deadlines = Deadlines()
+
+
+class RolloutConfig(RolloutSettings):
     """What one rollout is run with."""
 
     scenes: tuple[Scene, ...] = (Scene(roles=(Role(),)),)
-    branch: BranchPolicy | None = None
-    keep: Keep = Keep()
-    skill_mode: SkillMode = "no-skill"
-    skills_dir: Path | None = None
-    """A host directory of skills to show instead of the task's, with `with-skill`."""
-    model: Endpoint | None = None
-    """The endpoint behind the relay, for agents that act through a model."""
-    limits: ResourceLimits | None = None
-    """Overrides the task's."""
-    deadlines: Deadlines = Deadlines()
-    isolation: Literal["hermetic", "twin", "shared"] | None = None
-    """Overrides the verifier's."""
-    capture_state: bool = True
-    """Whether the environment's state is read at every leaf, for graders and diffs."""
-    offline: bool = False
-    """Sandboxes reach only a model endpoint, whatever network the task requests."""
-    timeout_multiplier: float = Field(default=1, gt=0, allow_inf_nan=False)
-    """Multiplies the task's times for its agent, its tests and its images."""
-    user: Literal["scripted", "simulated", "auto", "human"] | None = None
-    """Overrides the mode of the task's user."""
-    forward_env: tuple[str, ...] = ()
-    """The operator's variables that tasks may have, in `host_env`; any other stays here."""
-    expects_changes: tuple[str, ...] = ()
-    """Beside the verifier's own `expects_changes`."""
-    reward_files: RewardFiles | None = None
-    """Overrides the verifier's."""
-    identity: RolloutIdentity = RolloutIdentity()
-    """What the caller knows of the rollout. The kernel adds the rest for each sandbox."""
 
     @classmethod
     def single(cls, agent: str, *, model: str | None = None) -> "RolloutConfig":

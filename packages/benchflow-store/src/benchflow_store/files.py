@@ -90,11 +90,11 @@ def _add(worlds: dict[str, dict[str, float]], phase: PhaseEntered, until: float)
     times[phase.phase] = times.get(phase.phase, 0.0) + until - phase.ts
 
 
-def write_inputs(directory: Path, task: Task, ran: RanWith, options: Mapping[str, object]) -> None:
+def write_inputs(directory: Path, task: Task, ran: RanWith, run: Mapping[str, object]) -> None:
     """Write the inputs of a rollout before it runs, into a directory without a rollout.
 
     With these files a later run can resume from the checkpoints, even if this process is killed.
-    `options` are the options to run the rollout again, without secrets.
+    `run` is the configuration to run the rollout again, without secrets.
 
     Raises:
         StoreError: A file cannot be written, or `directory` already has a rollout.
@@ -105,7 +105,7 @@ def write_inputs(directory: Path, task: Task, ran: RanWith, options: Mapping[str
         "task_digest": task.digest,
         "task_format": task.format,
         "ran": asdict(ran),
-        "options": options,
+        "run": run,
     }
     path = directory / "config.json"
     if path.exists() or (directory / "events.jsonl").exists():

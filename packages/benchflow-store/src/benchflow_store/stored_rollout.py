@@ -39,8 +39,8 @@ class StoredConfig:
     task_digest: str
     task_format: str
     ran: RanWith
-    options: Mapping[str, Any]
-    """The options of the run, without secrets. The engine validates them."""
+    run: Mapping[str, Any]
+    """The configuration of the run, without secrets. The engine validates it."""
     is_own: bool
     """Whether a run of this user wrote the file, without a later change."""
 
@@ -60,7 +60,7 @@ class StoredConfig:
                 task_digest=str(data["task_digest"]),
                 task_format=str(data["task_format"]),
                 ran=RanWith(**data["ran"]),
-                options=dict(data["options"]),
+                run=dict(data["run"]),
                 is_own=has_own_seal(data),
             )
         except (LookupError, TypeError, ValueError) as error:

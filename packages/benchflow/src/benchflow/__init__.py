@@ -20,7 +20,7 @@ if TYPE_CHECKING:
         Task,
         Trajectory,
     )
-    from benchflow_engine.options import RunOptions
+    from benchflow_engine.config import RunConfig
     from benchflow_engine.rollout import RunResult, run
     from benchflow_jobs import JobOptions, JobReport, run_job
     from benchflow_kernel import (
@@ -43,7 +43,7 @@ __all__ = [
     "Role",
     "RolloutConfig",
     "RolloutTree",
-    "RunOptions",
+    "RunConfig",
     "RunResult",
     "Scene",
     "Task",
@@ -59,7 +59,7 @@ _MODULES = {
     **dict.fromkeys(("AskUserBranch", "BranchBudget", "RolloutConfig"), "benchflow_kernel"),
     **dict.fromkeys(("Scene", "Turn", "find_tasks", "load_task"), "benchflow_kernel"),
     **dict.fromkeys(("JobOptions", "JobReport", "run_job"), "benchflow_jobs"),
-    "RunOptions": "benchflow_engine.options",
+    "RunConfig": "benchflow_engine.config",
     **dict.fromkeys(("RunResult", "run"), "benchflow_engine.rollout"),
 }
 

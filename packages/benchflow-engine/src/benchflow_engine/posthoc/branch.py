@@ -11,8 +11,8 @@ from benchflow_contracts import RolloutNode, UsageError, Value
 from benchflow_kernel import CheckpointManifest, Planes, value_of
 from benchflow_store import new_rollout_id, read_trusted_manifest
 
-from benchflow_engine.branching import policy_of, unforked
-from benchflow_engine.options import RunOptions
+from benchflow_engine.config import RunConfig
+from benchflow_engine.flags import run_config
 from benchflow_engine.planes import open_provider
 from benchflow_engine.preflight import check_agent, check_endpoint
 from benchflow_engine.rollout import Continuation, RunResult, Subscriber, run_in
@@ -26,8 +26,8 @@ from .run_inputs import RunInputs
 class Change:
     """The changes of a continuation, compared with the original rollout."""
 
-    options: Mapping[str, Any] = field(default_factory=dict[str, Any])
-    """Fields of `RunOptions`: another agent, model, skill set or branch policy."""
+    flags: Mapping[str, Any] = field(default_factory=dict[str, Any])
+    """Flags of `bench run`, by name: another agent, model, skill set or branch policy."""
     prompt: str | None = None
     """One prompt instead of the remaining turns."""
     faults: Sequence[str] = ()
@@ -71,15 +71,14 @@ async def branch_rollout(
     """
     if n < 1 or concurrency < 1:
         raise UsageError("a branch needs at least one continuation, and one at a time")
-    options = _options(inputs, change)
-    check_agent(options)
-    policy_of(options)
-    _check_skills(read_trusted_manifest(kept, trust=trust), options, change)
+    config = _changed(inputs.config, change)
+    check_agent(config)
+    _check_skills(read_trusted_manifest(kept, trust=trust), config, change)
     slots = asyncio.Semaphore(concurrency)
     prepare = partial(_break, commands=tuple(change.faults)) if change.faults else None
     continuation = Continuation(kept, change.prompt)
-    await check_endpoint(options)
-    async with open_provider(options) as provider:
+    await check_endpoint(config)
+    async with open_provider(config) as provider:
 
         async def one() -> RunResult:
             name = new_rollout_id(inputs.task.id)
@@ -87,7 +86,7 @@ async def branch_rollout(
                 return await run_in(
                     provider,
                     inputs.task,
-                    options,
+                    config,
                     directory=None if jobs_dir is None else jobs_dir / name,
                     subscribers=subscribers,
                     continuation=continuation,
@@ -99,20 +98,22 @@ async def branch_rollout(
     return BranchOutcome([task.result() for task in tasks])
 
 
-def _options(inputs: RunInputs, change: Change) -> RunOptions:
-    """Return the options of the continuations. They fork only if `change` has a policy."""
-    forks = change.options.get("branch") is not None
-    fresh = {"branch_then": None} if forks else unforked(inputs.options)
-    was = {**inputs.options.model_dump(), **fresh, "keep": "none"}
-    return with_secrets(RunOptions.model_validate({**was, **change.options}))
+def _changed(config: RunConfig, change: Change) -> RunConfig:
+    """Return the configuration of the continuations. They fork only if `change` has a policy."""
+    forks = change.flags.get("branch") is not None
+    policy = config.branch
+    if policy is not None:
+        policy = policy.model_copy(update={"then": None}) if forks else None
+    was = config.model_copy(update={"branch": policy})
+    return with_secrets(run_config(was, **{"keep": "none", **change.flags}))
 
 
-def _check_skills(kept: CheckpointManifest, options: RunOptions, change: Change) -> None:
+def _check_skills(kept: CheckpointManifest, config: RunConfig, change: Change) -> None:
     """Refuse new skills for a live process, which has read its skills already."""
     held = [each for each in kept.sessions if each.carry is not None]
-    if "skills_dir" in change.options and any(each.agent == options.agent_name for each in held):
+    if "skills_dir" in change.flags and any(each.agent == config.agent.label for each in held):
         raise UsageError(
-            f"the live process of agent {options.agent_name!r} was started with its skills",
+            f"the live process of agent {config.agent.label!r} was started with its skills",
             hint="resume from a checkpoint of session files, or with another agent",
         )
 

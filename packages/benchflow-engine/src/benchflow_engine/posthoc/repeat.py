@@ -22,7 +22,7 @@ from benchflow_contracts import (
 from benchflow_kernel import Planes
 from benchflow_store import StoredRollout, new_rollout_id
 
-from benchflow_engine.branching import unforked
+from benchflow_engine.flags import run_config
 from benchflow_engine.planes import open_provider
 from benchflow_engine.preflight import check_agent
 from benchflow_engine.rollout import RunResult, Subscriber, run_in
@@ -75,15 +75,14 @@ async def repeat_rollout(
             f"rollout {inputs.stored.tree.rollout_id!r} was interrupted: its trajectory has no end",
             hint="`bench rollout branch` resumes from its saved checkpoints",
         )
-    fresh = {**unforked(inputs.options), "keep": "none"}
-    options = with_secrets(inputs.options.model_copy(update=fresh))
-    check_agent(options)
+    config = with_secrets(run_config(inputs.config, branch=None, keep="none"))
+    check_agent(config)
     name = new_rollout_id(inputs.task.id)
-    async with open_provider(options) as provider:
+    async with open_provider(config) as provider:
         result = await run_in(
             provider,
             inputs.task,
-            options,
+            config,
             directory=None if jobs_dir is None else jobs_dir / name,
             subscribers=subscribers,
             prepare=partial(_recorded, leaf=leaf, calls=inputs.stored.calls_to(leaf)),

@@ -1,4 +1,4 @@
-"""The inputs of a stored rollout, to run it again: its task and its options."""
+"""The inputs of a stored rollout, to run it again: its task and its configuration."""
 
 from dataclasses import dataclass
 from pathlib import Path
@@ -7,23 +7,23 @@ from benchflow_contracts import StoreError, Task, UsageError
 from benchflow_store import StoredRollout
 from pydantic import ValidationError
 
-from benchflow_engine.options import RunOptions
+from benchflow_engine.config import RunConfig
 from benchflow_engine.task_formats import runnable_task
 
 
 @dataclass(frozen=True, slots=True)
 class RunInputs:
-    """A stored rollout with its task and options."""
+    """A stored rollout with its task and configuration."""
 
     stored: StoredRollout
     task: Task
-    options: RunOptions
+    config: RunConfig
 
     @classmethod
     def read(cls, directory: Path, *, trust: bool = False) -> "RunInputs":
         """Read the rollout in `directory`.
 
-        The options name code to import, host variables to send and their receiver; the task
+        The configuration names code to import, host variables to send and their receiver; the task
         has a verifier that runs. Without `trust`, only this user's own runs are accepted.
 
         Raises:
@@ -32,24 +32,24 @@ class RunInputs:
             UsageError: The task has changed, or another user ran the rollout.
         """
         stored = StoredRollout(directory)
-        config = stored.config
+        record = stored.config
         try:
-            options = RunOptions.model_validate(config.options)
+            config = RunConfig.model_validate(record.run)
         except ValidationError as error:
             raise StoreError(
-                f"cannot read the rollout's options: {error}",
-                where=str(config.path),
-                hint="only a rollout of `bench` has options",
+                f"cannot read the rollout's configuration: {error}",
+                where=str(record.path),
+                hint="only a rollout of `bench` has a configuration",
             ) from error
-        if not (trust or config.is_own):
+        if not (trust or record.is_own):
             raise UsageError(
                 f"{str(directory)!r} was not run by this user here, or was changed since",
-                hint=f"read {str(config.path)!r}: it names what will run; then give --trust",
+                hint=f"read {str(record.path)!r}: it names what will run; then give --trust",
             )
-        task = runnable_task(config.task_path, options.adapter_options())
-        if task.digest != config.task_digest:
+        task = runnable_task(record.task_path, config.adapter_options())
+        if task.digest != record.task_digest:
             raise UsageError(
                 f"task {task.id!r} was changed after it was run",
                 hint="check out the same version of the task, or run the task again",
             )
-        return cls(stored, task, options)
+        return cls(stored, task, config)

@@ -83,7 +83,10 @@ def effective_task(
         TaskError: The task needs a variable that it may not have.
     """
     file = "task.toml:" if task.format == "benchflow" else f"{task.format} task:"
+    mode_origin = origins.find("user.mode")
     origins.note_all("", task.config, "task", file)
+    if config.user.mode is not None:
+        origins.note("user.mode", mode_origin)
     for index, step in enumerate(task.steps):
         origins.note_all(f"steps.{index}", step, "task", file)
     return _TaskResolver(config, variables, origins).resolve(task)
@@ -161,10 +164,8 @@ class _TaskResolver:
         return self._with_env(verifier, where).model_copy(update=update)
 
     def _user(self, user: TaskUser) -> TaskUser:
-        if self._config.user is None:
-            return user
-        self._origins.note("user.mode", self._origins.find("user"))
-        return user.model_copy(update={"mode": self._config.user})
+        mode = self._config.user.mode
+        return user if mode is None else user.model_copy(update={"mode": mode})
 
     def _offline(self, where: str, *, network: str | None) -> dict[str, object]:
         for name in ("network", "allowed_hosts"):

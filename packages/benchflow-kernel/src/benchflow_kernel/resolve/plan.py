@@ -13,6 +13,7 @@ from benchflow_contracts import (
     EnvironmentFactory,
     ModelGateway,
     Reward,
+    RolloutIdentity,
     SandboxCapabilities,
     SandboxProvider,
     SandboxSpec,
@@ -78,6 +79,8 @@ class Plan:
     """The name of the environment, if it starts processes by `Sandbox.spawn`."""
     capabilities: SandboxCapabilities | None = None
     """The provider's capabilities, if the caller of `resolve` knew them."""
+    identity: RolloutIdentity = field(default_factory=RolloutIdentity)
+    """What the caller knows of the rollout. Each sandbox adds the rest."""
     origins: Origins = field(default_factory=Origins)
     """The origin of each value."""
 

@@ -8,6 +8,7 @@ from benchflow_contracts import (
     Agent,
     AgentNeeds,
     Role,
+    RolloutIdentity,
     SandboxCapabilities,
     SandboxSpec,
     Task,
@@ -52,6 +53,8 @@ class Contributions:
     """The capabilities of the sandbox provider, if known."""
     origins: Mapping[str, Origin] | None = None
     """The origins of the config's values, by the name of a setting."""
+    identity: RolloutIdentity = field(default_factory=RolloutIdentity)
+    """What the caller knows of the rollout."""
     schedule: Schedule | None = None
     """For a resumed rollout: the turns to run, from the task and the turns of the config."""
 
@@ -104,6 +107,7 @@ def resolve(
         solution=any(need.solution for _, need in inputs.needs),
         spawning_environment=environment.name if environment and environment.spawns else None,
         capabilities=inputs.capabilities,
+        identity=inputs.identity,
         origins=origins,
     )
 
@@ -127,6 +131,7 @@ async def make_plan(
     planes: Planes,
     rollout_id: str,
     *,
+    identity: RolloutIdentity | None = None,
     origins: Mapping[str, Origin] | None = None,
     schedule: Schedule | None = None,
 ) -> Plan:
@@ -141,6 +146,7 @@ async def make_plan(
         needs=[(role, await _needs_of(planes, role)) for role in roles],
         environment=environment_needs(task, planes),
         variables=os.environ,
+        identity=identity or RolloutIdentity(),
         origins=origins,
         schedule=schedule,
     )

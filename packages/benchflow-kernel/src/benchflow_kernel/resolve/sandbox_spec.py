@@ -75,15 +75,16 @@ def with_environment(
 
 
 def _note_agents(role_needs: Needs, config: RolloutConfig, origins: Origins) -> None:
-    if config.model is not None:
-        origins.note("sandbox.doors", origins.find("model.url"))
+    has_model = config.model.base_url is not None
+    if has_model:
+        origins.note("sandbox.doors", origins.find("model.base_url"))
     for role, need in role_needs:
         origin = Origin("agent", role.agent)
         for name in need.env:
             origins.note(f"sandbox.env.{name}", origin)
         if need.bundles:
             origins.note("sandbox.bundles", origin)
-        if any(config.model is None or door.name != MODEL_DOOR for door in need.doors):
+        if any(not has_model or door.name != MODEL_DOOR for door in need.doors):
             origins.note("sandbox.doors", origin)
 
 
@@ -131,7 +132,8 @@ def fresh_grading_spec(
 
 
 def _doors(config: RolloutConfig, needs: Sequence[AgentNeeds]) -> tuple[Door, ...]:
-    configured = {} if config.model is None else {MODEL_DOOR: Door.to(config.model)}
+    endpoint = config.model.endpoint()
+    configured = {} if endpoint is None else {MODEL_DOOR: Door.to(endpoint)}
     by_name: dict[str, Door] = {}
     for door in (door for need in needs for door in need.doors):
         if door.name not in configured and by_name.setdefault(door.name, door) != door:

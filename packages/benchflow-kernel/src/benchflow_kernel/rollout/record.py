@@ -158,7 +158,7 @@ def _redact(value: object) -> object:
 
 def _redact_item(name: str, item: object) -> object:
     if isinstance(item, str):
-        return _CREDENTIAL.sub("", item) if name in {"upstream", "url"} else item
+        return _CREDENTIAL.sub("", item) if name in {"base_url", "upstream", "url"} else item
     if name in {"headers", "env"} and isinstance(item, dict):
         return dict.fromkeys(cast("dict[str, object]", item), _HIDDEN)
     return _redact(item)

@@ -14,6 +14,7 @@ from benchflow_contracts import (
     NodeCredited,
     NodeScored,
     RolloutFinished,
+    RolloutIdentity,
     RolloutStarted,
     RolloutTree,
     SandboxCapabilities,
@@ -45,6 +46,7 @@ async def run_rollout(
     planes: Planes,
     *,
     rollout_id: str | None = None,
+    identity: RolloutIdentity | None = None,
     directory: Path | None = None,
     subscribers: Sequence[EventCallback] = (),
 ) -> RolloutTree:
@@ -63,15 +65,17 @@ async def run_rollout(
     Everything is torn down before this returns or raises. A cancellation is recorded in the
     log and raised again.
 
+    `identity` is what the caller knows of the rollout. The kernel adds the rest for each sandbox.
+
     Raises:
         StoreError: The record cannot be written, or `directory` has a record already.
     """
     with _log(directory, subscribers) as log:
-        rollout = Rollout(task, config, planes, Journal(log), directory)
+        rollout = Rollout(task, config, planes, Journal(log), directory, identity)
         return await rollout.run(rollout_id or uuid4().hex)
 
 
-async def continue_from(
+async def continue_from(  # noqa: PLR0913 - the published signature
     checkpoint: Path,
     task: Task,
     config: RolloutConfig,
@@ -79,6 +83,7 @@ async def continue_from(
     *,
     prompt: str | None = None,
     rollout_id: str | None = None,
+    identity: RolloutIdentity | None = None,
     directory: Path | None = None,
     subscribers: Sequence[EventCallback] = (),
 ) -> RolloutTree:
@@ -96,7 +101,7 @@ async def continue_from(
     """
     manifest = read_manifest(checkpoint)
     with _log(directory, subscribers) as log:
-        rollout = Rollout(task, config, planes, Journal(log), directory)
+        rollout = Rollout(task, config, planes, Journal(log), directory, identity)
         rollout.origin = Origin(checkpoint, manifest, prompt)
         return await rollout.run(rollout_id or uuid4().hex)
 
@@ -133,12 +138,14 @@ class Rollout:
         planes: Planes,
         journal: Journal,
         directory: Path | None,
+        identity: RolloutIdentity | None,
     ) -> None:
         self._task = task
         self._config = config
         self._planes = planes
         self._journal = journal
         self._directory = directory
+        self._identity = identity
         self._failures = FailureLog()
         self.origin: Origin | None = None
 
@@ -180,7 +187,12 @@ class Rollout:
         seconds = self._config.deadlines.provision
         async with within(seconds, "agent", "making the agents available"):
             plan = await make_plan(
-                self._task, self._config, self._planes, rollout_id, schedule=self._schedule
+                self._task,
+                self._config,
+                self._planes,
+                rollout_id,
+                identity=self._identity,
+                schedule=self._schedule,
             )
         scheduler = TreeScheduler(
             plan,

@@ -15,7 +15,7 @@ def identity_of(plan: Plan, node: str) -> RolloutIdentity:
     The deadline is the sum of all phases' deadlines. Waiting for a question or for the
     children of a fork is not included, so a sandbox past its deadline may still be in use.
     """
-    return plan.config.identity.model_copy(
+    return plan.identity.model_copy(
         update={
             "rollout": plan.rollout_id,
             "task": plan.task.id,

@@ -3,10 +3,12 @@
 from benchflow_agent_acp import AcpAgent, write_proven
 from benchflow_agent_acp import probe as run_probe
 from benchflow_contracts import UsageError
-from benchflow_engine.options import AGENT_ALIASES, RunOptions
+from benchflow_engine.config import AgentConfig, RunConfig
+from benchflow_engine.flags import RunFlags
 from benchflow_engine.planes import load_agent, open_provider
 from benchflow_kernel import Registry
 
+from .config import configuration
 from .flags import Json, Run
 from .output import print_json, print_table
 
@@ -36,7 +38,7 @@ def show(agent: str, *, json: Json = False) -> None:
     Args:
         agent: Registry name, or the path of a declaration.
     """
-    chosen = load_agent(RunOptions(agent=agent))
+    chosen = load_agent(_config(agent))
     data: dict[str, object] = {"capabilities": chosen.capabilities().model_dump(mode="json")}
     if isinstance(chosen, AcpAgent):
         data["declaration"] = chosen.decl.model_dump(mode="json", exclude_defaults=True)
@@ -49,7 +51,7 @@ def show(agent: str, *, json: Json = False) -> None:
 async def probe(
     agent: str,
     *,
-    options: Run = RunOptions(),
+    options: Run = RunFlags(),
     write: bool = False,
     json: Json = False,
 ) -> int:
@@ -64,11 +66,13 @@ async def probe(
         options: The sandbox and the model endpoint.
         write: Update of the agent's declaration file with the results.
     """
-    chosen = load_agent(options.model_copy(update={"agent": AGENT_ALIASES.get(agent, agent)}))
+    chosen = load_agent(_config(agent))
     if not isinstance(chosen, AcpAgent):
         raise UsageError(f"agent {agent!r} does not speak ACP", hint="probe an ACP agent")
-    async with open_provider(options) as provider:
-        report = await run_probe(chosen, provider, endpoint=options.endpoint(), model=options.model)
+    config = configuration(options)
+    endpoint, model = config.model.endpoint(), config.agent.model
+    async with open_provider(config) as provider:
+        report = await run_probe(chosen, provider, endpoint=endpoint, model=model)
     if write:
         write_proven(chosen.declaration_path, report)
     data = report.model_dump(mode="json")
@@ -79,8 +83,12 @@ async def probe(
     return 0 if report.ok else 1
 
 
+def _config(agent: str) -> RunConfig:
+    return RunConfig(agent=AgentConfig(name=agent))
+
+
 def _row(name: str) -> dict[str, object]:
-    capabilities = load_agent(RunOptions(agent=name)).capabilities()
+    capabilities = load_agent(_config(name)).capabilities()
     return {
         "agent": name,
         "version": capabilities.version or "-",

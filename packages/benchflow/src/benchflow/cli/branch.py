@@ -4,7 +4,7 @@ from pathlib import Path
 from typing import Annotated, Literal
 
 from benchflow_contracts import Model, UsageError
-from benchflow_engine.branching import BranchKind
+from benchflow_engine.flags import BranchKind
 from benchflow_engine.posthoc import (
     BranchOutcome,
     Change,
@@ -56,12 +56,12 @@ class ContinueOptions(Model):
     def change(self) -> Change:
         """Return the changes of the continuations."""
         fields = {"agent", "model", "base_url", "skills_dir", "branch", "keep"}
-        options = self.model_dump(include=fields, exclude_none=True)
+        flags = self.model_dump(include=fields, exclude_none=True)
         if self.agent is not None:
-            options["agent_import_path"] = None
+            flags["agent_import_path"] = None
         if self.skills_dir is not None:
-            options["skill_mode"] = "with-skill"
-        return Change(options, self.prompt, self.fault)
+            flags["skill_mode"] = "with-skill"
+        return Change(flags, self.prompt, self.fault)
 
     def checkpoint(self, rollout: Path) -> Path:
         """Return the checkpoint's directory.

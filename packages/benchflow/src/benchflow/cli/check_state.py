@@ -9,7 +9,7 @@ from types import TracebackType
 from typing import Any, Final, Self, TextIO, cast
 
 from benchflow_contracts import ListedTask, StoreError, UsageError
-from benchflow_engine.options import RunOptions
+from benchflow_engine.config import RunConfig
 
 from .output import note
 
@@ -22,7 +22,7 @@ _FORMAT: Final = "bench tasks check 1"
 class CheckState:
     """Results by task, one JSON line each. Use as a context manager.
 
-    A result is returned only if the task's path and content, the options and the release are
+    A result is returned only if the task's path and content, the configuration and the release are
     the same. An incomplete last line is ignored.
 
     Raises:
@@ -30,9 +30,9 @@ class CheckState:
         StoreError: The file cannot be read or written.
     """
 
-    def __init__(self, path: Path, options: RunOptions, *, run: bool) -> None:
+    def __init__(self, path: Path, config: RunConfig, *, run: bool) -> None:
         self._path = path
-        self._head = {"format": _FORMAT, "check": _fingerprint(options, run=run)}
+        self._head = {"format": _FORMAT, "check": _fingerprint(config, run=run)}
         self._rows: dict[str, tuple[str, Row]] = {}
         self._file: TextIO | None = None
 
@@ -106,6 +106,6 @@ def _object(line: str) -> dict[str, Any]:
     return cast("dict[str, Any]", value) if isinstance(value, dict) else {}
 
 
-def _fingerprint(options: RunOptions, *, run: bool) -> str:
-    inputs = {"run": run, "release": version("benchflow"), "options": options.model_dump_json()}
+def _fingerprint(config: RunConfig, *, run: bool) -> str:
+    inputs = {"run": run, "release": version("benchflow"), "config": config.model_dump_json()}
     return sha256(json.dumps(inputs, sort_keys=True).encode()).hexdigest()

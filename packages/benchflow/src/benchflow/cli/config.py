@@ -1,54 +1,106 @@
 """Options from the environment and from a file."""
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextvars import ContextVar
 from dataclasses import dataclass
+from difflib import get_close_matches
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn, cast
 
 from benchflow_contracts import UsageError
+from benchflow_engine.config import RunConfig, read_tables
+from benchflow_engine.flags import FLAGS, RunFlags, flag_name, with_flags
 from benchflow_kernel.resolve import Origin
 from cyclopts import App, ArgumentCollection
 from cyclopts.config import Dict, Env, Toml, Yaml
 from cyclopts.token import Token
 
+_TABLES: ContextVar[Mapping[str, Any]] = ContextVar("tables")
+_ORIGINS: ContextVar[Mapping[str, Origin]] = ContextVar("origins")
+
 
 @dataclass(frozen=True, slots=True)
-class FlagFile:
-    """The options of one command, from a flat file."""
+class ConfigFile:
+    """The options of one command from a file, and the configuration of its rollouts."""
 
-    source: Toml | Yaml
+    path: Path
+    data: Mapping[str, Any]
 
     def __call__(self, app: App, commands: tuple[str, ...], arguments: ArgumentCollection) -> None:
-        """Set the arguments that the command line and the environment do not set."""
+        """Set the arguments that the command line and the environment do not set.
+
+        The tables of a RunConfig are kept for `configuration`.
+
+        Raises:
+            UsageError: A key is unknown, or its value is wrong.
+        """
+        flags = {argument.name: argument.name for argument in arguments}
+        runs = all(flag_name(name) in flags for name in FLAGS)
+        tables = {k: v for k, v in self.data.items() if runs and k in RunConfig.model_fields}
+        read_tables(tables, str(self.path))
+        _TABLES.set(tables)
+        _ORIGINS.set(dict(self._origins("", tables)))
+        own = {name: value for name, value in self.data.items() if name not in tables}
+        for name in own:
+            if flag_name(name) not in flags or (runs and name in FLAGS):
+                self._refuse(name, [*RunConfig.model_fields] if runs else [], flags)
         # Nested below the command's name: at the root, cyclopts drops a key that is also the
         # name of a command, such as `agent` and `sandbox`.
-        data: dict[str, Any] = self.source.config
+        data: dict[str, Any] = own
         for word in reversed(commands):
             data = {word: data}
-        Dict(data, source=str(self.source.path))(app, commands, arguments)
+        Dict(data, source=str(self.path))(app, commands, arguments)
 
+    def _refuse(self, key: str, tables: Sequence[str], flags: Iterable[str]) -> NoReturn:
+        name = key.replace("-", "_")
+        if tables and name in FLAGS:
+            near = [FLAGS[name]]
+        else:
+            own = [flag.removeprefix("--").replace("-", "_") for flag in flags]
+            near = get_close_matches(name, [*tables, *own], n=1)
+        raise UsageError(
+            f"{key}: unknown key" + (f"; did you mean {near[0]!r}?" if near else ""),
+            where=str(self.path),
+        )
 
-_FLAG_ORIGINS: ContextVar[Mapping[str, Origin]] = ContextVar("flag_origins")
+    def _origins(self, prefix: str, table: Mapping[str, Any]) -> Iterator[tuple[str, Origin]]:
+        for key, value in table.items():
+            name = f"{prefix}{key}"
+            if isinstance(value, Mapping):
+                yield from self._origins(f"{name}.", cast("Mapping[str, Any]", value))
+            else:
+                yield name, Origin("file", f"{self.path}:{name}")
 
 
 class OriginRecorder:
-    """Records where each flag of the command comes from. It changes no argument."""
+    """Records where each option of the command comes from. It changes no argument."""
 
     def __call__(self, app: App, commands: tuple[str, ...], arguments: ArgumentCollection) -> None:
         """Record the origin of every argument that has a value. Comes after all sources."""
         del app, commands
-        origins: dict[str, Origin] = {}
+        found = dict(_ORIGINS.get({}))
         for argument in arguments:
             if argument.tokens:
-                name = argument.name.removeprefix("--").replace("-", "_")
-                origins[name] = _origin(argument.name, argument.tokens[-1])
-        _FLAG_ORIGINS.set(origins)
+                flag, dot, key = argument.name.removeprefix("--").partition(".")
+                name = flag.replace("-", "_")
+                found[FLAGS.get(name, name) + dot + key] = _origin(
+                    argument.name, argument.tokens[-1]
+                )
+        _ORIGINS.set(found)
 
 
-def flag_origins() -> Mapping[str, Origin]:
-    """Return the origin of each flag of this command that is not a default, by its name."""
-    return _FLAG_ORIGINS.get({})
+def configuration(flags: RunFlags, defaults: Mapping[str, Any] | None = None) -> RunConfig:
+    """Return the configuration of a command's rollouts: `defaults`, the file, then the flags.
+
+    Raises:
+        UsageError: Two settings contradict each other.
+    """
+    return with_flags({**(defaults or {}), **_TABLES.get({})}, flags)
+
+
+def origins() -> Mapping[str, Origin]:
+    """Return the origin of each setting of this command that is not a default, by its name."""
+    return _ORIGINS.get({})
 
 
 def _origin(flag: str, token: Token) -> Origin:
@@ -61,7 +113,7 @@ def _origin(flag: str, token: Token) -> Origin:
             return Origin("file", f"{file}:{flag.removeprefix('--')}")
 
 
-Config = Env | FlagFile | OriginRecorder
+Config = Env | ConfigFile | OriginRecorder
 
 _READERS: dict[str, type[Toml] | type[Yaml]] = {".toml": Toml, ".yaml": Yaml, ".yml": Yaml}
 
@@ -70,12 +122,14 @@ def take_config(words: list[str]) -> tuple[list[str], list[Config]]:
     """Remove `--config FILE` from `words`; return the other words and the sources of options.
 
     An option on the command line overrides `BENCHFLOW_<OPTION>`, which overrides the file,
-    which overrides the default. A key of the file is an option's name with `-` or `_`. An
-    unknown key is an error.
+    which overrides the default. The file has the tables of a RunConfig, and the command's own
+    options, with `-` or `_`. An unknown key is an error.
 
     Raises:
         UsageError: The file is missing, or is neither TOML nor YAML.
     """
+    _TABLES.set({})
+    _ORIGINS.set({})
     sources: list[Config] = [Env("BENCHFLOW_", command=False, show=False)]
     words = [part for word in words for part in _split(word)]
     if "--config" not in words:
@@ -90,16 +144,15 @@ def take_config(words: list[str]) -> tuple[list[str], list[Config]]:
             f"--config {str(path)!r} is not a TOML or YAML file",
             hint="give a file that ends in .toml, .yaml or .yml",
         )
-    source = reader(path, must_exist=True)
     try:
-        _ = source.config
+        data = reader(path, must_exist=True).config
     except Exception as error:
         raise UsageError(
             f"cannot read the options: {error}",
             where=str(path),
-            hint="write one option on each line, such as `agent: oracle`",
+            hint="--print-config prints a file as --config reads it",
         ) from error
-    return words[:at] + words[at + 2 :], [*sources, FlagFile(source), OriginRecorder()]
+    return words[:at] + words[at + 2 :], [*sources, ConfigFile(path, data), OriginRecorder()]
 
 
 SHORT = {"-a": "--agent", "-m": "--model"}

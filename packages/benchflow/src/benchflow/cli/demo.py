@@ -2,16 +2,15 @@
 
 import shlex
 from pathlib import Path
-from typing import Annotated
 
 import benchflow_clawsbench as clawsbench
-from benchflow_engine.branching import BranchKind
-from benchflow_engine.options import RunOptions
+from benchflow_engine.config import RunConfig
+from benchflow_engine.flags import RunFlags
 from benchflow_engine.rollout import RunResult
 from benchflow_engine.rollout import run as run_rollout
-from cyclopts import Parameter
 
-from .flags import DEFAULT_JOBS, JobsDir, Json
+from .config import configuration
+from .flags import DEFAULT_JOBS, JobsDir, Json, Run
 from .output import print_json
 from .run import exit_code
 from .story import Story
@@ -19,15 +18,9 @@ from .story import Story
 TASK = "book-the-review-room"
 
 
-class DemoOptions(RunOptions):
-    """RunOptions that fork at each question by default."""
-
-    branch: BranchKind | None = "ask-user"
-
-
 async def demo(
     *,
-    options: Annotated[DemoOptions, Parameter(name="*")] = DemoOptions(),
+    options: Run = RunFlags(),
     jobs_dir: JobsDir = DEFAULT_JOBS,
     json: Json = False,
 ) -> int:
@@ -42,21 +35,22 @@ async def demo(
         bench demo --agent mistral-vibe --model M --base-url http://127.0.0.1:8000/v1
     """
     task = clawsbench.root() / "tasks" / TASK
-    story = None if json else _begin(options)
+    config = configuration(options, {"branch": {"kind": "ask-user"}})
+    story = None if json else _begin(config)
     subscribers = () if story is None else (story,)
-    result = await run_rollout(task, options=options, jobs_dir=jobs_dir, subscribers=subscribers)
+    result = await run_rollout(task, config=config, jobs_dir=jobs_dir, subscribers=subscribers)
     if story is None:
         print_json({**result.record.model_dump(mode="json"), "directory": str(result.directory)})
     else:
         _end(story, result, jobs_dir)
-    return exit_code(result, options)
+    return exit_code(result, config)
 
 
-def _begin(options: RunOptions) -> Story:
+def _begin(config: RunConfig) -> Story:
     story = Story()
     story.tell("Task", f"{TASK}: mail, a calendar, and a question to the user")
-    scripted = " (the task's own script)" if options.agent_name == "oracle" else ""
-    story.tell("Agent", f"{options.agent_name}{scripted}, over ACP in a real sandbox")
+    scripted = " (the task's own script)" if config.agent.label == "oracle" else ""
+    story.tell("Agent", f"{config.agent.label}{scripted}, over ACP in a real sandbox")
     return story
 
 

@@ -10,10 +10,12 @@ from dataclasses import dataclass
 from typing import Literal
 
 from benchflow_contracts import BenchFlowError, Model, SandboxCapabilities, SandboxProvider
-from benchflow_engine.options import RunOptions
+from benchflow_engine.config import RunConfig
+from benchflow_engine.flags import RunFlags
 from benchflow_engine.planes import open_provider
 from benchflow_kernel import Registry
 
+from .config import configuration, origins
 from .flags import DEFAULT_JOBS, JobsDir, Json, Run
 from .output import print_hanging, print_json, terminal_width
 
@@ -87,7 +89,7 @@ class Finding(Model):
 
 async def doctor(
     *,
-    options: Run = RunOptions(),
+    options: Run = RunFlags(),
     jobs_dir: JobsDir = DEFAULT_JOBS,
     json: Json = False,
 ) -> int:
@@ -112,7 +114,7 @@ async def doctor(
         _disk(jobs_dir),
         _keys(),
     ]
-    findings += await _sandboxes(options)
+    findings += await _sandboxes(configuration(options))
     if json:
         print_json([finding.model_dump(mode="json") for finding in findings])
     else:
@@ -223,13 +225,15 @@ def _keys() -> Finding:
     return Finding(check="keys", status="ok", detail=", ".join(names) or "none set")
 
 
-async def _sandboxes(options: RunOptions) -> list[Finding]:
-    if options.model_fields_set & {"sandbox", "sandbox_import_path"}:
-        return [finding async for finding in _sandbox(options)]
+async def _sandboxes(config: RunConfig) -> list[Finding]:
+    if {"sandbox.provider", "sandbox.import_path"} & origins().keys():
+        return [finding async for finding in _sandbox(config)]
     findings: list[Finding] = []
     some_can_grade = False
     for name in Registry().names("benchflow.sandboxes"):
-        results = [each async for each in _sandbox(options.model_copy(update={"sandbox": name}))]
+        chosen = config.sandbox.model_copy(update={"provider": name})
+        one = config.model_copy(update={"sandbox": chosen})
+        results = [each async for each in _sandbox(one)]
         some_can_grade = some_can_grade or all(each.status != "fail" for each in results)
         findings += results
     return [_as_warning(each) if some_can_grade else each for each in findings]
@@ -239,10 +243,10 @@ def _as_warning(finding: Finding) -> Finding:
     return finding.model_copy(update={"status": "warn"}) if finding.status == "fail" else finding
 
 
-async def _sandbox(options: RunOptions) -> AsyncIterator[Finding]:
-    name = f"sandbox {options.sandbox_name}"
+async def _sandbox(config: RunConfig) -> AsyncIterator[Finding]:
+    name = f"sandbox {config.sandbox.label}"
     try:
-        async with open_provider(options) as provider:
+        async with open_provider(config) as provider:
             yield await _isolation(name, provider)
             yield await _orphans(name, provider)
     except BenchFlowError as error:

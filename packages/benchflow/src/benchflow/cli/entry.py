@@ -170,7 +170,7 @@ def _report(error: Exception, see: str, *, json: bool) -> int:
             json=json,
         )
     cause = error.__cause__ if isinstance(error, CycloptsError) else error
-    if isinstance(cause, ValidationError) and cause.title.endswith("Options"):
+    if isinstance(cause, ValidationError) and cause.title.endswith(("Options", "Flags")):
         return _fail(_flag(cause), see, USAGE, json=json)
     if isinstance(error, UnusedCliTokensError):
         return _fail(

@@ -3,10 +3,12 @@
 from pathlib import Path
 
 from benchflow_contracts import ProvisionContext, SandboxSpec
-from benchflow_engine.options import RunOptions
+from benchflow_engine.config import RunConfig
+from benchflow_engine.flags import RunFlags
 from benchflow_engine.planes import open_provider
 from benchflow_env_manifest import load_manifest, manifest_environment
 
+from .config import configuration
 from .flags import Json, Run
 from .output import note, print_json
 
@@ -14,7 +16,7 @@ from .output import note, print_json
 async def check(
     manifest: Path,
     *,
-    options: Run = RunOptions(),
+    options: Run = RunFlags(),
     start: bool = False,
     json: Json = False,
 ) -> int:
@@ -32,7 +34,7 @@ async def check(
     environment = load_manifest(manifest)
     report: dict[str, object] = {"manifest": str(manifest), "valid": True}
     if start:
-        report |= await _start(manifest, options)
+        report |= await _start(manifest, configuration(options))
     if json:
         print_json({**report, "environment": environment.model_dump(mode="json")})
     else:
@@ -40,10 +42,10 @@ async def check(
     return 0 if report.get("ready", True) else 1
 
 
-async def _start(manifest: Path, options: RunOptions) -> dict[str, object]:
+async def _start(manifest: Path, config: RunConfig) -> dict[str, object]:
     environment = manifest_environment(manifest)()
     task_id = "bench-env-check"
-    async with open_provider(options) as provider:
+    async with open_provider(config) as provider:
         sandbox = await provider.create(environment.prepare(SandboxSpec(), task_id=task_id))
         try:
             handle = await environment.provision(ProvisionContext(sandbox=sandbox, task_id=task_id))

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Annotated
 
 from benchflow_contracts import UsageError
-from benchflow_engine.options import RunOptions
+from benchflow_engine.config import RunConfig
 from cyclopts import Parameter
 
 _TEXT = (
@@ -17,10 +17,10 @@ _TEXT = (
 EnvFile = Annotated[tuple[Path, ...], Parameter(name="--env-file", help=_TEXT)]
 
 
-def with_env_files(options: RunOptions, files: Sequence[Path]) -> RunOptions:
-    """Return `options` with the variables of `files`; --agent-env and later files override.
+def with_env_files(config: RunConfig, files: Sequence[Path]) -> RunConfig:
+    """Return `config` with the variables of `files`; --agent-env and later files override.
 
-    Variables that `options` read on this machine go into this process's environment instead.
+    Variables that `config` names on this machine go into this process's environment instead.
 
     Raises:
         UsageError: A file cannot be read, or a line is not KEY=VALUE. The error omits the value.
@@ -28,10 +28,11 @@ def with_env_files(options: RunOptions, files: Sequence[Path]) -> RunOptions:
     variables: dict[str, str] = {}
     for file in files:
         variables |= read_env_file(file)
-    host_names = {options.api_key_env, *options.forward_env}
+    host_names = {config.model.api_key_env, *config.forward_env}
     os.environ.update({name: value for name, value in variables.items() if name in host_names})
     env = {name: value for name, value in variables.items() if name not in host_names}
-    return options.model_copy(update={"agent_env": {**env, **options.agent_env}})
+    agent = config.agent.model_copy(update={"env": {**env, **config.agent.env}})
+    return config.model_copy(update={"agent": agent})
 
 
 def read_env_file(file: Path) -> dict[str, str]:

@@ -6,13 +6,14 @@ import sys
 from pathlib import Path
 from typing import Annotated
 
-from benchflow_engine.options import RunOptions
+from benchflow_engine.flags import RunFlags
 from benchflow_export import load_exporter, write_export
 from benchflow_jobs import JobOptions, JobReport, read_job, run_job
 from benchflow_store import read_finished_rollouts
 from cyclopts import Parameter
 
 from . import format as fmt
+from .config import configuration
 from .env_file import EnvFile, with_env_files
 from .flags import DEFAULT_JOBS, JobsDir, Json, Run
 from .foreign_tasks import explain_refusals
@@ -28,7 +29,7 @@ async def create(
     *,
     tasks_dir: Annotated[str, Parameter(name=["--tasks-dir", "-p"])],
     dataset: Annotated[str | None, Parameter(name=["--dataset", "-d"])] = None,
-    options: Run = RunOptions(),
+    options: Run = RunFlags(),
     env_file: EnvFile = (),
     jobs_dir: JobsDir = DEFAULT_JOBS,
     job_name: str | None = None,
@@ -71,7 +72,7 @@ async def create(
     plan = JobOptions(
         tasks_dir=tasks_dir,
         dataset=dataset,
-        run=with_env_files(options, env_file),
+        run=with_env_files(configuration(options), env_file),
         jobs_dir=jobs_dir,
         job_name=job_name,
         repeats=n,

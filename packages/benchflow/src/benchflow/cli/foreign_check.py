@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Final
 
 from benchflow_contracts import ListedTask, SandboxProvider, Task, TaskAdapter
-from benchflow_engine.options import RunOptions
+from benchflow_engine.config import RunConfig
 from benchflow_engine.planes import open_provider
 from benchflow_engine.task_formats import loaded
 
@@ -74,9 +74,9 @@ _PROGRESS_SEC: Final = 5.0
 
 @dataclass(frozen=True, slots=True)
 class ForeignCheck:
-    """The options of a check, and of its output."""
+    """The configuration of a check, and its output."""
 
-    options: RunOptions
+    config: RunConfig
     run: bool
     json: bool
     by_reason: bool = False
@@ -93,11 +93,11 @@ async def check_foreign(
     async with AsyncExitStack() as stack:
         state = None
         if check.state is not None:
-            state = stack.enter_context(CheckState(check.state, check.options, run=check.run))
+            state = stack.enter_context(CheckState(check.state, check.config, run=check.run))
         provider = None
         if check.run:
-            provider = await stack.enter_async_context(open_provider(check.options))
-        rows = await _rows(adapter, tasks, check.options, provider, state)
+            provider = await stack.enter_async_context(open_provider(check.config))
+        rows = await _rows(adapter, tasks, check.config, provider, state)
     if check.json:
         print_json(by_reason(rows) if check.by_reason else rows)
     else:
@@ -108,7 +108,7 @@ async def check_foreign(
 async def _rows(
     adapter: TaskAdapter,
     tasks: Sequence[ListedTask],
-    options: RunOptions,
+    config: RunConfig,
     provider: SandboxProvider | None,
     state: CheckState | None,
 ) -> list[Row]:
@@ -118,7 +118,7 @@ async def _rows(
         row = None if state is None else state.row(listed)
         resumed += row is not None
         if row is None:
-            row = await _check(adapter, listed, options, provider)
+            row = await _check(adapter, listed, config, provider)
             if state is not None:
                 state.add(listed, row)
         rows.append(row)
@@ -133,7 +133,7 @@ async def _rows(
 async def _check(
     adapter: TaskAdapter,
     listed: ListedTask,
-    options: RunOptions,
+    config: RunConfig,
     provider: SandboxProvider | None,
 ) -> Row:
     read = loaded(adapter, listed)
@@ -142,7 +142,7 @@ async def _check(
     runs: list[dict[str, object]] = []
     if provider is not None and task is not None:
         without = () if _is_solved(task) else ("oracle",)
-        results = await run_expecting(provider, task, options, without=without)
+        results = await run_expecting(provider, task, config, without=without)
         runs = [
             {k: v for k, v in each.items() if k not in {"task", "warnings"}} for each in results
         ]

@@ -89,11 +89,11 @@ USED: Final[dict[str, frozenset[str]]] = {
 
 
 def is_option_of_rollouts(flag: str) -> bool:
-    """Return whether `flag` sets a field of RunOptions."""
-    from benchflow_engine.options import RunOptions
+    """Return whether `flag` sets a field of RunConfig."""
+    from benchflow_engine.flags import FLAGS
 
     name = flag.removeprefix("--").replace("-", "_")
-    return flag.startswith("--") and name in RunOptions.model_fields
+    return flag.startswith("--") and name in FLAGS
 
 
 def is_used(command: str, flag: str) -> bool:

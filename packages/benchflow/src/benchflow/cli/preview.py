@@ -1,19 +1,20 @@
 """`--explain`, `--print-config` and `--dry-run`: look at a run before it starts."""
 
 import json as jsonlib
+import re
 from collections.abc import Iterator, Mapping
 from typing import Annotated, cast
 
 from benchflow_contracts import BenchFlowError, Model, Task, UsageError
 from benchflow_contracts.redaction import MASK
-from benchflow_engine.options import RunOptions
+from benchflow_engine.config import RunConfig
 from benchflow_engine.preview import Preview, dry_run, explain
-from benchflow_engine.secrets import recorded_options
+from benchflow_engine.secrets import recorded_config
 from benchflow_jobs import JobOptions
 from benchflow_kernel.resolve import Origin, Setting, to_json
 from cyclopts import Parameter
 
-from .config import flag_origins
+from .config import origins
 from .output import note, print_json, print_table
 
 RAN_BUT_FAILED = 1
@@ -25,7 +26,7 @@ class PreviewFlags(Model):
     explain: bool = False
     """Every effective setting with its origin, instead of a run."""
     print_config: bool = False
-    """Effective options as TOML, which --config reads again, instead of a run."""
+    """Effective configuration as TOML, which --config reads again, instead of a run."""
     dry_run: bool = False
     """Every check that comes before a rollout, instead of a run."""
 
@@ -40,19 +41,19 @@ PreviewOnly = Annotated[PreviewFlags, Parameter(name="*")]
 
 
 async def preview_run(
-    task: str | Task, options: RunOptions, flags: PreviewFlags, *, json: bool
+    task: str | Task, config: RunConfig, flags: PreviewFlags, *, json: bool
 ) -> int:
     """Preview one rollout and return the exit code that the run would begin with."""
     if flags.print_config:
-        print_config(options)
+        print_config(config)
         return 0
-    origins = _origins()
+    known = _origins()
     if not flags.dry_run:
-        preview = await explain(task, options, flags=origins)
+        preview = await explain(task, config, origins=known)
         _print_settings(preview, json=json)
         return 0
     passed: list[str] = []
-    preview = await dry_run(task, options, flags=origins, on_check=passed.append)
+    preview = await dry_run(task, config, origins=known, on_check=passed.append)
     if preview.error is not None:
         _print_failure(preview.error, passed, json=json)
         return RAN_BUT_FAILED
@@ -67,7 +68,7 @@ async def preview_run(
 
 
 async def preview_job(job: JobOptions, flags: PreviewFlags, *, json: bool) -> int:
-    """Preview a job: its options, or the plan and the checks of its only task.
+    """Preview a job: its configuration, or the plan and the checks of its only task.
 
     Raises:
         UsageError: A plan is asked for, and the job has several tasks.
@@ -85,50 +86,45 @@ async def preview_job(job: JobOptions, flags: PreviewFlags, *, json: bool) -> in
     return await preview_run(task, job.run, flags, json=json)
 
 
-def print_config(options: RunOptions, job: JobOptions | None = None) -> None:
-    """Print the effective options as TOML. Secrets are left out."""
-    origins = _origins()
-    values = recorded_options(options)
+def print_config(config: RunConfig, job: JobOptions | None = None) -> None:
+    """Print the effective configuration as TOML. Secrets are left out."""
+    values = recorded_config(config)
     if job is not None:
         fields = (name for name in JobOptions.model_fields if name != "run")
         values = {**{name: to_json(getattr(job, name)) for name in fields}, **values}
-    plain = {name: value for name, value in values.items() if not isinstance(value, Mapping)}
-    for line in (*_lines(plain, origins), *_tables(values)):
+    for line in _table("", values, _origins()):
         print(line)  # noqa: T201 - data for standard output
 
 
 def _origins() -> Mapping[str, Origin]:
-    """Return the origins of the options, by field."""
-    origins = flag_origins()
-    if "env_file" in origins and "agent_env" not in origins:
-        return {**origins, "agent_env": origins["env_file"]}
-    return origins
+    """Return the origins of the settings, by name."""
+    known = origins()
+    return {**known, "agent.env": known["env_file"]} if "env_file" in known else known
 
 
-def _lines(values: Mapping[str, object], origins: Mapping[str, Origin]) -> Iterator[str]:
-    for name, value in values.items():
-        origin = origins.get(name)
-        comment = "" if origin is None else f"  # {origin}"
-        if value is None:
-            continue
-        if name == "base_url" and to_json(value, name) != value:
-            yield f"# {name} holds a credential: give --base-url again"
-            continue
-        yield f"{name} = {_toml(value)}{comment}"
+def _table(prefix: str, table: Mapping[str, object], known: Mapping[str, Origin]) -> Iterator[str]:
+    """Return the lines of a table and of the tables below it."""
+    inner: dict[str, Mapping[str, object]] = {}
+    for key, value in table.items():
+        name = f"{prefix}{key}"
+        if isinstance(value, Mapping):
+            inner[f"{prefix}{_key(key)}"] = cast("Mapping[str, object]", value)
+        elif prefix == "agent.env." and MASK in str(value):
+            yield f"# {key} is secret: give --agent-env.{key} again"
+        elif key == "base_url" and to_json(value, key) != value:
+            yield f"# {key} holds a credential: give --base-url again"
+        elif value is not None:
+            origin = known.get(name)
+            yield f"{_key(key)} = {_toml(value)}" + ("" if origin is None else f"  # {origin}")
+    for name, value in inner.items():
+        lines = list(_table(f"{name}.", value, known))
+        if lines:
+            yield from ("", f"[{name}]", *lines)
 
 
-def _tables(values: Mapping[str, object]) -> Iterator[str]:
-    for name, value in values.items():
-        if isinstance(value, Mapping) and value:
-            yield f"\n[{name}]"
-            for key, item in cast("Mapping[str, object]", value).items():
-                secret = MASK in str(item)
-                flag = f"--{name.replace('_', '-')}.{key}"
-                yield (
-                    f"# {key} is secret: give {flag} again"
-                    if secret
-                    else (f"{_toml(key)} = {_toml(item)}")
-                )
+def _key(key: str) -> str:
+    """Return a key of TOML, in quotes if it needs them."""
+    return key if re.fullmatch(r"[A-Za-z0-9_-]+", key) else _toml(key)
 
 
 def _toml(value: object) -> str:

@@ -2,12 +2,14 @@
 
 from collections.abc import Sequence
 
-from benchflow_engine.options import RunOptions
+from benchflow_engine.config import RunConfig
+from benchflow_engine.flags import RunFlags
 from benchflow_engine.rollout import RunResult
 from benchflow_engine.rollout import run as run_rollout
 from benchflow_store import RolloutRecord
 
 from . import format as fmt
+from .config import configuration
 from .env_file import EnvFile, with_env_files
 from .flags import DEFAULT_JOBS, JobsDir, Json, Run
 from .narrate import narrator
@@ -19,7 +21,7 @@ from .treeview import print_tree
 async def run(
     task: str,
     *,
-    options: Run = RunOptions(),
+    options: Run = RunFlags(),
     env_file: EnvFile = (),
     jobs_dir: JobsDir = DEFAULT_JOBS,
     preview: PreviewOnly = PreviewFlags(),
@@ -41,16 +43,16 @@ async def run(
         options: Options of the rollout.
         preview: Ways to look at the run before it starts.
     """
-    options = with_env_files(options, env_file)
+    config = with_env_files(configuration(options), env_file)
     if preview.any:
-        return await preview_run(task, options, preview, json=json)
+        return await preview_run(task, config, preview, json=json)
     subscribers = () if json else (narrator(),)
-    result = await run_rollout(task, options=options, jobs_dir=jobs_dir, subscribers=subscribers)
+    result = await run_rollout(task, config=config, jobs_dir=jobs_dir, subscribers=subscribers)
     if json:
         print_json({**result.record.model_dump(mode="json"), "directory": str(result.directory)})
     else:
         print_summary(result)
-    return exit_code(result, options)
+    return exit_code(result, config)
 
 
 def print_summary(result: RunResult) -> None:
@@ -63,20 +65,21 @@ def print_summary(result: RunResult) -> None:
         note(f"hint: {record.error.hint}")
 
 
-def exit_code(result: RunResult, options: RunOptions) -> int:
+def exit_code(result: RunResult, config: RunConfig) -> int:
     """Return 0 for a rollout with a reward and every required fork, else 1."""
-    if report_missing_forks([result.record], options):
+    if report_missing_forks([result.record], config):
         return 1
     return 0 if result.reward is not None else 1
 
 
-def report_missing_forks(records: Sequence[RolloutRecord], options: RunOptions) -> int:
+def report_missing_forks(records: Sequence[RolloutRecord], config: RunConfig) -> int:
     """Print the completed rollouts without a required fork; return their number."""
-    if options.branch_require is None:
+    require = None if config.branch is None else config.branch.require
+    if require is None:
         return 0
     ids = [r.rollout_id for r in records if r.status == "completed" and not r.branches]
     if ids:
         more = f" and {len(ids) - 3} more" if len(ids) > 3 else ""
         note(f"error: no fork in {', '.join(ids[:3])}{more}: no question or turn to fork at")
-        note(f"hint: --branch-require {options.branch_require} fails a rollout without such a fork")
+        note(f"hint: --branch-require {require} fails a rollout without such a fork")
     return len(ids)

@@ -3,10 +3,11 @@
 import time
 
 from benchflow_contracts import ReapPolicy, SandboxRecord, UsageError
-from benchflow_engine.options import RunOptions
+from benchflow_engine.flags import RunFlags
 from benchflow_engine.planes import open_provider
 from benchflow_testing import CheckResult, check_sandbox
 
+from .config import configuration
 from .flags import Json, Run
 from .output import note, print_json, print_table
 
@@ -16,7 +17,7 @@ _IDENTITY = ("scope", "slot", "attempt", "rollout", "node")
 
 async def list_sandboxes(
     *,
-    options: Run = RunOptions(),
+    options: Run = RunFlags(),
     scope: str | None = None,
     label: tuple[str, ...] = (),
     json: Json = False,
@@ -33,7 +34,7 @@ async def list_sandboxes(
         label: Label of the sandboxes, as KEY=VALUE (default: any). Repeatable.
     """
     policy = ReapPolicy(scope=scope, labels=_labels(label))
-    async with open_provider(options) as provider:
+    async with open_provider(configuration(options)) as provider:
         records = [r async for r in provider.sandboxes(scope=scope) if policy.selects(r.identity)]
     now = time.time()
     if json:
@@ -61,7 +62,7 @@ def _labels(texts: tuple[str, ...]) -> dict[str, str]:
 
 async def prune(
     *,
-    options: Run = RunOptions(),
+    options: Run = RunFlags(),
     scope: str | None = None,
     label: tuple[str, ...] = (),
     overdue: bool = False,
@@ -86,7 +87,7 @@ async def prune(
         images: Also unused images that were built from Dockerfiles of tasks.
         dry_run: Dry run: the sandboxes are listed and not deleted.
     """
-    async with open_provider(options) as provider:
+    async with open_provider(configuration(options)) as provider:
         policy = ReapPolicy(
             scope=scope,
             labels=_labels(label),
@@ -115,7 +116,7 @@ async def prune(
 
 async def check(
     *,
-    options: Run = RunOptions(),
+    options: Run = RunFlags(),
     only: tuple[str, ...] = (),
     base: str | None = None,
     json: Json = False,
@@ -139,7 +140,7 @@ async def check(
             reason = f"  {result.reason}" if result.reason else ""
             note(f"{result.status:>7}  {result.name}{reason}")
 
-    async with open_provider(options) as provider:
+    async with open_provider(configuration(options)) as provider:
         report = await check_sandbox(provider, base=base, only=only or None, on_result=on_result)
     failed = len(report.failed)
     if json:

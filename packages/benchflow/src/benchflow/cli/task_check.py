@@ -7,7 +7,7 @@ from typing import Any, Final
 
 from benchflow_contracts import SandboxProvider, Task
 from benchflow_engine.cheating import CheatOutcome, try_cheats
-from benchflow_engine.options import RunOptions
+from benchflow_engine.config import RunConfig
 from benchflow_engine.planes import open_provider
 from benchflow_engine.rollout import run_in
 from benchflow_engine.task_formats import runnable_tasks
@@ -49,19 +49,17 @@ def warn_of(name: str, lines: Sequence[Mapping[str, Any]]) -> None:
 
 
 async def run_expecting(
-    provider: SandboxProvider, task: Task, options: RunOptions, *, without: Sequence[str] = ()
+    provider: SandboxProvider, task: Task, config: RunConfig, *, without: Sequence[str] = ()
 ) -> list[Row]:
     """Run a task with each agent whose reward is known, except the agents in `without`."""
     agents = (agent for agent in _EXPECTED if agent not in without)
-    return [await _run(provider, task, options, agent) for agent in agents]
+    return [await _run(provider, task, config, agent) for agent in agents]
 
 
-async def _run(provider: SandboxProvider, task: Task, options: RunOptions, agent: str) -> Row:
-    run_options = options.model_copy(
-        update={"agent": agent, "agent_import_path": None, "branch": None}
-    )
+async def _run(provider: SandboxProvider, task: Task, config: RunConfig, agent: str) -> Row:
+    chosen = config.with_agent(agent).model_copy(update={"branch": None})
     with TemporaryDirectory(prefix="bench-check-") as scratch:
-        result = await run_in(provider, task, run_options, directory=Path(scratch) / agent)
+        result = await run_in(provider, task, chosen, directory=Path(scratch) / agent)
     expected = _EXPECTED[agent]
     ok = result.reward == expected
     why = f"expected {fmt.reward(expected)}; {fmt.outcome(result.record)}"
@@ -78,14 +76,14 @@ async def _run(provider: SandboxProvider, task: Task, options: RunOptions, agent
 
 
 async def check_cheats(
-    path: str, options: RunOptions, *, dataset: str | None = None, json: bool
+    path: str, config: RunConfig, *, dataset: str | None = None, json: bool
 ) -> int:
     """Run every cheat on each task; return 1 if a cheat succeeds undetected or could not run."""
-    sources = runnable_tasks(path, dataset=dataset, options=options.adapter_options())
+    sources = runnable_tasks(path, dataset=dataset, options=config.adapter_options())
     outcomes: list[tuple[str, CheatOutcome]] = []
-    async with open_provider(options) as provider:
+    async with open_provider(config) as provider:
         for task in sources.tasks:
-            results = await try_cheats(provider, task, options, cheats())
+            results = await try_cheats(provider, task, config, cheats())
             outcomes += [(task.id, outcome) for outcome in results]
     for refused in sources.refused:
         explain_refusals(refused, before="not run: ")

@@ -4,13 +4,15 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from benchflow_contracts import Task, UsageError
-from benchflow_engine.options import RunOptions
+from benchflow_engine.config import RunConfig
+from benchflow_engine.flags import RunFlags
 from benchflow_engine.planes import open_provider
 from benchflow_engine.scaffold import write_task
 from benchflow_engine.task_formats import adapter_for, listed_tasks
 from benchflow_engine.task_import import import_tasks
 from benchflow_kernel import find_tasks
 
+from .config import configuration, origins
 from .flags import Json, Run
 from .foreign_check import ForeignCheck, check_foreign
 from .foreign_tasks import show_imported, show_listed
@@ -22,7 +24,7 @@ async def check(
     path: str,
     *,
     dataset: str | None = None,
-    options: Run = RunOptions(),
+    options: Run = RunFlags(),
     no_run: bool = False,
     cheat: bool = False,
     by_reason: bool = False,
@@ -58,12 +60,13 @@ async def check(
     """
     if cheat and (by_reason or state is not None):
         raise UsageError("--cheat does not use --by-reason and --state", hint="leave them out")
+    config = configuration(options)
     if cheat:
-        return await check_cheats(path, options, dataset=dataset, json=json)
-    if (found := adapter_for(path, options.adapter_options())) is not None:
-        run = "sandbox" in options.model_fields_set and not no_run
+        return await check_cheats(path, config, dataset=dataset, json=json)
+    if (found := adapter_for(path, config.adapter_options())) is not None:
+        run = "sandbox.provider" in origins() and not no_run
         listed = listed_tasks(found[1], path, dataset=dataset)
-        foreign = ForeignCheck(options, run=run, json=json, by_reason=by_reason, state=state)
+        foreign = ForeignCheck(config, run=run, json=json, by_reason=by_reason, state=state)
         return await check_foreign(found[1], listed, foreign)
     if by_reason or state is not None:
         raise UsageError(
@@ -71,21 +74,19 @@ async def check(
         )
     if dataset is not None:
         raise UsageError("--dataset applies only to a registry.json", hint="leave it out")
-    return await _check_own(find_tasks(Path(path)), options, no_run=no_run, json=json)
+    return await _check_own(find_tasks(Path(path)), config, no_run=no_run, json=json)
 
 
-async def _check_own(
-    tasks: Sequence[Task], options: RunOptions, *, no_run: bool, json: bool
-) -> int:
+async def _check_own(tasks: Sequence[Task], config: RunConfig, *, no_run: bool, json: bool) -> int:
     for task in tasks:
         warn(task)
     rows: list[Row] = []
     if no_run:
         rows = [read_only(task) for task in tasks]
     else:
-        async with open_provider(options) as provider:
+        async with open_provider(config) as provider:
             for task in tasks:
-                rows += await run_expecting(provider, task, options)
+                rows += await run_expecting(provider, task, config)
     if json:
         print_json(rows)
     else:
