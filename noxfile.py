@@ -32,6 +32,9 @@ REPORTS = ROOT / ".nox" / "reports"
 os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
 """The tests start thousands of programs: without bytecode each one compiles all that it imports."""
 
+os.environ["PYDANTIC_DISABLE_PLUGINS"] = "__all__"
+"""A search for plugins of pydantic reads the metadata of every installed package, at each start."""
+
 PYTEST = (
     "python",
     "-m",
