@@ -104,7 +104,7 @@ def test_without_namespaces_it_refuses_unless_plain_processes_are_accepted(with_
         limits = ResourceLimits(pids=2000)
         sandbox = await provider.create(SandboxSpec(bundles=mounts, limits=limits))
         env = {"PYTHONPATH": ":".join(paths), "DYING": DYING}
-        result = await sandbox.exec([str(python), "-c", INNER], env=env, timeout=100)
+        result = await sandbox.exec([str(python), "-c", INNER], env=env, timeout=250)
         assert result.ok, result.stderr
         return json.loads(result.stdout)
 
