@@ -103,7 +103,7 @@ IN_E2E = {
     "benchflow-clawsbench",
     "benchflow-testing",
 }
-"""Packages with slow tests whose programs `e2e` runs by the newest Python."""
+"""Packages whose programs `e2e` runs by the newest Python."""
 
 
 def _units() -> list[str]:
@@ -150,8 +150,14 @@ OF_GRADING = tuple(
 """Slow tests of what cheating agents get."""
 
 CI = bool(os.environ.get("CI"))
-_OLDEST_UNITS = [name for name in _units() if name.startswith(f"unit-{OLDEST}")]
-_LOCAL_UNITS = f"unit-{OLDEST}(package='benchflow-sandbox-local')"
+_ONCE = {
+    package: f"unit-{OLDEST if package in HEAVY | IN_E2E else NEWEST}(package={package!r})"
+    for package in PACKAGES
+}
+"""A session for each package: `slow` and `docs` run all of them by the oldest Python, `e2e` by the
+newest, so each package is tested by the Python that needs it more. The workflows run both."""
+
+_LOCAL_UNITS = _ONCE["benchflow-sandbox-local"]
 LANES = {
     "local": ("slow(part='local')",),
     "docker": ("slow(part='docker')", *([_LOCAL_UNITS] if CI else [])),
@@ -159,8 +165,7 @@ LANES = {
     "checks": ("lint", "types"),
     "grading": ("slow(part='grading')",),
     "docs": ("docs",),
-    "units": tuple(name for name in _OLDEST_UNITS if name != _LOCAL_UNITS) if CI else ("unit",),
-    "newest": ("newest", f"unit-{NEWEST}(package='benchflow-sandbox-native')") if CI else (),
+    "units": tuple(name for name in _ONCE.values() if name != _LOCAL_UNITS) if CI else ("unit",),
     "wheel": ("wheel",),
 }
 """Sessions that run one after the other. The longest lanes are first."""
@@ -236,14 +241,6 @@ def unit(session: nox.Session, package: str) -> None:
     """Test one package alone, with only what it declares."""
     _sync(session, f"--package={package}", "--no-default-groups", "--group=test")
     _pytest(session, f"{PACKAGES[package]}/tests", *session.posargs)
-
-
-@nox.session(python=NEWEST)
-def newest(session: nox.Session) -> None:
-    """Test what needs nothing but Python, and is not in `e2e`, by the newest Python."""
-    _sync(session, "--all-packages")
-    homes = (home for package, home in PACKAGES.items() if package not in HEAVY | IN_E2E)
-    _pytest(session, *(f"{home}/tests" for home in homes), *session.posargs)
 
 
 @nox.session(python=PYTHONS[:1])
