@@ -1,5 +1,6 @@
-"""Numbers and outcomes as text."""
+"""Numbers, outcomes and lines as text."""
 
+import textwrap
 from collections.abc import Mapping
 
 from benchflow_contracts import BranchRecord, Credit, Value
@@ -54,3 +55,24 @@ def outcome(record: RolloutRecord) -> str:
         shown = f"{record.error.boundary}: {record.error.message.splitlines()[0]}"
         return f"ungraded, {shown}" if record.status == "ungraded" else shown
     return record.status
+
+
+def wrap(text: str, width: int, *, head: str = "", indent: int = 0) -> list[str]:
+    """Return `head` and `text` as lines of at most `width` columns; no word is broken.
+
+    Lines after the first begin with `indent` spaces. A longer word gets a line of its own.
+    """
+    lines = textwrap.wrap(
+        text,
+        max(width, 1),
+        initial_indent=head,
+        subsequent_indent=" " * indent,
+        break_long_words=False,
+        break_on_hyphens=False,
+    )
+    return lines or [head]
+
+
+def shorten(text: str, width: int) -> str:
+    """Return the start of `text`, with an ellipsis where it is longer than `width`."""
+    return text if len(text) <= width else text[: max(width - 1, 0)] + "…"

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Literal, Union, get_args, get_origin
 
 from .commands import GROUPS, Command, find_command
 from .config import SHORT, SHORT_COMMANDS
-from .layout import wrap
+from .format import wrap
 from .panels import COMMAND_PANEL, PANELS, is_used
 
 if TYPE_CHECKING:

@@ -1,36 +1,16 @@
 """Lines that fit a terminal. A value that does not fit moves to the next line and is not cut."""
 
-import textwrap
 from collections.abc import Iterable, Sequence
 
 from rich.cells import cell_len
 from rich.text import Text
 
+from .format import wrap
+
 _GAP = 2
 """Spaces between two values on a line."""
 _PROSE = 24
 """The narrowest useful column of prose."""
-
-
-def wrap(text: str, width: int, *, head: str = "", indent: int = 0) -> list[str]:
-    """Return `head` and `text` as lines of at most `width` columns; no word is broken.
-
-    Lines after the first begin with `indent` spaces. A longer word gets a line of its own.
-    """
-    lines = textwrap.wrap(
-        text,
-        max(width, 1),
-        initial_indent=head,
-        subsequent_indent=" " * indent,
-        break_long_words=False,
-        break_on_hyphens=False,
-    )
-    return lines or [head]
-
-
-def shorten(text: str, width: int) -> str:
-    """Return the start of `text`, with an ellipsis where it is longer than `width`."""
-    return text if len(text) <= width else text[: max(width - 1, 0)] + "…"
 
 
 def pack(parts: Iterable[Text], width: int, *, indent: int = 0) -> list[Text]:

@@ -9,7 +9,8 @@ from rich.live import Live
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 from rich.text import Text
 
-from .layout import pack, shorten
+from .format import shorten
+from .layout import pack
 from .live import Row
 from .output import printable, stderr, visible
 

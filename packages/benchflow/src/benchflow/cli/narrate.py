@@ -6,7 +6,7 @@ from benchflow_contracts import Event
 from benchflow_store import EventLine, StepLine, event_lines
 
 from . import format as fmt
-from .layout import shorten, wrap
+from .format import shorten, wrap
 from .output import stdout, terminal_width, visible
 
 _WIDTH = 96

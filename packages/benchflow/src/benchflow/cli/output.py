@@ -65,7 +65,7 @@ def print_hanging(head: str, text: str) -> None:
     width = terminal_width()
     lines = [head + text]
     if width is not None:
-        from .layout import wrap
+        from .format import wrap
 
         below = len(head) if len(head) * 2 < width else _INDENT
         lines = wrap(text, width, head=head, indent=below)

@@ -16,7 +16,6 @@ from .flags import DEFAULT_JOBS, JobsDir, Json
 from .narrate import MARKER, fitting_lines, marker_of
 from .output import note, print_json, print_table, stdout, visible
 from .rollouts import find_rollout
-from .treeview import print_tree
 
 _ROWS = 20
 """The maximum number of rows of one kind for each table; further rows are counted."""
@@ -133,6 +132,9 @@ def tree(
     if json:
         print_json(tree_to_json(stored_tree))
     else:
+        # `bench eval` imports this module, and does not need the tree.
+        from .treeview import print_tree
+
         print_tree(stored_tree, credit=credit, depth=depth)
 
 

@@ -15,7 +15,6 @@ from .flags import DEFAULT_JOBS, JobsDir, Json, Run
 from .narrate import narrator
 from .output import note, print_json
 from .preview import PreviewFlags, PreviewOnly, preview_run
-from .treeview import print_tree
 
 
 async def run(
@@ -59,6 +58,9 @@ def print_summary(result: RunResult) -> None:
     """Print a finished rollout: its tree, its reward and its directory."""
     record = result.record
     if record.leaves > 1:
+        # A job imports this module, and does not need the tree.
+        from .treeview import print_tree
+
         print_tree(result.tree)
     note(f"reward {fmt.reward(record.reward)}  {fmt.outcome(record)}  {result.directory}")
     if record.error is not None and record.error.hint:

@@ -8,7 +8,7 @@ from benchflow_kernel import value_of
 from benchflow_store import step_title
 
 from . import format as fmt
-from .layout import shorten, wrap
+from .format import shorten, wrap
 from .output import stdout, terminal_width, visible
 
 _KEY = 9

@@ -9,7 +9,8 @@ from rich.text import Text
 from rich.tree import Tree
 
 from . import format as fmt
-from .layout import pack, shorten
+from .format import shorten
+from .layout import pack
 from .output import stdout, terminal_width
 
 _SHOWN = ("frozen", "restore", "first_step", "until_running")
