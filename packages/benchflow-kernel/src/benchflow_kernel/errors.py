@@ -22,4 +22,4 @@ class PriorContextError(TaskError):
 
 
 class FidelityError(SnapshotError):
-    """The demanded fidelity is not available. The message names what is missing."""
+    """The required fidelity is not available. The message names the missing ability."""

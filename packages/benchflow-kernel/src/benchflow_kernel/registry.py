@@ -102,7 +102,7 @@ def load_path(path: str) -> object:
 
 def _points(group: str) -> list[EntryPoint]:
     if group not in GROUPS:
-        raise UsageError(f"there is no registry group {group!r}; known: {', '.join(GROUPS)}")
+        raise UsageError(f"{group!r} is not a registry group; known: {', '.join(GROUPS)}")
     points = list(_entry_points(_search_path())[group])
     plugins = os.environ.get(_PLUGINS)
     if plugins is None:

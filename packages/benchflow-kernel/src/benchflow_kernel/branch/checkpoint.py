@@ -15,7 +15,7 @@ class Checkpoint:
     """The start of a child: environment, files, and sessions or processes."""
 
     turn: int
-    """The turn before whose prompt it was taken, or during which if `ask` is set."""
+    """The next turn at that instant, or the running turn if `ask` is set."""
     image: SandboxImage
     state: EnvState | None
     """The environment's state at that instant."""
@@ -81,7 +81,7 @@ class CheckpointRefs:
         self._by_ref[ref] = (checkpoint, count + 1)
 
     async def release(self, checkpoint: Checkpoint | None) -> None:
-        """Drop one reference. The last one discards the checkpoint, also on cancellation."""
+        """Drop one reference. The last release discards the checkpoint, also on cancellation."""
         if checkpoint is None:
             return
         ref = checkpoint.image.ref
@@ -93,7 +93,7 @@ class CheckpointRefs:
         await run_shielded(self._discard(checkpoint))
 
     async def aclose(self) -> None:
-        """Discard all checkpoints that are left, such as those of a cancelled rollout."""
+        """Discard all remaining checkpoints, such as those of a cancelled rollout."""
         by_ref, self._by_ref = self._by_ref, {}
         for checkpoint, _ in by_ref.values():
             await run_shielded(self._discard(checkpoint))

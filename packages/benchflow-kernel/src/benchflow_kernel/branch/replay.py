@@ -89,7 +89,7 @@ class ReplayLog:
         self._exchanges[place] = replace(self._exchanges[place], answer=answer)
 
     async def rebase(self, base: Checkpoint, calls: int) -> None:
-        """Use `base` as the new start. The branch had made `calls` model calls then."""
+        """Use `base` as the new start, after `calls` model calls of the branch."""
         old, self._own = self._own, base
         self.base_checkpoint = base
         self._refs.acquire(base)

@@ -1,4 +1,4 @@
-"""The effective task and its deadlines: the given values, with the replacements of the config."""
+"""The effective task and its deadlines: the task's own values, as the config changes them."""
 
 import re
 from collections.abc import Collection, Mapping

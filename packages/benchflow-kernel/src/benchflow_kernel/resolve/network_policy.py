@@ -34,7 +34,7 @@ class StepPhases:
 
 
 def policy_of_spec(spec: SandboxSpec) -> NetworkPolicy:
-    """Return the network that a sandbox made from `spec` starts with."""
+    """Return the first network of a sandbox with `spec`."""
     return NetworkPolicy(spec.network, spec.allowed_hosts)
 
 

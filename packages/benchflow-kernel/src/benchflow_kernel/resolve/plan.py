@@ -66,7 +66,7 @@ class Plan:
     planes: Planes
     turns: tuple[LoweredTurn, ...]
     spec: SandboxSpec
-    """The spec of the agent's sandbox in the setup. `created_spec` is what a provider gets."""
+    """The spec of the agent's sandbox in the setup. A provider gets `created_spec`."""
     phases: tuple[StepPhases, ...]
     """The phases of each step; one entry for a task without steps."""
     agent_env: frozenset[str]

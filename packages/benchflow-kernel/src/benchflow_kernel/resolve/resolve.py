@@ -138,7 +138,7 @@ async def make_plan(
     """Ask every agent and the environment for their needs, and resolve the plan.
 
     Raises:
-        BenchFlowError: As `resolve` or `schedule`; an agent is unknown or cannot be made available,
+        BenchFlowError: As `resolve` or `schedule`; an agent is unknown or cannot be installed,
             or the environment's files are malformed.
     """
     roles = planned_roles(task, config)

@@ -53,15 +53,15 @@ class Setting:
 class Origins:
     """The origins of settings, by dotted name. A setting without an origin has its default."""
 
-    def __init__(self, given: Mapping[str, Origin] | None = None) -> None:
-        self._by_name = dict(given or {})
+    def __init__(self, by_name: Mapping[str, Origin] | None = None) -> None:
+        self._by_name = dict(by_name or {})
 
     def note(self, name: str, origin: Origin) -> None:
         """Set the origin of a setting, or of every setting below a name."""
         self._by_name[name] = origin
 
     def note_all(self, prefix: str, table: Model, kind: OriginKind, file: str) -> None:
-        """Set the origin of each field of `table` that was given, and of its nested tables."""
+        """Set the origin of each field that `table` sets, and of its nested tables."""
         for field in table.model_fields_set:
             name = f"{prefix}.{field}" if prefix else field
             value = getattr(table, field)

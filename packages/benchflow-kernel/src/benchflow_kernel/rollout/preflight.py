@@ -66,8 +66,8 @@ def _check_sandbox(plan: Plan, capabilities: SandboxCapabilities) -> None:
         + [f"user to {user!r}" for user in _other_users(plan)]
     )
     if changes and not capabilities.network_switch:
-        what = f"the change of {changes} between phases of the task"
-        raise _unsupported(provider, what, "network_switch", capabilities)
+        feature = f"the change of {changes} between phases of the task"
+        raise _unsupported(provider, feature, "network_switch", capabilities)
     if spec.recipe is not None and not capabilities.builds:
         raise _unsupported(provider, "images from a Dockerfile", "builds", capabilities)
     if spec.services and not capabilities.services:
@@ -136,11 +136,11 @@ def _other_users(plan: Plan) -> list[str]:
 
 
 def _unsupported(
-    provider: str, what: str, capability: str, capabilities: SandboxCapabilities
+    provider: str, feature: str, capability: str, capabilities: SandboxCapabilities
 ) -> SandboxUnsupportedError:
     reason = capabilities.notes.get(capability)
     return SandboxUnsupportedError(
-        f"sandbox {provider!r} does not support {what}" + (f": {reason}" if reason else ""),
+        f"sandbox {provider!r} does not support {feature}" + (f": {reason}" if reason else ""),
         hint="use another sandbox, such as --sandbox docker",
     )
 
@@ -164,7 +164,7 @@ def _check_fidelity(plan: Plan, policy: BranchPolicy, capabilities: SandboxCapab
     provider, agents = plan.planes.provider.name, plan.planes.agents
     reason = capabilities.notes.get("live", "it has no live snapshots")
     names = sorted({turn.role.agent for turn in plan.turns})
-    stateless = [name for name in names if agents[name].capabilities().session_snapshot == "none"]
+    no_files = [name for name in names if agents[name].capabilities().session_snapshot == "none"]
     for part in policies(policy):
         if part.require == "live":
             raise FidelityError(
@@ -178,8 +178,8 @@ def _check_fidelity(plan: Plan, policy: BranchPolicy, capabilities: SandboxCapab
                 f" waits, and sandbox {provider!r} has no live snapshots ({reason})",
                 hint="require fidelity 'replay', or no fidelity",
             )
-        if part.require == "state" and stateless:
+        if part.require == "state" and no_files:
             raise FidelityError(
-                f"fidelity 'state' is not available: agent {stateless[0]!r} has no session files",
+                f"fidelity 'state' is not available: agent {no_files[0]!r} has no session files",
                 hint="run `bench agent probe`, or require fidelity 'replay'",
             )

@@ -1,4 +1,4 @@
-"""Task directories, read and checked."""
+"""Load and check task directories."""
 
 from .load import find_tasks, load_task
 

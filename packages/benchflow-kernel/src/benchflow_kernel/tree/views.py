@@ -92,10 +92,10 @@ def step_verdicts(leaf: RolloutNode) -> Mapping[str, tuple[RolloutNode, VerifyRe
     The keys are the names of the steps, in order. A task of one prompt has none. If a step
     was graded again further down, the later verdict counts.
     """
-    found: dict[str, tuple[RolloutNode, VerifyResult]] = {}
+    verdicts: dict[str, tuple[RolloutNode, VerifyResult]] = {}
     for node in leaf.path:
-        found |= {step: (node, result) for step, result in verdicts_at(node).items()}
-    return found
+        verdicts |= {step: (node, result) for step, result in verdicts_at(node).items()}
+    return verdicts
 
 
 def verdicts_at(node: RolloutNode) -> Mapping[str, VerifyResult]:

@@ -77,7 +77,7 @@ class Phases:
     async def _end_all(self) -> None:
         """End every process of the sandbox; its files stay as they are."""
         sandbox, provider = self._sandbox, self._plan.planes.provider
-        assert sandbox is not None, "there is no sandbox yet"
+        assert sandbox is not None, "set_sandbox was not called"
         image = await sandbox.snapshot("filesystem")
         try:
             await sandbox.restore(image)

@@ -96,7 +96,7 @@ async def _run_command(sandbox: Sandbox, command: SetupCommand, where: str) -> E
         raise SetupError(
             f"setup command did not end within {command.timeout_sec:g} s",
             where=where,
-            hint="find out what the command waits for, or raise its timeout_sec",
+            hint="find the cause of the delay, or raise the command's timeout_sec",
         ) from error
 
 

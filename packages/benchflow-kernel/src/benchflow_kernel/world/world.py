@@ -204,7 +204,7 @@ class World:
 
     @asynccontextmanager
     async def ignore_changes(self) -> AsyncGenerator[None]:
-        """Do not count file changes made inside this block as the agent's.
+        """Do not count file changes inside this block as the agent's.
 
         The changes do count while a process of an agent runs, since their author is then unknown.
         """

@@ -119,7 +119,7 @@ class StepRecorder:
             progress.tip = node
 
     def _own_calls(self, step: Step, calls: Sequence[ModelCall]) -> Sequence[ModelCall]:
-        """Return the model calls that were made for `step`.
+        """Return the model calls of `step`.
 
         A tool returns its result after the call that asked for the tool, and before the next
         call. A step that ends a turn, or that waits for an answer, gets all remaining calls.

@@ -150,8 +150,8 @@ class ForkController:
         captured = await self._services.selector.capture(
             self._branch.world, cursor.turn, mid_turn=ask is not None, require=policy.require
         )
-        taken = captured.checkpoint
-        if taken is not None and not await self._fits_on_disk(cursor, policy, taken):
+        checkpoint = captured.checkpoint
+        if checkpoint is not None and not await self._fits_on_disk(cursor, policy, checkpoint):
             return None
         position = await self._position(cursor, captured, ask)
         await self._services.writer.save(position, captured.fidelity, fork=True)
@@ -193,18 +193,18 @@ class ForkController:
         finally:
             await self._services.refs.release(base)
 
-    async def _record(self, cursor: Cursor, taken: Checkpoint) -> None:
+    async def _record(self, cursor: Cursor, checkpoint: Checkpoint) -> None:
         """Record a complete checkpoint; release a checkpoint that cannot be recorded."""
         try:
             self._branch.journal.append(
                 Checkpointed,
                 node=cursor.node,
-                ref=taken.image.ref,
-                layers=taken.layers,
-                took_sec=taken.took_sec,
+                ref=checkpoint.image.ref,
+                layers=checkpoint.layers,
+                took_sec=checkpoint.took_sec,
             )
         except BaseException:
-            await self._services.refs.release(taken)
+            await self._services.refs.release(checkpoint)
             raise
 
     def _should_fork(self, cursor: Cursor, policy: BranchPolicy, ask: Ask) -> bool:
@@ -218,11 +218,13 @@ class ForkController:
         self._record_refusal(cursor, policy, refusal)
         return refusal is None
 
-    async def _fits_on_disk(self, cursor: Cursor, policy: BranchPolicy, taken: Checkpoint) -> bool:
+    async def _fits_on_disk(
+        self, cursor: Cursor, policy: BranchPolicy, checkpoint: Checkpoint
+    ) -> bool:
         """Return whether the budget allows the checkpoint's size; if not, release it."""
-        refusal = self._services.budget.disk_refusal(taken.image.bytes)
+        refusal = self._services.budget.disk_refusal(checkpoint.image.bytes)
         if refusal is not None:
-            await self._services.refs.release(taken)
+            await self._services.refs.release(checkpoint)
         self._record_refusal(cursor, policy, refusal)
         return refusal is None
 
