@@ -30,7 +30,7 @@ def killed(bench: Any, tmp_path: Path) -> str:
         stderr=subprocess.DEVNULL,
     )
     try:
-        until("a kept checkpoint", lambda: any(tmp_path.glob("jobs/*/checkpoints/n0")), DEADLINE)
+        until("a saved checkpoint", lambda: any(tmp_path.glob("jobs/*/checkpoints/n0")), DEADLINE)
     finally:
         os.kill(runner.pid, signal.SIGKILL)
         runner.wait()

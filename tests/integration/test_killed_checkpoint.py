@@ -239,7 +239,7 @@ async def records(store: Path) -> list[SandboxRecord]:
 
 
 async def revived(store: Path, kept: Path) -> str:
-    """Return the digest of a kept checkpoint from which a box was made that works."""
+    """Return the digest of a saved checkpoint from which a box was made that works."""
     async with LocalProvider(store=store) as provider:
         image = await provider.load(kept / "image")
         box = await provider.create(SandboxSpec(), image=image)
