@@ -99,7 +99,7 @@ REFUSED = {
         "import ctypes; libc = ctypes.CDLL(None); held = libc.inotify_init();"
         "assert libc.inotify_add_watch(held, b'/tmp', 0x80000100) == 1"
     ),
-    "to be told of readers": (
+    "has a write lease of a file": (
         "import fcntl; held = open('leased', 'w'); fcntl.fcntl(held, 1024, fcntl.F_WRLCK)"
     ),
     "SIGEV_THREAD_ID": (

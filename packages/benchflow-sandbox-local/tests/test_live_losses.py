@@ -13,18 +13,18 @@ pytestmark = [pytest.mark.usefixtures("criu"), pytest.mark.timeout(180)]
 
 SOURCE = Path(__file__).with_name("lossy_program.py").read_text()
 DRAINS = {
-    "udp": r"a datagram that was not read: the IPv4 socket 127.0.0.1:5353 of process 'python3'",
-    "empty_datagram": r"a datagram that was not read: the IPv6 socket ::1:5353",
+    "udp": r"an unread datagram: the IPv4 socket 127.0.0.1:5353 of process 'python3'",
+    "empty_datagram": r"an unread datagram: the IPv6 socket ::1:5353",
     "corked": r"a datagram that is half written \(UDP_CORK\)",
     "named_datagram": r"an unread datagram, .*'/tmp/reader'",
     "passed_user": r"unread data that names its sender",
     "sent_file": r"open files on their way .*: an unnamed unix socket",
-    "inotify": r"inotify events that were not read, of process 'python3'",
+    "inotify": r"unread inotify events of process 'python3'",
     "directory": r"listing of the directory '/tmp/many'",
-    "timer": r"how often a timer \(timerfd\) has expired",
-    "netlink": r"a message that was not read: the netlink socket",
-    "urgent": r"urgent data that was not read: the IPv4 socket",
-    "urgent_unix": r"urgent data that was not read: an unnamed unix socket",
+    "timer": r"unread expirations of a timer \(timerfd\)",
+    "netlink": r"an unread message: the netlink socket",
+    "urgent": r"unread urgent data: the IPv4 socket",
+    "urgent_unix": r"unread urgent data: an unnamed unix socket",
     "full": r"\d{5,} bytes that the other end has no room for: the IPv4 socket",
     "orphan": r"\d{5,} bytes of a TCP socket \(port \d+\) that was closed",
     "half_closed": r"a connection that one end has closed for writing",
@@ -32,8 +32,8 @@ DRAINS = {
     "reset": r"an error that was not reported yet: an unnamed unix socket",
     "backlog": r"a connection that was not accepted: the IPv4 socket 127.0.0.1:4321",
     "unix_backlog": r"a connection that was not accepted: the unix socket '/tmp/service'",
-    "terminal": r"what was not read from the terminal '/dev/p.*'",
-    "typed": r"what was not read from the terminal '/dev/pts/\d+'",
+    "terminal": r"unread data of the terminal '/dev/p.*'",
+    "typed": r"unread data of the terminal '/dev/pts/\d+'",
     "left_packets": r"the bounds of packets in a pipe \(O_DIRECT\): pipe:\[\d+\]",
 }
 STAYS = {
@@ -42,7 +42,7 @@ STAYS = {
     "unheld_queue": r"the POSIX message queue '/queue' which no process has open",
     "multipath": r"a multipath TCP socket, which cannot be captured",
     "peeking": r"an offset for peeking",
-    "two_users": r"who made the unix socket '/tmp/shared' .* \(user 0, group 0 and user 1234",
+    "two_users": r"the maker of the unix socket '/tmp/shared' .* \(user 0, group 0 and user 1234",
 }
 READER = """
 import os, socket, sys, time

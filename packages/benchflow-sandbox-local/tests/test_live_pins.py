@@ -117,10 +117,10 @@ else:
 
 PASSED = """
 from benchflow_sandbox_local.launcher_process.layers.inode_pins import (
-    MAX_PASSED, highest, pass_numbers
+    MAX_PASSED, highest_pinned, pass_numbers
 )
 root = world.generation()
-assert highest(str(world.upper)) == 0
+assert highest_pinned(str(world.upper)) == 0
 for number in range(300):
     (root / "gone").write_text("x")
     (root / "gone").unlink()
@@ -130,7 +130,7 @@ with (root / "image").open("a") as file:
     file.write("of another file system")
 number = identity(root, "sub/kept")[1]
 world.seal(root)
-assert highest(str(world.upper)) == number > 300
+assert highest_pinned(str(world.upper)) == number > 300
 (fresh := world.top / "fresh").mkdir()
 world.mount("tmpfs", "tmpfs", fresh, "")
 pass_numbers(str(fresh), number)

@@ -183,7 +183,7 @@ def test_a_torn_image_is_told_as_such_before_an_engine_starts(with_provider, sto
         pages.rename(kept := store / pages.name)
         if damage == "shorter":
             pages.write_bytes(kept.read_bytes()[:-4096])
-        with pytest.raises(SnapshotError, match="the image is torn: it has"):
+        with pytest.raises(SnapshotError, match="the image is truncated: it has"):
             await provider.create(SandboxSpec(), image=image)
         assert traces(store) <= before
         assert await echo(process, b"alive") == b"alive"

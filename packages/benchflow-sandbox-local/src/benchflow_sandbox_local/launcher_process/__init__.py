@@ -1,4 +1,4 @@
 """The launcher process and its children: they start, dump, restore and delete sandboxes.
 
-This process runs on the host as the user of the runner. It imports the standard library alone.
+They run on the host as the user of the runner, and import only the standard library.
 """

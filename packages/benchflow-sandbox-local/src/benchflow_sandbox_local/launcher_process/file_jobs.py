@@ -23,8 +23,8 @@ class FileJobs:
     def __init__(self, workspace: Workspace) -> None:
         self._space = workspace
 
-    def named(self, operation: str) -> FileJob:
-        """Return the function of an operation; raise `KeyError` for an unknown one."""
+    def find(self, operation: str) -> FileJob:
+        """Return the function of an operation; raise `KeyError` for an unknown operation."""
         return {
             "build_base": self._build_base,
             "seal": self._seal,
@@ -43,8 +43,7 @@ class FileJobs:
     def _build_base(self, request: dict[str, Any], reply: socket.socket) -> None:
         space = self._space
         directory = space.base(request["name"])
-        built = skeleton.build(directory, request, space.opaque, rooted=space.rooted)
-        wire.send(reply, built)
+        wire.send(reply, skeleton.build(directory, request, space.opaque, rooted=space.rooted))
 
     def _seal(self, request: dict[str, Any], reply: socket.socket) -> None:
         size = self._space.seal(request)
@@ -55,7 +54,7 @@ class FileJobs:
         wire.send(reply, {"ok": True, "digest": digest, "traits": traits})
 
     def _dump(self, request: dict[str, Any], reply: socket.socket) -> None:
-        CriuCheckpoint(self._space, request).take(reply)
+        CriuCheckpoint(self._space, request).write(reply)
 
     def _digest_image(self, request: dict[str, Any], reply: socket.socket) -> None:
         files = self._space.digest(request["pool"], request["layer"], request["parent"])
@@ -85,19 +84,19 @@ class FileJobs:
 
     def _load(self, request: dict[str, Any], reply: socket.socket) -> None:
         pool, names, image = request["pool"], request["layers"], request["image"]
-        sized = None if image is None else (image, request["image_bytes"])
-        self._space.copy_in(request["source"], pool, names, sized)
+        image_and_size = None if image is None else (image, request["image_bytes"])
+        self._space.copy_in(request["source"], pool, names, image_and_size)
         digests: list[str] = []
         for name in reversed(names):
             parent = digests[-1] if digests else request["parent"]
             digests.append(self._space.digest(pool, name, parent))
         digests.reverse()
-        whole, memory, size = digests[0], "", 0
+        digest, memory, size = digests[0], "", 0
         if image is not None:
-            place, size = self._space.image(image), self._space.image_bytes(image)
-            whole, memory = image_digest(place, whole), memory_digest(place)
-        found = {"digests": digests, "digest": whole, "memory": memory, "bytes": size}
-        wire.send(reply, {"ok": True, **found})
+            path, size = self._space.image(image), self._space.image_bytes(image)
+            digest, memory = image_digest(path, digest), memory_digest(path)
+        loaded = {"digests": digests, "digest": digest, "memory": memory, "bytes": size}
+        wire.send(reply, {"ok": True, **loaded})
 
     def _remove_box(self, request: dict[str, Any], reply: socket.socket) -> None:
         self._space.remove_box(request["pool"], request["box"])

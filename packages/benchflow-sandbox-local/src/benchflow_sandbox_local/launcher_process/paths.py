@@ -1,4 +1,4 @@
-"""Paths below a root that may be hostile: no link on the way is ever followed."""
+"""Paths below a root that may be hostile. No symlink in a path is followed."""
 
 import os
 import stat
@@ -9,7 +9,7 @@ _STRICT = RESOLVE_IN_ROOT | RESOLVE_NO_MAGICLINKS | RESOLVE_NO_SYMLINKS
 
 
 def open_strict(root: int, path: str, flags: int = os.O_PATH | os.O_DIRECTORY) -> int:
-    """Open `path` below `root`; raise `OSError` (ELOOP) when a link is on the way."""
+    """Open `path` below `root`; raise `OSError` (ELOOP) if it has a symlink."""
     return openat2(root, path.strip("/") or ".", flags | os.O_NOFOLLOW, resolve=_STRICT)
 
 
@@ -22,7 +22,7 @@ def split(path: str) -> tuple[str, str]:
 
 
 def make_directory(root: int, path: str, mode: int = 0o755) -> int:
-    """Open the directory `path`, making what is missing, replacing what is not one."""
+    """Open the directory `path`. Create missing directories, and replace other entries by them."""
     current = os.open(".", os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC, dir_fd=root)
     for name in [part for part in path.split("/") if part]:
         try:
@@ -35,8 +35,8 @@ def make_directory(root: int, path: str, mode: int = 0o755) -> int:
 
 def _enter(parent: int, name: str, mode: int) -> int:
     try:
-        found = os.stat(name, dir_fd=parent, follow_symlinks=False)
-        if not stat.S_ISDIR(found.st_mode):
+        info = os.stat(name, dir_fd=parent, follow_symlinks=False)
+        if not stat.S_ISDIR(info.st_mode):
             os.unlink(name, dir_fd=parent)
             os.mkdir(name, mode, dir_fd=parent)
     except FileNotFoundError:
@@ -45,7 +45,7 @@ def _enter(parent: int, name: str, mode: int) -> int:
 
 
 def make_file(root: int, path: str) -> int:
-    """Open the regular file `path` as O_PATH, making it and its parents when missing."""
+    """Open the file `path` as O_PATH; create the file and its parents if they are missing."""
     parent_path, name = split(path)
     parent = make_directory(root, parent_path)
     try:

@@ -1,6 +1,6 @@
 # Raw names of control groups and of /proc: pathlib would add nothing here.
 # ruff: noqa: PTH123, PTH208
-"""Processes of the launcher: ending with the parent, and ending what a dead runner left."""
+"""End processes: with their parent, in a control group, or below the launcher."""
 
 import fcntl
 import os
@@ -17,30 +17,30 @@ _PR_SET_CHILD_SUBREAPER = 36
 
 
 def die_with(parent: int) -> None:
-    """Arrange to be killed when the process `parent` ends; exit if it has already ended."""
+    """Let the kernel kill this process when `parent` ends; exit if `parent` has already ended."""
     syscalls.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
     if os.getppid() != parent:
         os._exit(1)
 
 
-def die_with_seen(parent: int) -> None:
-    """Do the same in another pid namespace: `parent` is a pidfd of the parent."""
+def die_with_pidfd(parent: int) -> None:
+    """Do the same as `die_with` in another pid namespace. `parent` is a pidfd of the parent."""
     syscalls.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
     if select.select([parent], [], [], 0)[0]:
         os._exit(1)
 
 
 def hold_lock(path: str) -> None:
-    """Make a file, and lock it until this process ends.
+    """Create a file, and lock it until this process ends.
 
-    Unlike with `flock`, no forked child holds a POSIX lock, and the kernel names its holder.
+    It is a POSIX lock: a forked child does not inherit it, and the kernel reports its process.
     """
     fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
     fcntl.lockf(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
 
 
-def inherit() -> None:
-    """Become the parent of orphans below this process."""
+def adopt_orphans() -> None:
+    """Make this process the parent of orphans below it."""
     syscalls.prctl(_PR_SET_CHILD_SUBREAPER, 1)
 
 
@@ -53,7 +53,7 @@ def thaw(groups: Iterable[str]) -> None:
     """Thaw `groups`: frozen processes cannot die. Idempotent."""
     for path in groups:
         for name, value in _SWITCHES:
-            with suppress(OSError):  # each kind of group has a switch of its own, or none
+            with suppress(OSError):  # a group has one of these switches, or none
                 fd = os.open(f"{path}/{name}", os.O_WRONLY | os.O_CLOEXEC)
                 try:
                     os.write(fd, value)
@@ -62,25 +62,25 @@ def thaw(groups: Iterable[str]) -> None:
 
 
 def members(group: str) -> list[int]:
-    """Return the numbers of a group's processes; none when there is no such group."""
+    """Return the numbers of a group's processes; an empty list if the group does not exist."""
     with suppress(FileNotFoundError), open(f"{group}/cgroup.procs", encoding="ascii") as file:
         return [int(pid) for pid in file.read().split()]
     return []
 
 
 def kill(pids: Iterable[int]) -> None:
-    """Kill processes; ignore the ones that have ended."""
+    """Kill processes. Ignore processes that have ended."""
     for pid in pids:
         with suppress(ProcessLookupError):
             os.kill(pid, signal.SIGKILL)
 
 
 def remove(groups: Iterable[str]) -> list[str]:
-    """Remove the directories of groups, and kill what is in them; return those that stay."""
-    return [path for path in groups if not _removed(path)]
+    """Kill the processes of groups and remove their directories; return those that stay."""
+    return [path for path in groups if not _remove(path)]
 
 
-def _removed(path: str) -> bool:
+def _remove(path: str) -> bool:
     for _ in range(1000):
         try:
             os.rmdir(path)  # noqa: PTH106
@@ -96,16 +96,16 @@ def _removed(path: str) -> bool:
 
 
 def end_children(groups: tuple[str, ...], pagers: frozenset[int] = frozenset()) -> None:
-    """Kill all children of this process, including orphans that it inherits, and remove the groups.
+    """Kill all children of this process, including adopted orphans, and remove the groups.
 
-    Children in the process groups `pagers` are not killed: they end after their sandbox.
-    Processes that do not die in time are left: the kernel blocks them.
+    Children in the process groups `pagers` are not killed: they end after their sandbox. Stop
+    waiting after a while for processes that the kernel blocks.
     """
     end = time.monotonic() + _SECONDS
-    while (found := _children()) and time.monotonic() < end:
-        kill(pid for pid in found if os.getpgid(pid) not in pagers)
+    while (pids := _children()) and time.monotonic() < end:
+        kill(pid for pid in pids if os.getpgid(pid) not in pagers)
         thaw(groups)
-        _collect(found, end)
+        _reap(pids, end)
     remove(groups)
 
 
@@ -113,9 +113,9 @@ def _children() -> list[int]:
     try:
         with open(_CHILDREN, encoding="ascii") as file:
             return [int(pid) for pid in file.read().split()]
-    except FileNotFoundError:  # a kernel that was built without it
-        me, pids = os.getpid(), (name for name in os.listdir("/proc") if name.isdigit())
-        return [int(pid) for pid in pids if _parent(pid) == me]
+    except FileNotFoundError:  # a kernel without CONFIG_PROC_CHILDREN
+        own, pids = os.getpid(), (name for name in os.listdir("/proc") if name.isdigit())
+        return [int(pid) for pid in pids if _parent(pid) == own]
 
 
 def _parent(pid: str) -> int | None:
@@ -124,7 +124,7 @@ def _parent(pid: str) -> int | None:
     return None
 
 
-def _collect(pids: list[int], end: float) -> None:
+def _reap(pids: list[int], end: float) -> None:
     for pid in pids:
         with suppress(ChildProcessError, ProcessLookupError):
             fd = os.pidfd_open(pid)

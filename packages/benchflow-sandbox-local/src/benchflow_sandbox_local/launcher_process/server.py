@@ -12,7 +12,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any, NoReturn
 
-from benchflow_sandbox_local.launcher_process.criu.log import complaint
+from benchflow_sandbox_local.launcher_process.criu.log import failure_reason
 from benchflow_sandbox_local.launcher_process.criu.pager import PagerProcess
 from benchflow_sandbox_local.launcher_process.criu.program import ConfinedCriu, end_engine
 from benchflow_sandbox_local.launcher_process.criu.standby import RestoreOrder, StandbyPool
@@ -23,7 +23,7 @@ from . import syscalls, wire
 from .criu import attributes, file_numbers, log, program
 from .file_jobs import FileJobs
 from .layers import skeleton
-from .processes import die_with, end_children, hold_lock, inherit
+from .processes import adopt_orphans, die_with, end_children, hold_lock
 from .start import gvisor, namespaces
 
 _NAMESPACES = (
@@ -39,29 +39,32 @@ _FILES = 1 << 16
 
 
 @dataclass(slots=True)
-class _Live:
+class _BoxProcess:
+    """The processes of one sandbox."""
+
     pid: int
+    """The first process; 0 before it is restored and after its end."""
     pool: str
     groups: tuple[str, ...]
-    """Directories of its control groups."""
+    """Directories of the control groups."""
     drop_pool: bool = False
-    waiting: socket.socket | None = None
-    """Where to report that the sandbox has ended."""
+    end_reply: socket.socket | None = None
+    """The socket to report the end of the sandbox."""
     layer: str | None = None
-    """The layer that its upper directory becomes, instead of being removed."""
+    """The layer that the upper directory becomes at the end; None to remove it."""
     engine: int = 0
-    """The process that restores it, while that runs."""
-    reviving: socket.socket | None = None
-    """Where to report that it is restored."""
+    """The engine that restores the sandbox; 0 when none runs."""
+    restore_reply: socket.socket | None = None
+    """The socket to report the end of the restore."""
     pager: PagerProcess | None = None
-    """The process that fills its memory, until all memory is there."""
+    """The process that loads the memory of the sandbox, until all memory is loaded."""
 
 
 class LauncherServer:
-    """Serves requests until the runner's end of the control socket closes.
+    """Serves requests until the runner closes its end of the control socket.
 
-    Each request brings a reply socket of its own. Quick ones are served in line;
-    a forked child serves those that copy or delete files.
+    Each request has a reply socket of its own. A forked child serves the requests that copy or
+    delete files; this process serves the others.
     """
 
     def __init__(
@@ -71,25 +74,25 @@ class LauncherServer:
         self._files = files
         self._runner = runner
         self._space = workspace
-        self._boxes: dict[str, _Live] = {}
+        self._boxes: dict[str, _BoxProcess] = {}
         self._standby = StandbyPool(workspace)
-        self._ended: set[int] = set()
-        """Process ids collected during a restore. One may be the id of a new first process."""
-        self._self = os.pidfd_open(os.getpid())
+        self._reaped_pids: set[int] = set()
+        """Process ids that ended during a restore. A restored first process may be one of them."""
+        self._pidfd = os.pidfd_open(os.getpid())
 
     def run(self) -> None:
         """Serve until the runner is gone; then end its sandboxes.
 
-        The sandboxes die with this process, too, whatever ends it.
+        The kernel also ends the sandboxes when this process is killed.
         """
         try:
             self._serve_all()
         finally:
-            lives = self._boxes.values()
-            pagers = frozenset(live.pager.group for live in lives if live.pager is not None)
-            for live in lives:
-                self._let_go(live)
-            end_children(tuple(group for live in lives for group in live.groups), pagers)
+            boxes = self._boxes.values()
+            pagers = frozenset(box.pager.group for box in boxes if box.pager is not None)
+            for box in boxes:
+                self._release_pager(box)
+            end_children(tuple(group for box in boxes for group in box.groups), pagers)
 
     def _serve_all(self) -> None:
         wake_read, wake_write = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
@@ -98,10 +101,10 @@ class LauncherServer:
         poller = select.poll()
         poller.register(self._control, select.POLLIN)
         poller.register(wake_read, select.POLLIN)
-        # A process that the runner has forked may hold its end of the socket open.
+        # A child of the runner may have its end of the socket open after the runner has died.
         poller.register(self._runner, select.POLLIN)
         while True:
-            # Starting an engine takes time, so none is started during a restore.
+            # Starting an engine takes time, so this waits while sandboxes are restored.
             idle = self._standby.short and not self._busy
             events = poller.poll(0 if idle else None)
             if idle and not events:
@@ -119,7 +122,7 @@ class LauncherServer:
         except ConnectionError:
             return False
         except wire.NoRoomError as error:
-            # The reply socket is the first descriptor, so it is the last one to be lost.
+            # The reply socket is the first descriptor, so it arrives if any does.
             with suppress(IndexError), socket.socket(fileno=error.fds.pop(0)) as reply:
                 _fail(reply, error)
             wire.close(error.fds)
@@ -131,7 +134,7 @@ class LauncherServer:
         try:
             fds += wire.receive_more(reply, request["more_fds"])
             self._dispatch(request, reply, fds[1:])
-        except Exception as error:  # noqa: BLE001 - one bad request must not end the others
+        except Exception as error:  # noqa: BLE001 - a failed request must not end the launcher
             _fail(reply, error)
         finally:
             for fd in fds[1:]:
@@ -142,10 +145,10 @@ class LauncherServer:
     def _dispatch(self, request: dict[str, Any], reply: socket.socket, fds: list[int]) -> None:
         operation = request["op"]
         if operation == "start":
-            self._start(request, lambda plan: boot(plan, reply, self._self))
+            self._start(request, lambda plan: boot(plan, reply, self._pidfd))
         elif operation == "start_gvisor":
-            guest = self._guest(request)
-            self._start(request, lambda plan: gvisor.boot(plan, guest, reply, self._self))
+            guest = self._gvisor_plan(request)
+            self._start(request, lambda plan: gvisor.boot(plan, guest, reply, self._pidfd))
         elif operation == "restore":
             self._restore(request, reply, fds)
         elif operation in {"stop", "retire"}:
@@ -164,12 +167,12 @@ class LauncherServer:
                 self._standby.expect(ConfinedCriu.of(request, self._space.cache))
             self._in_child(request, reply)
 
-    def _guest(self, request: dict[str, Any]) -> gvisor.GvisorPlan:
+    def _gvisor_plan(self, request: dict[str, Any]) -> gvisor.GvisorPlan:
         image = request["image"]
         return gvisor.GvisorPlan(
             request["program"],
             self._space.work(request["box"]),
-            self._space.tray(request["box"]),
+            self._space.image_staging(request["box"]),
             None if image is None else self._space.image(image),
         )
 
@@ -200,91 +203,91 @@ class LauncherServer:
             enter(plan)
         if group_fd is not None:
             os.close(group_fd)
-        self._boxes[box] = _Live(pid, pool, _groups(request))
+        self._boxes[box] = _BoxProcess(pid, pool, _groups(request))
 
     def _socket(self, netns: int, reply: socket.socket) -> None:
-        # Without root a process cannot return to the host's namespace: a child enters instead.
+        # Without root a process cannot return to its own namespace, so a child enters `netns`.
         if not self._space.rooted and os.fork():
             return
         try:
-            with namespaces.socket_in(netns, come_back=self._space.rooted) as made:
-                wire.send(reply, {"ok": True}, (made.fileno(),))
+            with namespaces.socket_in(netns, return_after=self._space.rooted) as sock:
+                wire.send(reply, {"ok": True}, (sock.fileno(),))
         finally:
             if not self._space.rooted:
                 os._exit(0)
 
     def _stop(self, request: dict[str, Any], reply: socket.socket) -> None:
-        live = self._boxes.get(request["box"])
-        if live is None:
+        box = self._boxes.get(request["box"])
+        if box is None:
             wire.send(reply, {"ok": True})
             return
-        live.drop_pool = request.get("drop_pool", False)
-        live.layer = request.get("layer")
-        live.waiting = reply.dup()
-        if live.engine:
-            end_engine(live.engine)
-        if live.pid:
-            os.kill(live.pid, signal.SIGKILL)
-        if not live.engine and not live.pid:
-            self._finish(request["box"], live)
+        box.drop_pool = request.get("drop_pool", False)
+        box.layer = request.get("layer")
+        box.end_reply = reply.dup()
+        if box.engine:
+            end_engine(box.engine)
+        if box.pid:
+            os.kill(box.pid, signal.SIGKILL)
+        if not box.engine and not box.pid:
+            self._finish(request["box"], box)
 
     def _restore(self, request: dict[str, Any], reply: socket.socket, fds: list[int]) -> None:
-        pool, box = request["pool"], request["box"]
+        pool, name = request["pool"], request["box"]
         self._space.pool(pool, request["size"])
-        merged = self._space.mount_root(pool, box, request["lowers"])
+        merged = self._space.mount_root(pool, name, request["lowers"])
         try:
-            waiting = self._standby.take(ConfinedCriu.of(request, self._space.cache), self._busy)
+            standby = self._standby.take(ConfinedCriu.of(request, self._space.cache), self._busy)
         except OSError:
-            self._space.unmount_root(pool, box)
+            self._space.unmount_root(pool, name)
             raise
-        live = self._boxes[box] = _Live(
-            0, pool, _groups(request), engine=waiting.pid, reviving=reply.dup()
+        box = self._boxes[name] = _BoxProcess(
+            0, pool, _groups(request), engine=standby.pid, restore_reply=reply.dup()
         )
-        image, work = self._space.image(request["image"]), self._space.work(box)
+        image, work = self._space.image(request["image"]), self._space.work(name)
         if request["pager"] is not None:
             try:
-                # The engine calls it from its directory, whatever that is called by then.
-                live.pager = PagerProcess.start(
-                    request["pager"], image, waiting.directory, fds.pop()
+                # The engine connects to the pager in its working directory, after its renaming.
+                box.pager = PagerProcess.start(
+                    request["pager"], image, standby.directory, fds.pop()
                 )
             except OSError:
-                waiting.close()
+                standby.close()
                 raise
-        waiting.begin(RestoreOrder(request, merged, image, work, fds), reply)
+        standby.begin(RestoreOrder(request, merged, image, work, fds), reply)
 
     @property
     def _busy(self) -> int:
         """The number of sandboxes that are being restored."""
-        return sum(live.reviving is not None for live in self._boxes.values())
+        return sum(box.restore_reply is not None for box in self._boxes.values())
 
-    def _revived(self, box: str, live: _Live, status: int) -> None:
-        """Take over the sandbox that the engine has restored, or report why it failed."""
-        reply, work = live.reviving, self._space.work(box)
-        live.engine, live.reviving = 0, None
+    def _engine_ended(self, name: str, box: _BoxProcess, status: int) -> None:
+        """Report the restored sandbox, or the reason why the restore failed."""
+        reply, work = box.restore_reply, self._space.work(name)
+        box.engine, box.restore_reply = 0, None
         assert reply is not None
         with reply:
             try:
-                unpaged = "" if live.pager is None else live.pager.failure
+                failure = "" if box.pager is None else box.pager.failure
                 if status != 0:
-                    raise program.EngineError(5, unpaged or complaint(work, status))
-                if (made := program.made(work)) in self._ended:
-                    # By now another process may have the number.
+                    raise program.EngineError(5, failure or failure_reason(work, status))
+                if (pid := program.restored_pid(work)) in self._reaped_pids:
+                    # Another process may have this number now.
                     raise program.EngineError(3, "its first process has ended at once")
-                live.pid = made
-                if unpaged:
-                    os.kill(made, signal.SIGKILL)
-                    raise program.EngineError(5, unpaged)
+                box.pid = pid
+                if failure:
+                    os.kill(pid, signal.SIGKILL)
+                    raise program.EngineError(5, failure)
                 file_numbers.require_exchanged(work)
                 log.refuse_unknown(work)
                 attributes.require_set(work)
-                _lead_into(made, reply)
+                _send_descriptors(pid, reply)
             except (OSError, ValueError) as error:
                 _fail(reply, error)
-        if live.waiting is not None:
-            if live.pid:
-                os.kill(live.pid, signal.SIGKILL)
+        if box.end_reply is not None:
+            if box.pid:
+                os.kill(box.pid, signal.SIGKILL)
             else:
-                self._finish(box, live)
+                self._finish(name, box)
 
     def _reap(self) -> None:
         while True:
@@ -295,68 +298,68 @@ class LauncherServer:
             if ended is None:
                 return
             pid = ended.si_pid
-            if ended.si_status and any(pid == live.engine for live in self._boxes.values()):
-                end_engine(pid)  # until it is collected, nobody else has its number
+            if ended.si_status and any(pid == box.engine for box in self._boxes.values()):
+                end_engine(pid)  # before the process is reaped, so its number is not reused
             _, status = os.waitpid(pid, 0)
-            self._standby.reaped(pid)
-            self._ended.add(pid)
-            for box, live in list(self._boxes.items()):
-                self._reaped(box, live, pid, status)
+            self._standby.on_reaped(pid)
+            self._reaped_pids.add(pid)
+            for name, box in list(self._boxes.items()):
+                self._on_reaped(name, box, pid, status)
             if not self._busy:
-                self._ended.clear()
+                self._reaped_pids.clear()
 
-    def _reaped(self, box: str, live: _Live, pid: int, status: int) -> None:
-        if pid == live.engine:
-            self._revived(box, live, status)
-        elif live.pager is not None and pid == live.pager.pid:
-            self._paged(live, live.pager, status)
-        elif pid == live.pid:
-            live.pid = 0
-            self._let_go(live)
-            if live.waiting is not None and not live.engine:
-                self._finish(box, live)
+    def _on_reaped(self, name: str, box: _BoxProcess, pid: int, status: int) -> None:
+        if pid == box.engine:
+            self._engine_ended(name, box, status)
+        elif box.pager is not None and pid == box.pager.pid:
+            self._pager_ended(box, box.pager, status)
+        elif pid == box.pid:
+            box.pid = 0
+            self._release_pager(box)
+            if box.end_reply is not None and not box.engine:
+                self._finish(name, box)
 
-    def _paged(self, live: _Live, pager: PagerProcess, status: int) -> None:
-        """Record that a pager has ended; kill a sandbox that lacks memory."""
-        pager.ended(status)
+    def _pager_ended(self, box: _BoxProcess, pager: PagerProcess, status: int) -> None:
+        """Record the end of a pager; if the pager failed, kill its sandbox."""
+        pager.record_end(status)
         if not pager.failure:
-            self._let_go(live)
+            self._release_pager(box)
             return
-        if live.engine:
-            end_engine(live.engine)
-        if live.pid:
-            os.kill(live.pid, signal.SIGKILL)
+        if box.engine:
+            end_engine(box.engine)
+        if box.pid:
+            os.kill(box.pid, signal.SIGKILL)
 
-    def _let_go(self, live: _Live) -> None:
-        if live.pager is not None:
-            live.pager.let_go()
-            live.pager = None
+    def _release_pager(self, box: _BoxProcess) -> None:
+        if box.pager is not None:
+            box.pager.release()
+            box.pager = None
 
-    def _finish(self, box: str, live: _Live) -> None:
+    def _finish(self, name: str, box: _BoxProcess) -> None:
         """Remove the files of a dead sandbox and report to the runner."""
-        del self._boxes[box]
-        self._let_go(live)
-        assert live.waiting is not None
-        with live.waiting as reply:
+        del self._boxes[name]
+        self._release_pager(box)
+        assert box.end_reply is not None
+        with box.end_reply as reply:
             try:
-                self._space.unmount_root(live.pool, box)
-                if live.layer is not None:
-                    self._space.retire_upper(live.pool, box, live.layer)
-                if live.drop_pool:
-                    self._space.drop_pool(live.pool)
+                self._space.unmount_root(box.pool, name)
+                if box.layer is not None:
+                    self._space.retire_upper(box.pool, name, box.layer)
+                if box.drop_pool:
+                    self._space.drop_pool(box.pool)
                     wire.send(reply, {"ok": True})
                 else:
-                    self._in_child({"op": "remove_box", "pool": live.pool, "box": box}, reply)
+                    self._in_child({"op": "remove_box", "pool": box.pool, "box": name}, reply)
             except OSError as error:
                 _fail(reply, error)
 
     def _in_child(self, request: dict[str, Any], reply: socket.socket) -> None:
-        work = FileJobs(self._space).named(request["op"])
+        work = FileJobs(self._space).find(request["op"])
         launcher = os.getpid()
         if os.fork():
             return
         try:
-            # Long work must not outlive the launcher.
+            # A long copy must not continue after the launcher has ended.
             die_with(launcher)
             self._control.close()
             work(request, reply)
@@ -367,13 +370,13 @@ class LauncherServer:
 
 
 def _groups(request: dict[str, Any]) -> tuple[str, ...]:
-    """Return the directories of the groups that a sandbox is started in."""
+    """Return the directories of the groups in which a sandbox is started."""
     first = [os.path.dirname(tasks) for tasks in request["join"]]  # noqa: PTH120
     return (*first, *([request["group"]] if request["group"] else []))
 
 
-def _lead_into(pid: int, reply: socket.socket) -> None:
-    """Send the descriptors that lead into a sandbox; keep none."""
+def _send_descriptors(pid: int, reply: socket.socket) -> None:
+    """Send descriptors of a sandbox's first process and root, and close them here."""
     fds = [os.pidfd_open(pid)]
     try:
         fds.append(os.open(f"/proc/{pid}/root", os.O_PATH | os.O_DIRECTORY))
@@ -384,7 +387,7 @@ def _lead_into(pid: int, reply: socket.socket) -> None:
 
 
 def _open_all(directories: list[str], opaque: str, reply: socket.socket) -> None:
-    """Send descriptors of directories that only this mount namespace sees."""
+    """Send descriptors of directories that exist only in this mount namespace."""
     fds: list[int] = []
     try:
         fds += (os.open(path, os.O_RDONLY | os.O_DIRECTORY) for path in directories)
@@ -395,7 +398,7 @@ def _open_all(directories: list[str], opaque: str, reply: socket.socket) -> None
 
 
 def _wake(_number: int, _frame: object) -> None:
-    """Do nothing: without a handler the wake-up descriptor is not written."""
+    """Do nothing: Python writes to the wake-up descriptor only if there is a handler."""
 
 
 def _fail(reply: socket.socket, error: BaseException) -> None:
@@ -407,22 +410,22 @@ def _fail(reply: socket.socket, error: BaseException) -> None:
 
 
 def main() -> None:
-    """Run a launcher: `argv[1]` is JSON.
+    """Run a launcher. `argv[1]` is a JSON object of options.
 
-    It has `control` (a descriptor), `lock` and `root` (paths), `userns`, `budget` (bytes of live
-    images), `disk` (a directory of the host for them, or null) and `files` (the soft limit of
-    open files in a sandbox).
+    The options are `control` (a descriptor), `lock` and `root` (paths), `userns` (a boolean),
+    `budget` (bytes of live images), `disk` (a directory of the host for live images, or null) and
+    `files` (the soft limit of open files in a sandbox).
     """
     options = json.loads(sys.argv[1])
     control = socket.socket(fileno=options["control"])
     control.set_inheritable(False)
     runner = os.pidfd_open(os.getppid())
     hold_lock(options["lock"])
-    inherit()
+    adopt_orphans()
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, signal.SIG_IGN)
     os.umask(0o022)
-    # An engine that cannot raise it makes a table of this size for each process of a sandbox.
+    # CRIU without CAP_SYS_RESOURCE creates a table of this size for each process of a sandbox.
     limit_files(min(_FILES, resource.getrlimit(resource.RLIMIT_NOFILE)[1]))
     rooted = not options["userns"]
     try:
@@ -445,5 +448,5 @@ def main() -> None:
 
 
 def _remove(lock: str) -> None:
-    with suppress(OSError):  # the store may be gone
+    with suppress(OSError):  # the store may be deleted
         os.unlink(lock)  # noqa: PTH108

@@ -1,4 +1,4 @@
-"""The system calls that the standard library does not offer."""
+"""System calls that the standard library does not have."""
 
 import ctypes
 import os
@@ -31,9 +31,9 @@ _ARCH_NUMBERS = {
 }
 
 _libc = ctypes.CDLL(None, use_errno=True)
-# Holding the interpreter lock across clone keeps the child's copy of it consistent.
-_held = ctypes.PyDLL(None, use_errno=True)
-for _library in (_libc, _held):
+# PyDLL keeps the interpreter lock during clone, so the child's copy of the lock is consistent.
+_locked_libc = ctypes.PyDLL(None, use_errno=True)
+for _library in (_libc, _locked_libc):
     _library.syscall.restype = ctypes.c_long
 
 
@@ -42,10 +42,10 @@ def machine() -> str:
     return os.uname().machine
 
 
-def _check(result: int, what: str) -> int:
+def _check(result: int, operation: str) -> int:
     if result < 0:
         number = ctypes.get_errno()
-        raise OSError(number, f"{what}: {os.strerror(number)}")
+        raise OSError(number, f"{operation}: {os.strerror(number)}")
     return result
 
 
@@ -57,13 +57,13 @@ def _arch_number(name: str) -> int:
 
 
 def mount(source: str, target: str, kind: str, flags: int, data: str = "") -> None:
-    """Mount; raise `OSError` that names the target."""
+    """Mount a file system; raise an `OSError` with the target in its message."""
     args = (source.encode(), target.encode(), kind.encode(), ctypes.c_ulong(flags), data.encode())
     _check(_libc.mount(*args), f"mount {kind or 'bind'} on {target}")
 
 
 def umount(target: str, flags: int = MNT_DETACH) -> None:
-    """Unmount; detached by default, so that an open file does not block it."""
+    """Unmount a file system; by default also if a file in it is open."""
     _check(_libc.umount2(target.encode(), flags), f"umount {target}")
 
 
@@ -74,7 +74,7 @@ def pivot_root(new: str, old: str) -> None:
 
 
 def unshare(flags: int) -> None:
-    """Leave the shared namespaces named by `flags`."""
+    """Move this process into new namespaces of the kinds in `flags`."""
     _check(_libc.unshare(ctypes.c_int(flags)), "unshare")
 
 
@@ -96,7 +96,7 @@ def prctl(option: int, *args: int) -> int:
 
 
 def prctl_pointer(option: int, arg: int, pointer: "ctypes.Structure") -> None:
-    """Call prctl whose third argument is a structure."""
+    """Call prctl with a structure as its third argument."""
     args = (ctypes.c_int(option), ctypes.c_ulong(arg), ctypes.byref(pointer))
     _check(_libc.prctl(*args, ctypes.c_ulong(0), ctypes.c_ulong(0)), f"prctl {option}")
 
@@ -121,16 +121,17 @@ class _CloneArgs(ctypes.Structure):
 
 
 def clone(flags: int, cgroup_fd: int | None = None) -> int:
-    """Fork into new namespaces, and into a v2 cgroup when one is given.
+    """Fork into new namespaces, and into the v2 group `cgroup_fd` if it is not None.
 
-    Returns 0 in the child. The caller must be single-threaded.
+    Return 0 in the child. The caller must be single-threaded.
     """
     args = _CloneArgs(flags=flags, exit_signal=17)
     if cgroup_fd is not None:
         args.flags |= CLONE_INTO_CGROUP
         args.cgroup = cgroup_fd
     size = ctypes.c_size_t(ctypes.sizeof(args))
-    return _check(_held.syscall(ctypes.c_long(_SYS_CLONE3), ctypes.byref(args), size), "clone3")
+    answer = _locked_libc.syscall(ctypes.c_long(_SYS_CLONE3), ctypes.byref(args), size)
+    return _check(answer, "clone3")
 
 
 class _OpenHow(ctypes.Structure):
@@ -138,14 +139,14 @@ class _OpenHow(ctypes.Structure):
 
 
 def openat2(root: int, path: str | bytes, flags: int, mode: int = 0, *, resolve: int) -> int:
-    """Open `path` below the directory `root` under the given resolve rules."""
+    """Open `path` below the directory `root` with the rules `resolve`."""
     how = _OpenHow(flags | os.O_CLOEXEC, mode, resolve)
     raw = os.fsencode(path)
     size = ctypes.c_size_t(ctypes.sizeof(how))
     number = ctypes.c_long(_SYS_OPENAT2)
     while True:
         result = _libc.syscall(number, ctypes.c_int(root), raw, ctypes.byref(how), size)
-        # EAGAIN: a rename raced with the walk, so the kernel could not vouch for it.
+        # EAGAIN: a rename during the call, so the kernel could not check the rules.
         if result >= 0 or ctypes.get_errno() != 11:
             return _check(result, f"openat2 {os.fsdecode(raw)!r}")
 
@@ -170,12 +171,12 @@ def clone_mount(path: str, attributes: int) -> int:
 
 
 def protect_mounts() -> None:
-    """Make every mount of this namespace read-only, for this namespace alone."""
+    """Make every mount read-only, in this namespace only."""
     _set_attributes(-100, b"/", _AT_RECURSIVE, _MountAttr(attr_set=MOUNT_ATTR_RDONLY))
 
 
-def open_mount(path: str) -> None:
-    """Make the one mount at `path` writable again."""
+def make_writable(path: str) -> None:
+    """Make the mount at `path` writable, without the mounts below it."""
     _set_attributes(-100, path.encode(), 0, _MountAttr(attr_clr=MOUNT_ATTR_RDONLY))
 
 
@@ -187,7 +188,7 @@ def _set_attributes(place: int, path: bytes, where: int, attr: "_MountAttr") -> 
 
 
 def attach_mount(tree: int, target: int) -> None:
-    """Attach what `clone_mount` returned onto the open file or directory `target`."""
+    """Attach the result of `clone_mount` at the open file or directory `target`."""
     number = ctypes.c_long(_SYS_MOVE_MOUNT)
     flags = ctypes.c_uint(_MOVE_MOUNT_F_T_EMPTY)
     _check(_libc.syscall(number, tree, b"", target, b"", flags), "move_mount")
@@ -198,7 +199,7 @@ class _CapHeader(ctypes.Structure):
 
 
 def capset(mask: int) -> None:
-    """Set the effective and permitted sets to `mask`, the inheritable set to none."""
+    """Set the effective and permitted sets to `mask`, and clear the inheritable set."""
     header = _CapHeader(0x20080522, 0)
     low, high = mask & 0xFFFFFFFF, mask >> 32
     data = (ctypes.c_uint32 * 6)(low, low, 0, high, high, 0)
@@ -207,12 +208,12 @@ def capset(mask: int) -> None:
 
 
 def pidfd_getfd(pidfd: int, descriptor: int) -> int:
-    """Return a descriptor of ours for what another process has open."""
+    """Duplicate the open file of another process; return our descriptor."""
     number = ctypes.c_long(_SYS_PIDFD_GETFD)
     return _check(_libc.syscall(number, pidfd, descriptor, ctypes.c_uint(0)), "pidfd_getfd")
 
 
 def io_priority(thread: int) -> int:
-    """Return the I/O priority of a thread: its class above 13 bits of level."""
+    """Return the I/O priority of a thread: 13 bits of the level, and the class above them."""
     number = ctypes.c_long(_arch_number("ioprio_get"))
     return _check(_libc.syscall(number, 1, thread), "ioprio_get")

@@ -9,13 +9,13 @@ from typing import Any
 
 MAX_MESSAGE = 128 * 1024
 MAX_FDS = 253
-"""What the kernel takes in one message."""
+"""The limit of the kernel for one message."""
 
 Message = dict[str, Any]
 
 
 class NoRoomError(OSError):
-    """This process has no room for the descriptors of a message. It has those in `fds`."""
+    """This process has too many open files for the descriptors of a message. `fds` have arrived."""
 
     def __init__(self, fds: list[int]) -> None:
         super().__init__(errno.EMFILE, os.strerror(errno.EMFILE))
@@ -26,7 +26,7 @@ _CONTROL = socket.CMSG_SPACE(MAX_FDS * array.array("i").itemsize)
 
 
 def encode(message: Message) -> bytes:
-    """Return the bytes of one message; raise `ValueError` when it is too big."""
+    """Return the bytes of one message; raise `ValueError` if it is too large."""
     raw = json.dumps(message, separators=(",", ":")).encode()
     if len(raw) > MAX_MESSAGE:
         raise ValueError(f"a launcher message of {len(raw)} bytes is over {MAX_MESSAGE}")
@@ -39,16 +39,16 @@ def send(sock: socket.socket, message: Message, fds: tuple[int, ...] = ()) -> No
 
 
 def send_more(sock: socket.socket, fds: tuple[int, ...]) -> None:
-    """Send descriptors that the message of a request has no room for, before the request."""
+    """Send the descriptors that do not fit into the message of a request, before that message."""
     for start in range(0, len(fds), MAX_FDS):
         socket.send_fds(sock, [b"+"], list(fds[start : start + MAX_FDS]))
 
 
 def receive(sock: socket.socket) -> tuple[Message, list[int]] | None:
-    """Return the next message, or `None` when the peer has closed.
+    """Return the next message, or `None` after the peer has closed.
 
     Raises:
-        NoRoomError: The message is lost. The caller closes the descriptors that came.
+        NoRoomError: The message is lost. The caller must close the descriptors in the error.
     """
     raw, fds = _receive(sock, MAX_MESSAGE)
     if not raw:
@@ -59,37 +59,37 @@ def receive(sock: socket.socket) -> tuple[Message, list[int]] | None:
 
 
 def receive_more(sock: socket.socket, count: int) -> list[int]:
-    """Return `count` descriptors that were sent with `send_more`, before this is called.
+    """Return `count` descriptors that the peer has already sent with `send_more`.
 
     Raises:
-        OSError: There are fewer, or this process has no room for them.
+        OSError: There are fewer descriptors, or this process has too many open files.
     """
-    found: list[int] = []
+    received: list[int] = []
     try:
-        while len(found) < count:
+        while len(received) < count:
             _, fds = _receive(sock, 1, socket.MSG_DONTWAIT)
-            found += fds
+            received += fds
     except BaseException as error:
-        close([*found, *(error.fds if isinstance(error, NoRoomError) else [])])
+        close([*received, *(error.fds if isinstance(error, NoRoomError) else [])])
         raise
-    return found
+    return received
 
 
 def _receive(sock: socket.socket, size: int, more: int = 0) -> tuple[bytes, list[int]]:
-    # `socket.recv_fds` drops its flags before Python 3.13: every program that the launcher
+    # `socket.recv_fds` ignores its flags before Python 3.13, so every program that the launcher
     # starts would inherit the descriptors.
     raw, control, flags, _ = sock.recvmsg(size, _CONTROL, socket.MSG_CMSG_CLOEXEC | more)
     fds = array.array("i")
     for level, kind, data in control:
         if (level, kind) == (socket.SOL_SOCKET, socket.SCM_RIGHTS):
             fds.frombytes(data[: len(data) - len(data) % fds.itemsize])
-    found = list(fds)
+    received = list(fds)
     if flags & socket.MSG_CTRUNC:
-        raise NoRoomError(found)
+        raise NoRoomError(received)
     if flags & socket.MSG_TRUNC:
-        close(found)
+        close(received)
         return b"", []
-    return raw, found
+    return raw, received
 
 
 def close(fds: list[int]) -> None:

@@ -1,1 +1,1 @@
-"""Running CRIU, and restoring what CRIU does not carry."""
+"""Run CRIU, and restore state that CRIU does not restore."""

@@ -1,10 +1,10 @@
-# Raw names: all paths are our own or below /proc, and the sandbox is frozen.
+# Raw names: all paths belong to the launcher or are below /proc, and the sandbox is frozen.
 # ruff: noqa: PTH110, PTH115, PTH123, PTH208
-"""Attributes of threads, sockets and timers that the engine of live snapshots does not carry.
+"""Attributes of threads, sockets and timers that the engine of live snapshots does not restore.
 
-They are noted while a sandbox is frozen. The engine's library sets them again in each child,
-before a process of the child runs. Only a value that differs from the default is noted, so most
-images do not have such a file.
+The dump records them while a sandbox is frozen. The engine's library sets them again in each child,
+before a process of the child runs. The record contains only values that differ from the default, so
+most images do not have one.
 """
 
 import errno
@@ -22,7 +22,7 @@ from benchflow_sandbox_local.launcher_process import syscalls
 
 from .socket_options import differing
 
-_NOTED, _GIVEN = "attributes.img", "attributes"
+_IN_IMAGE, _FOR_ENGINE = "attributes.img", "attributes"
 _RECORD = struct.Struct("<IIIIII128s")
 """`struct attribute` of the library."""
 _PERIOD = struct.Struct("<qqQ")
@@ -32,49 +32,50 @@ _UNLIKE = {
     "anon_inode:[eventfd]": (rb"eventfd-semaphore:\s*1", "a semaphore (EFD_SEMAPHORE)"),
     "anon_inode:inotify": (rb"\bmask:[89a-f][0-9a-f]{7}\b", "a watch for one event (IN_ONESHOT)"),
 }
-"""What the engine would make a plain one of, by the kind of file: how that shows, and its name."""
+"""Special files that the engine would restore as plain ones, by kind: a pattern of fdinfo, and the
+name of the property."""
 _SPECULATION = re.compile(rb"^Speculat.*$", re.MULTILINE)
 _KEY = re.compile(rb"^ProtectionKey:\s+[1-9]", re.MULTILINE)
 _KEYED_MEMORY = re.compile(rb"^[0-9a-f]+-[0-9a-f]+ (...).*?^ProtectionKey:\s+(\d+)", re.M | re.S)
 _CLASS_SHIFT = 13
-_MOST_CPUS = 1024
+_MAX_CPUS = 1024
 _SIOCINQ = 0x541B
 
 
-def note(group: str, image: str) -> None:
-    """Note the attributes of the frozen processes of `group` in `image`.
+def record(group: str, image: str) -> None:
+    """Record the attributes of the frozen processes of `group` in `image`.
 
     Raises:
-        OSError: A process has something that the engine would restore as another thing.
+        OSError: A process has an attribute that neither the engine nor its library restores.
     """
     records = bytearray()
     seen: set[str] = set()
-    own = _Own()
+    own = _OwnAttributes()
     for pid in map(int, _read(f"{group}/cgroup.procs").split()):
         for name in os.listdir(f"/proc/{pid}/task"):
             thread = f"/proc/{pid}/task/{name}"
-            records += _packed(thread, list(own.differing(pid, int(name))))
-        records += _packed(f"/proc/{pid}", list(_of_open_files(pid, seen)))
+            records += _pack(thread, list(own.differing(pid, int(name))))
+        records += _pack(f"/proc/{pid}", list(_of_open_files(pid, seen)))
     if records:
-        with open(f"{image}/{_NOTED}", "wb") as file:
+        with open(f"{image}/{_IN_IMAGE}", "wb") as file:
             file.write(records)
 
 
-def hand_over(image: str, work: str) -> None:
-    """Copy the result of `note` for the engine that restores a sandbox in `work`."""
-    if os.path.exists(f"{image}/{_NOTED}"):
-        shutil.copyfile(f"{image}/{_NOTED}", f"{work}/{_GIVEN}")
+def copy_for_engine(image: str, work: str) -> None:
+    """Copy the result of `record` for the engine that restores a sandbox in `work`."""
+    if os.path.exists(f"{image}/{_IN_IMAGE}"):
+        shutil.copyfile(f"{image}/{_IN_IMAGE}", f"{work}/{_FOR_ENGINE}")
 
 
 def require_set(work: str) -> None:
-    """Raise `OSError` when the engine in `work` has not set every attribute."""
-    if os.path.exists(f"{work}/{_GIVEN}"):
-        raise OSError(errno.EIO, "the engine has not set all attributes of the processes again")
+    """Raise `OSError` if the engine in `work` has not set every attribute."""
+    if os.path.exists(f"{work}/{_FOR_ENGINE}"):
+        raise OSError(errno.EIO, "the engine has not restored all attributes of the processes")
 
 
 @dataclass(frozen=True, slots=True)
 class _Attribute:
-    """One attribute; of an open file with its descriptor, of a socket with level and option."""
+    """One attribute: of a thread, of an open file, or of a socket with level and option."""
 
     kind: int
     value: bytes
@@ -83,8 +84,8 @@ class _Attribute:
     option: int = 0
 
 
-class _Own:
-    """Attributes of this process, which a restored process would inherit."""
+class _OwnAttributes:
+    """The attributes of this process, which a restored process would inherit."""
 
     def __init__(self) -> None:
         self._affinity = os.sched_getaffinity(0)
@@ -94,10 +95,10 @@ class _Own:
         self._has_keys = b" ospke" in _read("/proc/cpuinfo")
 
     def differing(self, pid: int, thread: int) -> Iterator[_Attribute]:
-        """Return all that is different in a thread.
+        """Yield the attributes of a thread that differ from those of this process.
 
         Raises:
-            OSError: The thread has something that neither the engine nor its library can set.
+            OSError: The thread has an attribute that neither the engine nor its library can set.
         """
         if _SPECULATION.findall(_read(f"/proc/{thread}/status")) != self._speculation:
             raise _not_captured(pid, "its own mitigations of speculation (PR_SET_SPECULATION_CTRL)")
@@ -114,24 +115,24 @@ class _Own:
             yield from self._differing_of_process(pid)
 
     def _differing_of_process(self, pid: int) -> Iterator[_Attribute]:
-        if self._has_keys and _is_keyed(_read(f"/proc/{pid}/smaps")):
+        if self._has_keys and _has_program_key(_read(f"/proc/{pid}/smaps")):
             raise _not_captured(pid, "memory with a protection key")
-        wanted = _text(f"/proc/{pid}/coredump_filter")
-        if wanted and wanted != self._filter:
-            yield _Attribute(_PROC_FILE, b"coredump_filter\0" + b"0x" + wanted)
+        dump_filter = _text(f"/proc/{pid}/coredump_filter")
+        if dump_filter and dump_filter != self._filter:
+            yield _Attribute(_PROC_FILE, b"coredump_filter\0" + b"0x" + dump_filter)
         nice = _text(f"/proc/{pid}/autogroup").rpartition(b" ")[2]
         if nice and nice != b"0":
             yield _Attribute(_PROC_FILE, b"autogroup\0" + nice)
 
 
 def _mask(cpus: set[int]) -> bytes:
-    if max(cpus) >= _MOST_CPUS:
-        raise OSError(errno.ERANGE, f"a process is bound to a CPU above {_MOST_CPUS - 1}")
-    return sum(1 << cpu for cpu in cpus).to_bytes(_MOST_CPUS // 8, "little")
+    if max(cpus) >= _MAX_CPUS:
+        raise OSError(errno.ERANGE, f"a process is bound to a CPU above {_MAX_CPUS - 1}")
+    return sum(1 << cpu for cpu in cpus).to_bytes(_MAX_CPUS // 8, "little")
 
 
 def _of_open_files(pid: int, seen: set[str]) -> Iterator[_Attribute]:
-    """Return those of the sockets and timers that no process before has had open."""
+    """Yield the attributes of a process's timers, and of its sockets that are not in `seen`."""
     pidfd = -1
     try:
         for name in os.listdir(f"/proc/{pid}/fd"):
@@ -150,73 +151,73 @@ def _of_open_files(pid: int, seen: set[str]) -> Iterator[_Attribute]:
 
 
 def _options(pidfd: int, descriptor: int) -> Iterator[_Attribute]:
-    with socket.socket(fileno=syscalls.pidfd_getfd(pidfd, descriptor)) as held:
-        if held.family == socket.AF_UNIX and held.type == socket.SOCK_DGRAM:
-            _refuse_empty_datagram(held)
-        for level, option, value in differing(held):
+    with socket.socket(fileno=syscalls.pidfd_getfd(pidfd, descriptor)) as sock:
+        if sock.family == socket.AF_UNIX and sock.type == socket.SOCK_DGRAM:
+            _refuse_empty_datagram(sock)
+        for level, option, value in differing(sock):
             yield _Attribute(_SOCKET_OPTION, value, descriptor, level, option)
 
 
-def _refuse_empty_datagram(held: socket.socket) -> None:
-    """Raise `OSError` when the first unread datagram is empty: the engine leaves it out."""
+def _refuse_empty_datagram(sock: socket.socket) -> None:
+    """Raise `OSError` if the first unread datagram is empty: the engine does not restore it."""
     poller, size = select.poll(), bytearray(4)
-    poller.register(held, select.POLLIN)
-    fcntl.ioctl(held, _SIOCINQ, size)
+    poller.register(sock, select.POLLIN)
+    fcntl.ioctl(sock, _SIOCINQ, size)
     if not any(size) and poller.poll(0):
         raise OSError(errno.ENOTSUP, "a unix socket has an unread empty datagram: not captured")
 
 
 def _period(pid: int, descriptor: int) -> Iterator[_Attribute]:
-    """Return how a timer fires again, if it does: the engine stops one that has fired unread."""
+    """Yield the period of a periodic timer: the engine stops one with unread expirations."""
     text = _read(f"/proc/{pid}/fdinfo/{descriptor}").decode()
     facts = dict(line.split(":", 1) for line in text.splitlines() if ":" in line)
     ticks, *rest = (re.findall(r"\d+", facts[key]) for key in ("ticks", "it_value", "it_interval"))
-    left, interval = (tuple(map(int, each)) for each in rest)
+    left, interval = (tuple(map(int, numbers)) for numbers in rest)
     if any(interval) and (any(left) or ticks != ["0"]):
         yield _Attribute(_TIMER, _PERIOD.pack(*interval, int(ticks[0])), descriptor)
 
 
 def _refuse_unlike(pid: int, name: str, target: str) -> None:
-    pattern, what = _UNLIKE[target]
+    pattern, state = _UNLIKE[target]
     if re.search(pattern, _read(f"/proc/{pid}/fdinfo/{name}")):
-        raise _not_captured(pid, what)
+        raise _not_captured(pid, state)
 
 
-def _not_captured(pid: int, what: str) -> OSError:
+def _not_captured(pid: int, state: str) -> OSError:
     comm = _text(f"/proc/{pid}/comm").decode("utf-8", "replace")
-    return OSError(errno.ENOTSUP, f"a process {comm!r} has {what}, which cannot be captured")
+    return OSError(errno.ENOTSUP, f"a process {comm!r} has {state}, which cannot be captured")
 
 
-def _is_keyed(smaps: bytes) -> bool:
-    """Return whether memory has a protection key that the kernel has not chosen by itself.
+def _has_program_key(smaps: bytes) -> bool:
+    """Return whether memory has a protection key that the program has set.
 
-    The kernel gives a key to memory that can only be executed, and does so again in a child.
+    The kernel itself sets a key for memory that can only be executed, also in a child.
     """
     if _KEY.search(smaps) is None:
         return False
     return any(key != b"0" and mode != b"--x" for mode, key in _KEYED_MEMORY.findall(smaps))
 
 
-def _packed(place: str, found: "list[_Attribute]") -> bytes:
-    number = _inner_number(place) if found else 0
+def _pack(place: str, attributes: "list[_Attribute]") -> bytes:
+    number = _inner_number(place) if attributes else 0
     if number == 0:
         return b""
     return b"".join(
         _RECORD.pack(
             number,
-            each.kind,
-            each.descriptor,
-            each.level,
-            each.option,
-            len(each.value),
-            each.value,
+            attribute.kind,
+            attribute.descriptor,
+            attribute.level,
+            attribute.option,
+            len(attribute.value),
+            attribute.value,
         )
-        for each in found
+        for attribute in attributes
     )
 
 
 def _inner_number(place: str) -> int:
-    """Return the number of a thread in its sandbox; 0 when it has ended, so that nothing is set."""
+    """Return the number of a thread in its sandbox; 0 for a thread that has ended."""
     status = _read(f"{place}/status")
     if b"\nState:\tZ" in status or b"\nState:\tX" in status:
         return 0
@@ -224,7 +225,7 @@ def _inner_number(place: str) -> int:
 
 
 def _text(path: str) -> bytes:
-    """Return what a file of /proc says: nothing where the kernel has or tells no such thing."""
+    """Return the text of a file of /proc; `b""` if the file is missing or not readable."""
     try:
         return _read(path).strip()
     except (FileNotFoundError, PermissionError, ProcessLookupError):

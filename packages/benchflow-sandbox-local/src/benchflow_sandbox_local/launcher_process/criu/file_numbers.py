@@ -1,11 +1,11 @@
-# Raw names: all paths are our own or below /proc, and the sandbox is frozen.
+# Raw names: all paths belong to the launcher or are below /proc, and the sandbox is frozen.
 # ruff: noqa: PTH108, PTH110, PTH116, PTH123, PTH208
 """File numbers in the memory of processes that do not load the identity library.
 
-SQLite knows its open databases by device and inode. In a child they have other numbers. The
-library of the native package hides that from dynamic programs; a static one asks the kernel
-itself. For static programs, the dump notes the numbers of open files, and SQLite's copies of
-these numbers are found in the image. The engine replaces them before a process of a child runs.
+SQLite identifies its open databases by device and inode, and a child has other numbers. The
+identity library hides that from dynamic programs, but a static program calls the kernel itself. So
+the dump records the numbers of open files, and `find` searches the image for SQLite's copies. The
+engine replaces these copies before a process of a child runs.
 """
 
 import ctypes
@@ -21,14 +21,14 @@ from typing import Any
 
 from . import image_entries
 
-_NOTED, _FOUND, _GIVEN = "noted", "places.img", "places"
+_RECORDED, _FOUND, _FOR_ENGINE = "recorded", "places.img", "places"
 _RECORD = struct.Struct("<IIQQQ")
 """A process, a descriptor, an address, a device and an inode: `struct number` of the library."""
 _SPAN = struct.Struct("<QQ")
 _LIBRARY = b"/.bf-identity.so"
 _PRESENT = 4
-"""Of pages that the engine has written, in the flags of their entry."""
-_WHY = {
+"""The flag of an entry whose pages the engine has written."""
+_REASONS = {
     errno.EAGAIN: "opens or closes a SQLite database at this instant",
     errno.E2BIG: "has more memory that looks like SQLite's than files that are open",
 }
@@ -36,8 +36,8 @@ _WHY = {
 Record = tuple[int, int, int, int, int]
 
 
-def note(group: str, image: str) -> None:
-    """Note the numbers of the regular files that the frozen processes of `group` have open."""
+def record(group: str, image: str) -> None:
+    """Record the numbers of the regular files that the frozen processes of `group` have open."""
     records = bytearray()
     for pid in _read(f"{group}/cgroup.procs").split():
         place = f"/proc/{int(pid)}"
@@ -46,53 +46,53 @@ def note(group: str, image: str) -> None:
             for descriptor, info in files:
                 records += _RECORD.pack(inner, descriptor, 0, info.st_dev, info.st_ino)
     if records:
-        _write(f"{image}/{_NOTED}", bytes(records))
+        _write(f"{image}/{_RECORDED}", bytes(records))
 
 
 def find(image: str, library: str | None) -> None:
-    """Find where SQLite keeps the noted numbers, and write the places into the image. Idempotent.
+    """Find the addresses of SQLite's copies of recorded numbers, and write them into the image.
 
-    Only the memory of processes that run without the identity library is searched.
+    It searches only the memory of processes that run without the identity library. Idempotent.
 
     Raises:
-        OSError: A structure is incomplete or inconsistent: no child may be made of the image.
+        OSError: A structure is incomplete or inconsistent, so the image must not be restored.
     """
     try:
-        records = list(_RECORD.iter_unpack(_read(f"{image}/{_NOTED}")))
+        records = list(_RECORD.iter_unpack(_read(f"{image}/{_RECORDED}")))
     except FileNotFoundError:
         return
-    covered = _named(image, _LIBRARY)
-    found = b""
-    for process, files in groupby(sorted(records, key=_in_order), itemgetter(0)):
-        if not _maps(image, process, covered):
-            found += _search(image, process, list(files), library)
-    if found:
-        _write(f"{image}/{_FOUND}", found)
-    os.unlink(f"{image}/{_NOTED}")
+    libraries = _files_named(image, _LIBRARY)
+    places = b""
+    for process, files in groupby(sorted(records, key=_sort_key), itemgetter(0)):
+        if not _maps(image, process, libraries):
+            places += _search(image, process, list(files), library)
+    if places:
+        _write(f"{image}/{_FOUND}", places)
+    os.unlink(f"{image}/{_RECORDED}")
 
 
-def hand_over(image: str, work: str, library: str | None) -> None:
+def copy_for_engine(image: str, work: str, library: str | None) -> None:
     """Copy the result of `find` for the engine that restores a sandbox in `work`.
 
     Raises:
-        OSError: There is a result, and the engine has no library that could use it.
+        OSError: There is a result, and the engine does not have the library that uses it.
     """
     try:
-        found = _read(f"{image}/{_FOUND}")
+        places = _read(f"{image}/{_FOUND}")
     except FileNotFoundError:
         return
     if library is None:
         raise OSError(errno.ENOSYS, "file numbers cannot be exchanged without bf-engine.so")
-    _write(f"{work}/{_GIVEN}", found)
+    _write(f"{work}/{_FOR_ENGINE}", places)
 
 
 def require_exchanged(work: str) -> None:
-    """Raise `OSError` when the engine in `work` has not exchanged every number."""
-    if os.path.exists(f"{work}/{_GIVEN}"):
+    """Raise `OSError` if the engine in `work` has not exchanged every number."""
+    if os.path.exists(f"{work}/{_FOR_ENGINE}"):
         raise OSError(errno.EIO, "the engine has left old file numbers in a process")
 
 
-def _in_order(record: tuple[Any, ...]) -> tuple[Any, ...]:
+def _sort_key(record: tuple[Any, ...]) -> tuple[Any, ...]:
     process, descriptor, _, device, inode = record
     return process, device, inode, descriptor
 
@@ -119,18 +119,18 @@ def _write(path: str, content: bytes) -> None:
         file.write(content)
 
 
-def _named(image: str, name: bytes) -> set[int]:
-    """Return the engine's numbers of the files that are called `name`."""
-    found: set[int] = set()
+def _files_named(image: str, name: bytes) -> set[int]:
+    """Return the engine's numbers of the files with a name."""
+    files: set[int] = set()
     for entry in image_entries.entries(f"{image}/files.img"):
         for key, value in image_entries.fields(entry):
             if key == 3 and isinstance(value, bytes) and name in value:
-                found.add(image_entries.numbers(entry)[2])
-    return found
+                files.add(image_entries.numbers(entry)[2])
+    return files
 
 
 def _maps(image: str, process: int, files: set[int]) -> bool:
-    """Return whether a process has one of `files` in its memory."""
+    """Return whether a process has mapped one of `files`."""
     (memory,) = image_entries.entries(f"{image}/mm-{process}.img")
     maps = (value for key, value in image_entries.fields(memory) if key == 14)
     return any(
@@ -144,28 +144,28 @@ def _search(image: str, process: int, files: list[Record], library: str | None) 
     pages, spans = _spans(image, process)
     if not spans:
         return b""
-    known = b"".join(_RECORD.pack(*record) for record in files)
+    known = b"".join(_RECORD.pack(*file) for file in files)
     packed = b"".join(_SPAN.pack(*span) for span in spans)
-    room = ctypes.create_string_buffer(len(known))
+    output = ctypes.create_string_buffer(len(known))
     places = ctypes.CDLL(library).bf_places
     places.restype = ctypes.c_long
     with open(f"{image}/pages-{pages}.img", "rb") as file:
         if os.fstat(file.fileno()).st_size != sum(size for _, size in spans):
-            raise OSError(errno.EINVAL, f"the memory of process {process} is not all there")
+            raise OSError(errno.EINVAL, f"the memory of process {process} is truncated")
         with mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_COPY) as memory:
             start = ctypes.c_char.from_buffer(memory)
             counts = [ctypes.c_long(size) for size in (len(spans), len(files))]
             count = places(
-                ctypes.byref(start), packed, counts[0], known, counts[1], room, counts[1]
+                ctypes.byref(start), packed, counts[0], known, counts[1], output, counts[1]
             )
             del start
     if count < 0:
-        raise OSError(-count, f"process {process} {_WHY.get(-count, 'cannot be searched')}")
-    return room.raw[: count * _RECORD.size]
+        raise OSError(-count, f"process {process} {_REASONS.get(-count, 'cannot be searched')}")
+    return output.raw[: count * _RECORD.size]
 
 
 def _spans(image: str, process: int) -> tuple[int, list[tuple[int, int]]]:
-    """Return which pages are a process's, and the addresses and sizes of what they hold."""
+    """Return the number of a process's file of pages, and the addresses and sizes of its spans."""
     head, *rest = image_entries.entries(f"{image}/pagemap-{process}.img")
     spans: list[tuple[int, int]] = []
     for entry in map(image_entries.numbers, rest):

@@ -1,7 +1,7 @@
-"""Reading the engine's images, which are entries of protocol buffers.
+"""Read the engine's images, which consist of protocol buffers.
 
-See images/*.proto of CRIU 4.2. The engine writes them; a sandbox can choose only
-names and addresses in them.
+See images/*.proto of CRIU 4.2. The engine writes them. A sandbox controls only names and addresses
+in them.
 """
 
 import struct
@@ -34,7 +34,7 @@ def entries(path: str) -> Iterator[bytes]:
 
 
 def fields(entry: bytes) -> Iterator[Field]:
-    """Yield the fields of a message: numbers, or the bytes of a string or of another message.
+    """Yield the fields of a message: a number, or the bytes of a string or of an inner message.
 
     Raises:
         OSError: The entry is not a message.
@@ -57,7 +57,7 @@ def fields(entry: bytes) -> Iterator[Field]:
 
 
 def numbers(entry: bytes) -> dict[int, int]:
-    """Return the fields of a message that are numbers."""
+    """Return the number fields of a message."""
     return {key: value for key, value in fields(entry) if isinstance(value, int)}
 
 

@@ -1,8 +1,8 @@
-"""Starting bf-pager, which fills the memory of a restored sandbox while the sandbox runs.
+"""Start bf-pager, which loads the memory of a restored sandbox while the sandbox runs.
 
-The program and its guard are children of the launcher, outside of the sandbox's group: a
-freeze of the sandbox must not stop them. They outlive the launcher and end after the sandbox.
-Until then their descriptors keep missing memory from reading as zeros.
+The program and its guard are children of the launcher. They are outside of the sandbox's group, so
+a freeze of the sandbox does not stop them. They outlive the launcher and end after the sandbox.
+While their descriptors are open, missing memory does not read as zeros.
 """
 
 import os
@@ -14,26 +14,26 @@ from .log import how_ended
 
 _SOCKET = "lazy-pages.socket"
 """The socket that the engine connects to, in its working directory."""
-_WHY = {65: "its image is truncated", 71: "there is no memory for it"}
+_REASONS = {65: "its image is truncated", 71: "bf-pager is out of memory"}
 
 
 @dataclass(slots=True)
 class PagerProcess:
-    """The launcher's side of a pager that was started."""
+    """The launcher's record of a started pager."""
 
     group: int
     """The process group of the program and its guard."""
     pid: int
     _lifeline: int
-    """While it is open, the sandbox is not known to be dead."""
+    """Closing this pipe reports to the pager that the sandbox is dead."""
     failure: str = ""
-    """Why the sandbox must not continue; empty while all is well."""
+    """The reason why the sandbox must be killed; empty without a failure."""
 
     @classmethod
     def start(cls, program: str, image: str, work: str, report: int) -> "PagerProcess":
         """Start the program for the engine that will work in `work`.
 
-        It writes one byte to `report` when the sandbox has all of its memory.
+        The program writes one byte to `report` when all memory of the sandbox is loaded.
         """
         watched, lifeline = os.pipe2(os.O_CLOEXEC)
         directory = os.open(image, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
@@ -58,16 +58,16 @@ class PagerProcess:
             os.close(watched)
         return cls(pid, pid, lifeline)
 
-    def ended(self, status: int) -> None:
-        """Record how it ended; set `failure` when that was too early."""
+    def record_end(self, status: int) -> None:
+        """Record the end of the pager; set `failure` if the pager failed."""
         self.pid = 0
         if status != 0:
             code = os.waitstatus_to_exitcode(status)
-            why = _WHY.get(code, f"bf-pager {how_ended(status)}")
-            self.failure = f"the memory of the sandbox cannot be read: {why}"
+            reason = _REASONS.get(code, f"bf-pager {how_ended(status)}")
+            self.failure = f"the memory of the sandbox cannot be loaded: {reason}"
 
-    def let_go(self) -> None:
-        """Tell the pager that the sandbox is dead or was never started. Idempotent."""
+    def release(self) -> None:
+        """Report to the pager that the sandbox is dead or was never started. Idempotent."""
         if self._lifeline >= 0:
             os.close(self._lifeline)
             self._lifeline = -1
@@ -77,9 +77,9 @@ def _listen(work: str) -> socket.socket:
     listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
     directory = os.open(work, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
-        # Each message says which process it is from.
+        # Each message then contains the process id of its sender.
         listener.setsockopt(socket.SOL_SOCKET, socket.SO_PASSCRED, 1)
-        # The name of a socket is short, and that of the directory may be long.
+        # The path of a socket is limited to 107 bytes, and the directory's path may be longer.
         listener.bind(f"/proc/self/fd/{directory}/{_SOCKET}")
         listener.listen(1)
     except BaseException:

@@ -1,7 +1,7 @@
-"""One run of CRIU: its arguments, and the files that it can reach.
+"""One run of CRIU: its arguments, and the files that it can write.
 
-Bytes of a sandbox decide which paths the engine touches, and it has the host's root. So it
-runs in a mount namespace of its own in which all but a few places are read-only.
+A sandbox can influence the paths that the engine opens, and the engine sees the host's root. So it
+runs in its own mount namespace, in which only a few places are writable.
 """
 
 import fcntl
@@ -17,18 +17,18 @@ from benchflow_sandbox_local.launcher_process import syscalls
 from benchflow_sandbox_local.launcher_process.processes import die_with
 from benchflow_sandbox_local.launcher_process.start import mounts
 
-from .log import LOG, complaint, note, open_errors
+from .log import LOG, failure_reason, open_errors, report
 
 PIDFILE = "pid"
-PLACE = "/tmp/work"  # noqa: S108 - in a /tmp of its own
-"""What an engine that waits calls its directory."""
+PLACE = "/tmp/work"  # noqa: S108 - in a private /tmp
+"""The path of a standby engine's directory in its mount namespace."""
 _START_SECONDS = 60
 _ENOSPC = 28
-_ROOM = 1 << 20
-"""Bytes. When fewer are left, an engine that failed has failed for lack of space."""
+_MIN_FREE = 1 << 20
+"""Bytes. If fewer are free, a failed engine had no space left."""
 _ORDERS = 3
-"""The descriptor of its orders; see csrc/engine/waiting.c."""
-_TMP = "/tmp/"  # noqa: S108 - where the engine makes its mount points
+"""The descriptor of the orders; see csrc/engine/orders.c."""
+_TMP = "/tmp/"  # noqa: S108 - the engine creates its mount points there
 _COMMON = (
     "--file-locks",
     "--manage-cgroups=ignore",
@@ -42,29 +42,29 @@ _COMMON = (
 
 
 class EngineError(OSError):
-    """The engine failed. The message is the end of what it logged."""
+    """The engine failed. The message contains errors of its log."""
 
 
 @dataclass(frozen=True, slots=True)
 class ConfinedCriu:
-    """A program and where it runs."""
+    """A CRIU program that runs with confined mounts."""
 
     program: str
     preload: str
-    """A library for its process."""
+    """The library to preload into its process."""
     cache: str
-    """A directory that stands in for /run: what it learns of the kernel is kept there."""
+    """The directory that replaces /run. The engine stores its cache of kernel features there."""
 
     @classmethod
     def of(cls, request: dict[str, Any], cache: str) -> "ConfinedCriu":
-        """Return the engine that a request names."""
-        named = request["engine"]
-        return cls(named["program"], named["preload"], cache)
+        """Return the engine of a request."""
+        engine = request["engine"]
+        return cls(engine["program"], engine["preload"], cache)
 
     def run(self, arguments: list[str], writable: list[str], errors: int) -> NoReturn:
-        """Become the engine, confined; raise `OSError` when that is not possible.
+        """Replace this process by the confined engine; raise `OSError` if that fails.
 
-        Its standard error is the descriptor `errors`.
+        The engine's standard error is the descriptor `errors`.
         """
         syscalls.unshare(syscalls.CLONE_NEWNS)
         self._confine(_copies([*writable, *self._parts]))
@@ -73,35 +73,35 @@ class ConfinedCriu:
                 syscalls.mount(path, path, "", syscalls.MS_BIND)
         self._become(arguments, writable, {}, errors)
 
-    def wait(self, room: str, tree: int, orders: int, errors: int) -> NoReturn:
-        """Become an engine that reads from the socket `orders` which sandbox it restores.
+    def wait(self, boxes: str, tree: int, orders: int, errors: int) -> NoReturn:
+        """Replace this process by an engine that receives its orders from the socket `orders`.
 
-        It calls its directory, the detached mount `tree`, `PLACE`, and sees nothing else of what
-        is mounted below `room`.
+        The detached mount `tree`, its directory, is at `PLACE`. The engine does not see the other
+        mounts below `boxes`.
         """
         os.setpgid(0, 0)  # see `end_engine`
         syscalls.unshare(syscalls.CLONE_NEWNS)
-        self._confine([*_copies(self._parts), (tree, PLACE)], without=room)
+        self._confine([*_copies(self._parts), (tree, PLACE)], without=boxes)
         os.dup2(orders, _ORDERS)
         os.set_inheritable(_ORDERS, True)
         arguments = ["restore", "--restore-detached", "--restore-sibling", f"-D{PLACE}/image"]
         arguments += [f"-W{PLACE}", f"--pidfile={PIDFILE}", f"--root={PLACE}/root", *_COMMON]
-        place = {"CRIU_CONFIG_FILE": f"/proc/self/fd/{_ORDERS}"}
-        self._become(arguments, [PLACE], place, errors)
+        config = {"CRIU_CONFIG_FILE": f"/proc/self/fd/{_ORDERS}"}
+        self._become(arguments, [PLACE], config, errors)
 
     @property
     def _parts(self) -> tuple[str, str]:
         return os.path.dirname(self.program), self.preload  # noqa: PTH120
 
-    def _confine(self, kept: list[tuple[int, str]], without: str | None = None) -> None:
-        """Take an own /run and /tmp; of the host's /tmp what is `kept`."""
+    def _confine(self, trees: list[tuple[int, str]], without: str | None = None) -> None:
+        """Mount a private /run and /tmp, and attach `trees`, which are below /tmp."""
         syscalls.mount(self.cache, "/run", "", syscalls.MS_BIND)
         if without is not None:
             syscalls.umount(without)
         flags = syscalls.MS_NOSUID | syscalls.MS_NODEV
         syscalls.mount("benchflow", _TMP, "tmpfs", flags, "size=1m,mode=0700")
         root = os.open("/", os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
-        mounts.attach(root, kept)
+        mounts.attach(root, trees)
         os.close(root)
 
     def _become(
@@ -109,9 +109,9 @@ class ConfinedCriu:
     ) -> NoReturn:
         syscalls.protect_mounts()
         for path in ("/run", "/proc", _TMP, *writable):
-            syscalls.open_mount(path)
+            syscalls.make_writable(path)
         environment = {"PATH": "/usr/sbin:/usr/bin:/sbin:/bin", "LD_PRELOAD": self.preload}
-        # It ends its own helpers by signals that the launcher ignores.
+        # The engine ends its helpers by signals that the launcher ignores.
         signal.set_wakeup_fd(-1)
         for number in signal.valid_signals() - {signal.SIGKILL, signal.SIGSTOP}:
             signal.signal(number, signal.SIG_DFL)
@@ -122,43 +122,43 @@ class ConfinedCriu:
 
 
 def _copies(paths: Iterable[str]) -> list[tuple[int, str]]:
-    """Copy the mounts of what is below the host's /tmp."""
+    """Copy the mounts of the paths that are below the host's /tmp."""
     return [(syscalls.clone_mount(path, 0), path) for path in paths if path.startswith(_TMP)]
 
 
 class CriuDump:
-    """An engine that is ready to dump a sandbox. It touches nothing before `begin`.
+    """An engine that is ready to dump a sandbox. It does not touch the sandbox before `begin`.
 
-    Its configuration is a pipe: it has started when it has read a first page of that, and
-    continues when our end of the pipe is closed.
+    Its configuration is a pipe. The engine has started when it has read the first page, and
+    continues when the launcher closes its end of the pipe.
 
     Raises:
-        EngineError: It does not start.
+        EngineError: The engine does not start.
     """
 
     def __init__(
         self, engine: ConfinedCriu, request: dict[str, Any], merged: str, directory: str
     ) -> None:
-        os.mkdir(directory, 0o700)  # noqa: PTH102 - a path of ours
+        os.mkdir(directory, 0o700)  # noqa: PTH102 - an internal path
         self._directory = directory
-        held, self._hold = os.pipe()
-        os.write(self._hold, b"#" * fcntl.fcntl(held, fcntl.F_SETPIPE_SZ, 1))
-        arguments = _dumping(request, merged, directory, held)
+        config, self._config_writer = os.pipe()
+        os.write(self._config_writer, b"#" * fcntl.fcntl(config, fcntl.F_SETPIPE_SZ, 1))
+        arguments = _dump_arguments(request, merged, directory, config)
         errors = open_errors(directory)
         parent = os.getpid()
         self._pid = os.fork()
         if self._pid == 0:
             try:
                 die_with(parent)
-                os.set_inheritable(held, True)
+                os.set_inheritable(config, True)
                 engine.run(arguments, [merged, directory, request["freezer"]], errors)
-            except BaseException as error:  # noqa: BLE001 - read by `complaint`
-                note(errors, error)
+            except BaseException as error:  # noqa: BLE001 - read by `failure_reason`
+                report(errors, error)
             finally:
                 os._exit(127)
-        os.close(held)
+        os.close(config)
         os.close(errors)
-        if not select.select([], [self._hold], [], _START_SECONDS)[1]:
+        if not select.select([], [self._config_writer], [], _START_SECONDS)[1]:
             self.__exit__()
             raise EngineError(5, f"the engine did not start in {_START_SECONDS} s")
 
@@ -168,25 +168,24 @@ class CriuDump:
         With `keep` the processes are unchanged after the dump; otherwise they are dead.
         """
         if keep:
-            with suppress(BrokenPipeError):  # it has ended: `finish` says why
-                os.write(self._hold, b"\nleave-running\n")
-        os.close(self._hold)
+            with suppress(BrokenPipeError):  # the engine has ended: `finish` raises the reason
+                os.write(self._config_writer, b"\nleave-running\n")
+        os.close(self._config_writer)
 
     def finish(self, seconds: float) -> None:
         """Return when the dump is complete.
 
         Raises:
-            EngineError: It failed and the sandbox is as it was, unless `errno` is ETIMEDOUT: then
-                the engine was ended half-way, and the sandbox cannot be trusted any more.
+            EngineError: The dump failed, and the sandbox is unchanged. If `errno` is ETIMEDOUT,
+                the engine was killed during the dump, and the sandbox must not be used again.
         """
         if not _ends(self._pid, seconds):
             raise EngineError(110, f"the engine did not end in {seconds} s")
         _, status = os.waitpid(self._pid, 0)
         self._pid = 0
         if status != 0:
-            # A full file system keeps no log either: what it says comes first.
             full = _is_full(self._directory)
-            raise EngineError(_ENOSPC if full else 5, complaint(self._directory, status))
+            raise EngineError(_ENOSPC if full else 5, failure_reason(self._directory, status))
 
     def __enter__(self) -> Self:
         return self
@@ -197,7 +196,7 @@ class CriuDump:
             os.waitpid(self._pid, 0)
 
 
-def _dumping(request: dict[str, Any], merged: str, directory: str, config: int) -> list[str]:
+def _dump_arguments(request: dict[str, Any], merged: str, directory: str, config: int) -> list[str]:
     namespace = os.stat(f"/proc/{request['pid']}/ns/net").st_ino  # noqa: PTH116
     arguments = ["dump", f"--config=/proc/self/fd/{config}", f"-t{request['pid']}"]
     arguments += [f"-D{directory}", f"--root={merged}", "--external", f"net[{namespace}]:extnet"]
@@ -208,8 +207,8 @@ def _dumping(request: dict[str, Any], merged: str, directory: str, config: int) 
 
 
 def _is_full(directory: str) -> bool:
-    found = os.statvfs(directory)
-    return found.f_bavail * found.f_frsize < _ROOM
+    info = os.statvfs(directory)
+    return info.f_bavail * info.f_frsize < _MIN_FREE
 
 
 def _ends(pid: int, seconds: float) -> bool:
@@ -221,13 +220,13 @@ def _ends(pid: int, seconds: float) -> bool:
 
 
 def end_engine(pid: int) -> None:
-    """End a child that has waited, and its own helpers: not all are in the group of the sandbox."""
+    """Kill a standby engine and its helpers, which may be outside of the sandbox's group."""
     os.kill(pid, signal.SIGKILL)
-    with suppress(ProcessLookupError):  # it has not come to have a group, nor helpers
+    with suppress(ProcessLookupError):  # the engine has no process group and no helpers yet
         os.killpg(pid, signal.SIGKILL)
 
 
-def made(directory: str) -> int:
-    """Return the number of the first process that the engine in `directory` has made."""
-    with open(f"{directory}/{PIDFILE}", encoding="ascii") as file:  # noqa: PTH123 - of ours
+def restored_pid(directory: str) -> int:
+    """Return the number of the first process that the engine in `directory` has restored."""
+    with open(f"{directory}/{PIDFILE}", encoding="ascii") as file:  # noqa: PTH123 - internal
         return int(file.read())

@@ -1,4 +1,4 @@
-"""Options of sockets that the engine of live snapshots does not carry."""
+"""Options of sockets that the engine of live snapshots does not restore."""
 
 import errno
 import socket
@@ -9,7 +9,7 @@ _INET, _INET6 = socket.AF_INET, socket.AF_INET6
 _SOL, _IP, _IP6 = socket.SOL_SOCKET, socket.IPPROTO_IP, socket.IPPROTO_IPV6
 _TCP, _UDP, _NETLINK = socket.IPPROTO_TCP, socket.IPPROTO_UDP, 270
 
-# The numbers of the kernel's headers, since Python names few of them.
+# The numbers of the kernel's headers, because Python defines few of them.
 _ANY = {
     "SO_TIMESTAMP": 29,
     "SO_TIMESTAMPNS": 35,
@@ -82,22 +82,22 @@ _OF_NETLINK = {
     "NETLINK_EXT_ACK": 11,
     "NETLINK_GET_STRICT_CHK": 12,
 }
-_MOST_BYTES = 16
+_MAX_BYTES = 16
 _NO_MEMORY = {errno.ENOMEM, errno.ENOBUFS}
 
 
-def differing(held: socket.socket) -> Iterator[tuple[int, int, bytes]]:
-    """Return level, number and value of each option that no new socket of its kind has."""
-    for level, option, default in _defaults(held.family, held.type, held.proto):
-        value = held.getsockopt(level, option, _MOST_BYTES)
-        if value != default and _can_be_set(held, level, option, value):
+def differing(sock: socket.socket) -> Iterator[tuple[int, int, bytes]]:
+    """Yield level, number and value of each option that differs from a new socket's."""
+    for level, option, default in _defaults(sock.family, sock.type, sock.proto):
+        value = sock.getsockopt(level, option, _MAX_BYTES)
+        if value != default and _can_be_set(sock, level, option, value):
             yield level, option, value
 
 
-def _can_be_set(held: socket.socket, level: int, option: int, value: bytes) -> bool:
-    """Return whether a program could have set this value; the kernel shows others, too."""
+def _can_be_set(sock: socket.socket, level: int, option: int, value: bytes) -> bool:
+    """Return whether a program can set this value. Some values come only from the kernel."""
     try:
-        held.setsockopt(level, option, value)
+        sock.setsockopt(level, option, value)
     except OSError as error:
         if error.errno in _NO_MEMORY:
             raise
@@ -107,18 +107,18 @@ def _can_be_set(held: socket.socket, level: int, option: int, value: bytes) -> b
 
 @cache
 def _defaults(family: int, kind: int, protocol: int) -> tuple[tuple[int, int, bytes], ...]:
-    """Return the options that a kind of socket has, each with the value of a new one."""
-    found: list[tuple[int, int, bytes]] = []
+    """Return the options of a kind of socket, each with the value of a new socket."""
+    defaults: list[tuple[int, int, bytes]] = []
     with socket.socket(family, kind, protocol) as new:
         for level, options in _tables(family, kind, protocol):
             for option in options.values():
                 try:
-                    found.append((level, option, new.getsockopt(level, option, _MOST_BYTES)))
+                    defaults.append((level, option, new.getsockopt(level, option, _MAX_BYTES)))
                 except OSError as error:
                     if error.errno in _NO_MEMORY:
                         raise
-                    continue  # this kernel does not have it
-    return tuple(found)
+                    continue  # this kernel does not have the option
+    return tuple(defaults)
 
 
 def _tables(family: int, kind: int, protocol: int) -> Iterator[tuple[int, dict[str, int]]]:

@@ -1,1 +1,1 @@
-"""Finding what a live fork would lose, while a sandbox is frozen."""
+"""Find state of a frozen sandbox that a live fork would lose."""

@@ -1,4 +1,4 @@
-"""POSIX message queues: the engine does not carry them, open or not."""
+"""Find POSIX message queues, which the engine does not restore."""
 
 # Raw names: pathlib would add nothing here.
 # ruff: noqa: PTH208
@@ -20,7 +20,7 @@ _libc.syscall.restype = ctypes.c_long
 
 
 def queues(pid: int, holders: Iterable[InspectedProcess]) -> Iterable[Finding]:
-    """Yield the message queues of the sandbox of `pid`. This process stays in its namespace."""
+    """Yield the message queues of the sandbox of `pid`. This process stays in its ipc namespace."""
     own = os.open(f"/proc/{pid}/ns/ipc", os.O_RDONLY | os.O_CLOEXEC)
     try:
         setns(own, CLONE_NEWIPC)
@@ -36,13 +36,13 @@ def queues(pid: int, holders: Iterable[InspectedProcess]) -> Iterable[Finding]:
         if not (names := os.listdir(directory)):
             return
         files = (file for holder in holders for file in files_of(holder, regular=True))
-        held = {file.number: str(file.holder) for file in files}
+        holder_of = {file.number: str(file.holder) for file in files}
         for name in sorted(names):
             info = os.stat(name, dir_fd=directory, follow_symlinks=False)
-            holder = held.get((info.st_dev, info.st_ino))
-            whose = "which no process has open" if holder is None else f"of {holder}"
+            holder = holder_of.get((info.st_dev, info.st_ino))
+            user = "which no process has open" if holder is None else f"of {holder}"
             yield Finding(
-                f"the POSIX message queue '/{name}' {whose}",
+                f"the POSIX message queue '/{name}' {user}",
                 drains=False,
                 hint="close and remove it (mq_unlink), or use a socket pair",
             )
@@ -51,7 +51,7 @@ def queues(pid: int, holders: Iterable[InspectedProcess]) -> Iterable[Finding]:
 
 
 def _directory() -> int:
-    """Return a directory with the queues of this process's namespace. It is mounted nowhere."""
+    """Open a directory with the queues of this process's namespace, without mounting it."""
     context = _call(_SYS_FSOPEN, b"mqueue", _CLOEXEC)
     try:
         _call(_SYS_FSCONFIG, context, _CREATE, None, None, 0)

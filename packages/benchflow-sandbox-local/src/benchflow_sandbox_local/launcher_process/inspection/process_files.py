@@ -1,9 +1,9 @@
 # Raw names of /proc: pathlib would add nothing here.
 # ruff: noqa: PTH115, PTH116, PTH123, PTH208
-"""The open files of frozen processes, inspected from outside.
+"""Inspect the open files of frozen processes from outside.
 
-`pidfd_getfd` duplicates a descriptor for a moment. It is the same open file, so each check
-must leave it unchanged.
+`pidfd_getfd` duplicates a descriptor for a moment. The duplicate is the same open file, so no check
+may change its state.
 """
 
 import ctypes
@@ -24,12 +24,12 @@ _libc.syscall.restype = ctypes.c_long
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """One thing that a child would lose."""
+    """State that a child would lose."""
 
-    what: str
-    """What it is, its name, and its process."""
+    loss: str
+    """A description of the state, its name and its process."""
     drains: bool
-    """Whether it goes away by itself when the sandbox runs for a moment."""
+    """Whether the state may vanish when the sandbox runs for a moment."""
     hint: str
 
 
@@ -51,13 +51,13 @@ class InspectedProcess:
 
     @cached_property
     def inner(self) -> int:
-        """Its number in the sandbox."""
+        """The number of the process in the sandbox."""
         numbers = self._status().partition("\nNSpid:")[2].partition("\n")[0]
         return int(numbers.split()[-1])
 
     @cached_property
     def uid(self) -> int:
-        """The user that it acts as."""
+        """The effective user of the process."""
         return int(self._status().partition("\nUid:")[2].split()[1])
 
     def _status(self) -> str:
@@ -69,7 +69,7 @@ class InspectedProcess:
             return f"process {file.read().strip()!r} ({self.inner})"
 
     def open_files(self, *, regular: bool) -> Iterator["OpenFile"]:
-        """Yield its open files: only the regular ones, or only the others."""
+        """Yield the open files of the process: only regular ones, or only others."""
         path = f"/proc/{self.pid}/fd"
         for name in os.listdir(path):
             info = os.stat(f"{path}/{name}")
@@ -77,12 +77,12 @@ class InspectedProcess:
                 number = (info.st_dev, info.st_ino)
                 yield OpenFile(self, int(name), info.st_mode, number, info.st_rdev)
 
-    def take(self, descriptor: int) -> int:
-        """Return a descriptor of the same open file."""
+    def duplicate(self, descriptor: int) -> int:
+        """Duplicate a descriptor of the process; return our descriptor of the same open file."""
         number, flags = ctypes.c_long(_SYS_PIDFD_GETFD), ctypes.c_uint(0)
         fd: int = _libc.syscall(number, self._pidfd, descriptor, flags)
         if fd < 0:
-            raise OSError(ctypes.get_errno(), f"cannot look at file {descriptor} of {self}")
+            raise OSError(ctypes.get_errno(), f"cannot duplicate file {descriptor} of {self}")
         return fd
 
 
@@ -94,31 +94,31 @@ class OpenFile:
     descriptor: int
     mode: int
     number: tuple[int, int]
-    """Its device and inode: the same for all descriptors of one socket or pipe."""
+    """The device and the inode: the same for all descriptors of one socket or pipe."""
     device: int
-    """Of a device file: which device it is."""
+    """The device number of a device file."""
 
     @property
     def target(self) -> str:
-        """The kernel's name of the file: a path, or a kind and a number."""
+        """The name of the file in /proc: a path, or a kind and a number."""
         return os.readlink(f"/proc/{self.holder.pid}/fd/{self.descriptor}")
 
     @property
     def is_anonymous(self) -> bool:
-        """Whether it is one of the kernel's own objects, which have no type."""
+        """Whether the file is an object of the kernel without a file type, such as an inotify."""
         return stat.S_IFMT(self.mode) == 0
 
     def facts(self) -> dict[str, str]:
-        """Return the lines of its fdinfo in /proc."""
+        """Return the fields of the file's fdinfo in /proc."""
         path = f"/proc/{self.holder.pid}/fdinfo/{self.descriptor}"
         with open(path, encoding="utf-8", errors="replace") as file:
             lines = (line.partition(":") for line in file)
             return {key: value.strip() for key, _, value in lines}
 
     @contextmanager
-    def taken(self) -> Generator[int]:
-        """Duplicate the open file for the block."""
-        fd = self.holder.take(self.descriptor)
+    def duplicate(self) -> Generator[int]:
+        """Duplicate the descriptor for the block."""
+        fd = self.holder.duplicate(self.descriptor)
         try:
             yield fd
         finally:
@@ -127,20 +127,20 @@ class OpenFile:
 
 @contextmanager
 def holders(pids: list[int]) -> Generator[list[InspectedProcess]]:
-    """Open the processes `pids` for the block; skip the ones that have ended."""
-    found: list[InspectedProcess] = []
+    """Open the processes `pids` for the block. Skip processes that have ended."""
+    processes: list[InspectedProcess] = []
     try:
         for pid in pids:
             with suppress(ProcessLookupError):
-                found.append(InspectedProcess(pid))
-        yield found
+                processes.append(InspectedProcess(pid))
+        yield processes
     finally:
-        for holder in found:
-            holder.close()
+        for process in processes:
+            process.close()
 
 
 def files_of(holder: InspectedProcess, *, regular: bool = False) -> list[OpenFile]:
-    """Return the open files of a process: only the regular ones, or only the others."""
+    """Return the open files of a process: only regular ones, or only others."""
     try:
         return list(holder.open_files(regular=regular))
     except OSError:

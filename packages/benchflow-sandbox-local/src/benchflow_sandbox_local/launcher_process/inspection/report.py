@@ -1,4 +1,4 @@
-"""Finding what the engine would lose of a frozen sandbox, in one walk over its open files."""
+"""Inspect a frozen sandbox for state that the engine would lose, in one walk over its files."""
 
 import socket
 import stat
@@ -13,29 +13,31 @@ from .message_queues import queues
 from .process_files import Finding, OpenFile, files_of, holders
 from .unix_sockets import unix_sockets
 
-_MOST = 4
-"""Findings that are reported: one is enough for a refusal, and each may name a long path."""
+_MAX_FINDINGS = 4
+"""Reported findings: one is enough for a refusal, and each may contain a long path."""
 
 
 def inspect(request: dict[str, Any], reply: socket.socket) -> None:
-    """Report what a child of the frozen sandbox would lose, and which users made its sockets.
+    """Report the losses of a fork of the frozen sandbox, and the users who made its sockets.
 
-    This process ends in the namespaces of the sandbox.
+    This process stays in the namespaces of the sandbox until it ends.
     """
     init = request["pid"]
-    with holders(request["pids"]) as held:
+    with holders(request["pids"]) as processes:
         walk = _Walk(SocketOwners(unix_sockets(init)))
-        for holder in held:
-            for file in files_of(holder):
-                walk.look_at(file)
-        if walk.reads_late:
+        for process in processes:
+            for file in files_of(process):
+                walk.inspect_file(file)
+        if walk.has_unread_tcp:
             walk.findings += sockets.orphans(init)
-        walk.findings += queues(init, held)
-        assigned, refused = walk.owners.assigned()
-    # Lasting losses come first: waiting for the others would not help.
+        walk.findings += queues(init, processes)
+        owners, refused = walk.owners.assign()
+    # Permanent losses come first: then there is no reason to wait for the others.
     findings = sorted([*walk.findings, *refused], key=lambda finding: finding.drains)
-    reported = [[finding.what, finding.drains, finding.hint] for finding in findings[:_MOST]]
-    makers = [[pid, owner.uid, owner.gid, *owner.groups] for pid, owner in assigned.items()]
+    reported = [
+        [finding.loss, finding.drains, finding.hint] for finding in findings[:_MAX_FINDINGS]
+    ]
+    makers = [[pid, owner.uid, owner.gid, *owner.groups] for pid, owner in owners.items()]
     wire.send(reply, {"ok": True, "findings": reported, "makers": makers})
 
 
@@ -43,17 +45,17 @@ def inspect(request: dict[str, Any], reply: socket.socket) -> None:
 class _Walk:
     owners: SocketOwners
     findings: list[Finding] = field(default_factory=list[Finding])
-    reads_late: bool = False
+    has_unread_tcp: bool = False
     """Whether a TCP connection has unread data."""
     _seen: set[tuple[int, ...]] = field(default_factory=set[tuple[int, ...]])
 
-    def look_at(self, file: OpenFile) -> None:
+    def inspect_file(self, file: OpenFile) -> None:
         if stat.S_ISSOCK(file.mode):
             finding = self._socket(file)
         elif stat.S_ISFIFO(file.mode) and self._has_seen(*file.number, file.descriptor):
-            return  # a pipe that was inherited
+            return  # a pipe that another process has open under the same number
         else:
-            finding = open_files.look_at(file)
+            finding = open_files.inspect_file(file)
         if finding is not None:
             self.findings.append(finding)
 
@@ -66,8 +68,8 @@ class _Walk:
         if self._has_seen(*file.number):
             self.owners.add_holder(file)
             return None
-        with socket.socket(fileno=file.holder.take(file.descriptor)) as sock:
+        with socket.socket(fileno=file.holder.duplicate(file.descriptor)) as sock:
             if sock.family == socket.AF_UNIX:
                 self.owners.add(file, sock)
-            self.reads_late = self.reads_late or sockets.is_read_late(sock)
-            return sockets.look_at(file, sock)
+            self.has_unread_tcp = self.has_unread_tcp or sockets.is_unread_tcp(sock)
+            return sockets.inspect_socket(file, sock)

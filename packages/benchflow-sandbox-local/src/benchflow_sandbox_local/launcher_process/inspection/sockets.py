@@ -1,4 +1,4 @@
-"""What a child would lose of sockets: data, connections, errors."""
+"""Find state of sockets that a child would lose: data, connections and errors."""
 
 import errno
 import fcntl
@@ -17,31 +17,31 @@ _PASSED = (16, 76)
 _PEEK_OFF = 42
 _SYN_SENT, _CLOSE_WAIT, _LISTEN = 2, 8, 10
 _HALF_CLOSED = {4, 5, 9, 11}
-"""FIN_WAIT1, FIN_WAIT2, LAST_ACK and CLOSING: this end has said that it sends no more."""
+"""FIN_WAIT1, FIN_WAIT2, LAST_ACK and CLOSING: this end has closed its direction."""
 
 _READ = "let the program read it, then snapshot"
 _ACCEPT = "let the server accept it, then snapshot"
 
 Reason = tuple[str, bool, str]
-"""What is found, whether it drains, and what to do."""
+"""The loss, whether it drains, and a hint."""
 
 
-def look_at(file: OpenFile, sock: socket.socket) -> Finding | None:
-    """Return what a child would lose of one socket."""
-    found = events(sock.fileno(), POLLIN | POLLPRI | POLLRDHUP)
-    look = _LOOKS.get(sock.family, _other)
-    reason = _common(found) or look(sock, bool(found & POLLIN and not found & POLLRDHUP))
-    if reason is None and found & POLLIN and file.facts().get("scm_fds", "0") != "0":
-        # Nobody holds them, so what they have unread is not looked at.
+def inspect_socket(file: OpenFile, sock: socket.socket) -> Finding | None:
+    """Return the state of one socket that a child would lose."""
+    present = events(sock.fileno(), POLLIN | POLLPRI | POLLRDHUP)
+    inspect = _INSPECTIONS.get(sock.family, _other)
+    reason = _common(present) or inspect(sock, bool(present & POLLIN and not present & POLLRDHUP))
+    if reason is None and present & POLLIN and file.facts().get("scm_fds", "0") != "0":
+        # No process has these files open, so they cannot be inspected.
         reason = "open files on their way to another process (SCM_RIGHTS)", True, _READ
     if reason is None:
         return None
-    what, drains, hint = reason
-    return Finding(f"{what}: {name_of(sock)} of {file.holder}", drains, hint)
+    loss, drains, hint = reason
+    return Finding(f"{loss}: {name_of(sock)} of {file.holder}", drains, hint)
 
 
-def is_read_late(sock: socket.socket) -> bool:
-    """Return whether a TCP connection has data to read, so that its other end may have more."""
+def is_unread_tcp(sock: socket.socket) -> bool:
+    """Return whether a TCP connection has unread data. Its other end may then have unsent data."""
     if sock.type != socket.SOCK_STREAM or sock.family not in _INET or _listens(sock):
         return False
     return _count(sock, _SIOCINQ) > 0
@@ -55,9 +55,9 @@ def name_of(sock: socket.socket) -> str:
     """Return the name of a socket for messages."""
     kind = {socket.AF_UNIX: "unix", socket.AF_INET: "IPv4", socket.AF_INET6: "IPv6"}
     family = kind.get(sock.family, "netlink" if sock.family == socket.AF_NETLINK else "other")
-    for ask in (sock.getsockname, sock.getpeername):
+    for get_address in (sock.getsockname, sock.getpeername):
         with suppress(OSError):
-            if address := ask():
+            if address := get_address():
                 return f"the {family} socket {_text(address)}"
     return f"an unnamed {family} socket"
 
@@ -71,18 +71,18 @@ def _text(address: object) -> str:
     return repr(address)
 
 
-def _common(found: int) -> Reason | None:
-    if found & POLLERR:
+def _common(present: int) -> Reason | None:
+    if present & POLLERR:
         return "an error that was not reported yet", True, _READ
-    if found & POLLPRI:
-        return "urgent data that was not read", True, _READ
+    if present & POLLPRI:
+        return "unread urgent data", True, _READ
     return None
 
 
 def _count(sock: socket.socket, request: int) -> int:
-    room = bytearray(4)
-    fcntl.ioctl(sock.fileno(), request, room)
-    return int.from_bytes(room, "little")
+    count = bytearray(4)
+    fcntl.ioctl(sock.fileno(), request, count)
+    return int.from_bytes(count, "little")
 
 
 def _option(sock: socket.socket, name: int, absent: int) -> int:
@@ -118,7 +118,7 @@ def _inet(sock: socket.socket, readable: bool) -> Reason | None:
     if sock.type == socket.SOCK_STREAM:
         return _tcp(sock, readable)
     if readable:
-        return "a datagram that was not read", True, _READ
+        return "an unread datagram", True, _READ
     if sock.proto in {socket.IPPROTO_UDP, _UDPLITE} and _count(sock, _SIOCOUTQ):
         return "a datagram that is half written (UDP_CORK)", True, "let the program send it"
     return None
@@ -129,7 +129,7 @@ def _tcp(sock: socket.socket, readable: bool) -> Reason | None:
     if state == _LISTEN:
         return ("a connection that was not accepted", True, _ACCEPT) if readable else None
     if state == _SYN_SENT:
-        return "a connection that is being made", True, "wait until it is made, then snapshot"
+        return "a pending connect", True, "wait until it is connected, then snapshot"
     if state in _HALF_CLOSED:
         hint = "let the other end close it, too, then snapshot"
         return "a connection that one end has closed for writing", True, hint
@@ -140,14 +140,14 @@ def _tcp(sock: socket.socket, readable: bool) -> Reason | None:
 
 
 def _netlink(_: socket.socket, readable: bool) -> Reason | None:
-    return ("a message that was not read", True, _READ) if readable else None
+    return ("an unread message", True, _READ) if readable else None
 
 
 def _other(sock: socket.socket, _: bool) -> Reason | None:
     return f"a socket of family {int(sock.family)}, which cannot be captured", False, "close it"
 
 
-_LOOKS: dict[int, Callable[[socket.socket, bool], Reason | None]] = {
+_INSPECTIONS: dict[int, Callable[[socket.socket, bool], Reason | None]] = {
     socket.AF_UNIX: _unix,
     socket.AF_INET: _inet,
     socket.AF_INET6: _inet,
@@ -156,9 +156,9 @@ _LOOKS: dict[int, Callable[[socket.socket, bool], Reason | None]] = {
 
 
 def orphans(pid: int) -> Iterable[Finding]:
-    """Yield what was closed with data that its reader has no room for, in the network of `pid`.
+    """Yield the closed TCP sockets with unsent data in the network of `pid`.
 
-    The kernel walks its table of all connections of the host for this, which takes 7 ms.
+    The kernel walks the host's table of all connections for this, which takes 7 ms.
     """
     for table in ("tcp", "tcp6"):
         with suppress(FileNotFoundError), open(f"/proc/{pid}/net/{table}") as file:  # noqa: PTH123

@@ -1,4 +1,4 @@
-"""The unix sockets of a network namespace and who is connected with whom, as the kernel has it.
+"""List the unix sockets of a network namespace, with their names and peers.
 
 See sock_diag(7) and linux/unix_diag.h.
 """
@@ -24,9 +24,9 @@ class UnixSocket:
 
     inode: int
     peer: int
-    """The inode of the socket at the other end; 0 for none."""
+    """The inode of the socket at the other end; 0 without a peer."""
     name: str
-    """The path that it is bound to; an abstract name begins with an @."""
+    """The path of a bound socket; an abstract name begins with @."""
 
 
 def unix_sockets(pid: int) -> dict[int, UnixSocket]:
@@ -42,7 +42,7 @@ def unix_sockets(pid: int) -> dict[int, UnixSocket]:
         body = _REQUEST.pack(socket.AF_UNIX, 0, 0, 0xFFFFFFFF, 0, _SHOW_NAME | _SHOW_PEER, 0, 0)
         size = _HEADER.size + len(body)
         sock.send(_HEADER.pack(size, _BY_FAMILY, _DUMP | 1, 0, 0) + body)
-        return {found.inode: found for found in _answers(sock)}
+        return {entry.inode: entry for entry in _answers(sock)}
 
 
 def _answers(sock: socket.socket) -> Iterator[UnixSocket]:
@@ -61,14 +61,14 @@ def _answers(sock: socket.socket) -> Iterator[UnixSocket]:
 
 def _socket(raw: bytes) -> UnixSocket:
     inode = _ANSWER.unpack_from(raw)[4]
-    found: dict[int, bytes] = {}
+    attributes: dict[int, bytes] = {}
     at = _ANSWER.size
     while at < len(raw):
         size, kind = _ATTRIBUTE.unpack_from(raw, at)
-        found[kind] = raw[at + _ATTRIBUTE.size : at + size]
+        attributes[kind] = raw[at + _ATTRIBUTE.size : at + size]
         at += (size + 3) & ~3
-    peer = int.from_bytes(found.get(_PEER, b""), "little")
-    return UnixSocket(inode, peer, _text(found.get(_NAME, b"")))
+    peer = int.from_bytes(attributes.get(_PEER, b""), "little")
+    return UnixSocket(inode, peer, _text(attributes.get(_NAME, b"")))
 
 
 def _text(name: bytes) -> str:

@@ -1,9 +1,9 @@
-# Raw names below a root that is not ours: pathlib would add nothing here.
+# Raw names below a root of another user: pathlib would add nothing here.
 # ruff: noqa: PTH102, PTH103, PTH118, PTH208
 """Directories on the host's disk. Each belongs to one process while that process lives.
 
-The kernel releases a lock when its holder ends, however it ends: a directory without a lock
-has no owner. A name is never used twice.
+The process locks its directory. The kernel releases the lock when the process ends, so a directory
+without a lock has no owner. A name is never used twice.
 """
 
 import fcntl
@@ -14,32 +14,32 @@ from contextlib import contextmanager, suppress
 
 
 def claim(parent: str) -> tuple[str, int]:
-    """Make a directory below `parent`; return its path and the descriptor that holds its lock.
+    """Remove the directories of dead processes, then create a directory below `parent`.
 
-    Directories of dead processes are removed first.
+    Return its path, and the descriptor with its lock.
     """
     os.makedirs(parent, mode=0o700, exist_ok=True)
     sweep(parent)
     path = os.path.join(parent, os.urandom(8).hex())
-    with _alone(parent):
+    with _exclusive(parent):
         os.mkdir(path, 0o700)
-        held = _open(path)
-        fcntl.flock(held, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    return path, held
+        lock = _open(path)
+        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    return path, lock
 
 
 def sweep(parent: str) -> None:
     """Remove the directories below `parent` whose process is dead. Idempotent."""
     with suppress(FileNotFoundError):
-        with _alone(parent):
-            dead = [path for name in os.listdir(parent) if _free(path := f"{parent}/{name}")]
+        with _exclusive(parent):
+            dead = [path for name in os.listdir(parent) if _is_free(path := f"{parent}/{name}")]
         for path in dead:
             shutil.rmtree(path, ignore_errors=True)
 
 
 @contextmanager
-def _alone(parent: str) -> Generator[None]:
-    """Keep a fresh directory from being swept before its lock is taken."""
+def _exclusive(parent: str) -> Generator[None]:
+    """Lock `parent`, so that no process sweeps a new directory before its lock is taken."""
     fd = _open(parent)
     try:
         fcntl.flock(fd, fcntl.LOCK_EX)
@@ -48,7 +48,7 @@ def _alone(parent: str) -> Generator[None]:
         os.close(fd)
 
 
-def _free(path: str) -> bool:
+def _is_free(path: str) -> bool:
     fd = _open(path)
     try:
         fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)

@@ -1,4 +1,4 @@
-"""The identity of a sealed layer: its content without times."""
+"""Digests of sealed layers and of live images."""
 
 import errno
 import hashlib
@@ -20,7 +20,7 @@ class _Digest(Protocol):
 
 
 def tree_digest(path: str, parent: str) -> str:
-    """Return the SHA-256 over a deterministic walk of `path`, chained to `parent`."""
+    """Return the SHA-256 over the content of `path` without times, chained to `parent`."""
     digest = hashlib.sha256(parent.encode())
     root = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
@@ -31,7 +31,7 @@ def tree_digest(path: str, parent: str) -> str:
 
 
 def tree_traits(path: str) -> str:
-    """Return the SHA-256 over times and hard links, which `tree_digest` leaves out."""
+    """Return the SHA-256 over the times and hard links, which are not in `tree_digest`."""
     digest, first = hashlib.sha256(), dict[int, str]()
     root = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
@@ -57,8 +57,8 @@ def _traits(directory: int, prefix: str, digest: _Digest, first: dict[int, str])
 def image_digest(path: str, files: str) -> str:
     """Return the SHA-256 over a live image, chained to the digest of the files.
 
-    Of the files that hold memory, only the name and the size are part of it: children wait for
-    this digest. `memory_digest` is of their content.
+    Of the files with memory, it includes only names and sizes, because children wait for this
+    digest. `memory_digest` covers their content.
     """
     digest = hashlib.sha256(files.encode())
     memory = set(_memory(path))
@@ -75,8 +75,8 @@ def image_digest(path: str, files: str) -> str:
 def memory_digest(path: str) -> str:
     """Return the SHA-256 over the memory in a live image.
 
-    Most of it is the memory of one process: so it is read in parts, as many at once as the
-    machine has CPUs.
+    Most of the memory may be in one file. So several threads read it in parts, one thread for each
+    CPU.
     """
     digest = hashlib.sha256()
     images = _memory(path)
@@ -92,31 +92,31 @@ def memory_digest(path: str) -> str:
 
 
 def _memory(path: str) -> list[Path]:
-    """Return the files with the pages of processes, as CRIU and gVisor name them."""
+    """Return the files with pages of processes, by the names of CRIU and gVisor."""
     place = Path(path)
     return sorted([*place.glob("pages-*.img"), *place.glob("pages.img")])
 
 
 def _read_parts(images: list[str], parts: list[tuple[int, int]]) -> dict[tuple[int, int], str]:
     read: dict[tuple[int, int], str] = {}
-    faults: list[OSError] = []
-    left = iter(parts)
+    errors: list[OSError] = []
+    queue = iter(parts)
 
     def work() -> None:
         try:
-            # Drawn one by one, by threads that take turns at running Python.
-            for number, offset in left:
+            # The threads share one iterator; the interpreter lock makes each step atomic.
+            for number, offset in queue:
                 read[number, offset] = _part(images[number], offset)
         except OSError as error:
-            faults.append(error)
+            errors.append(error)
 
     threads = [Thread(target=work) for _ in range(min(os.cpu_count() or 1, len(parts)))]
     for thread in threads:
         thread.start()
     for thread in threads:
         thread.join()
-    if faults:
-        raise faults[0]
+    if errors:
+        raise errors[0]
     return read
 
 
@@ -133,7 +133,7 @@ def _part(image: str, offset: int) -> str:
 
 
 def _walk(directory: int, prefix: str, digest: _Digest, known: dict[int, list[str]]) -> None:
-    """Add what is below a directory; `known` has what is in files with several names."""
+    """Add the entries below a directory. `known` caches the content of files with several names."""
     for name in sorted(os.listdir(directory)):
         info = os.stat(name, dir_fd=directory, follow_symlinks=False)
         record = [f"{prefix}{name}", str(info.st_mode), str(info.st_uid), str(info.st_gid)]
@@ -151,7 +151,7 @@ def _walk(directory: int, prefix: str, digest: _Digest, known: dict[int, list[st
 
 
 def _add(digest: _Digest, record: list[str]) -> None:
-    # With the number of parts and the length of each, no two trees are the same bytes.
+    # The number of parts and their lengths make the encoding unique for each tree.
     digest.update(len(record).to_bytes(8, "big"))
     for part in record:
         raw = os.fsencode(part)
@@ -179,14 +179,14 @@ def _file(directory: int, name: str, size: int) -> list[str]:
 
 
 def _pages(fd: int, size: int) -> Iterator[tuple[int, bytes]]:
-    """Yield the pages that are not all zero: a hole may be larger than any disk."""
+    """Yield the pages that are not all zero. A hole is skipped: it may be larger than any disk."""
     offset = 0
     while offset < size:
         try:
             start = os.lseek(fd, offset, os.SEEK_DATA)
         except OSError as error:
             if error.errno == errno.ENXIO:
-                return  # only a hole is left
+                return  # the rest is a hole
             raise
         offset = os.lseek(fd, start, os.SEEK_HOLE)
         for at in range(start, offset, _CHUNK):
@@ -202,6 +202,6 @@ def _attributes(place: str | int) -> list[str]:
     names = os.listxattr(place, follow_symlinks=follow)
     if not names:
         return []
-    # A pin names raw numbers, which every copy has its own of.
-    kept = sorted(name for name in names if keep_attribute(name) and name != ATTRIBUTE)
-    return [f"{n}={os.getxattr(place, n, follow_symlinks=follow).hex()}" for n in kept]
+    # A pin contains raw numbers, which differ in each copy.
+    stable = sorted(name for name in names if keep_attribute(name) and name != ATTRIBUTE)
+    return [f"{n}={os.getxattr(place, n, follow_symlinks=follow).hex()}" for n in stable]

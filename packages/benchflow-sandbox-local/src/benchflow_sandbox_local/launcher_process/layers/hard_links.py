@@ -1,11 +1,11 @@
-# Raw names below roots that are not ours: pathlib would add nothing here.
+# Raw names below roots of sandboxes: pathlib would add nothing here.
 # ruff: noqa: PTH208
 """Hard links of one file over several layers.
 
-A file of a lower layer can have several names. When a sandbox changes the file by one name,
-overlay links the other names by an index in its work directory. A layer does not carry that
-index, so a child would find the old bytes by the other names. The upper directory therefore
-gets all names before it becomes a layer.
+A file of a lower layer can have several names. When a sandbox changes the file by one name, overlay
+links the other names by an index in its work directory. A layer does not contain that index, so a
+child would find the old bytes by the other names. So the upper directory gets all names before it
+becomes a layer.
 """
 
 import errno
@@ -15,8 +15,9 @@ from contextlib import suppress
 
 _COUNT = "trusted.overlay.nlink"
 _COMPLETE = b"U-1"
-_WITHOUT_NOTE = {errno.ENODATA, errno.ENOENT, errno.EOPNOTSUPP, errno.EPERM}
-"""What overlay notes of a file that has all of its names, and the index, in the upper directory."""
+"""The value for a file with all of its names in the upper directory."""
+_WITHOUT_COUNT = {errno.ENODATA, errno.ENOENT, errno.EOPNOTSUPP, errno.EPERM}
+"""Error numbers for a file without that attribute."""
 
 _Key = tuple[int, int, int, int, int]
 
@@ -24,27 +25,27 @@ _Key = tuple[int, int, int, int, int]
 def complete(merged: str, work: str) -> None:
     """Copy up the other names of each file that a sandbox has changed by one of its names.
 
-    The root `merged` is searched for them; that takes seconds, and only happens when there are such
-    files. `work` is the work directory of its overlay.
+    `work` is the work directory of the overlay. If there are such files, search the root `merged`
+    for their names, which takes seconds.
     """
-    if wanted := set(_incomplete(f"{work}/index")):
+    if incomplete := set(_incomplete(f"{work}/index")):
         for path, info in _files(merged):
-            if _key(info) in wanted:
-                # A change of attributes copies a file up; this one changes nothing.
+            if _key(info) in incomplete:
+                # Setting attributes copies a file up. These values are the present ones.
                 os.utime(path, ns=(info.st_atime_ns, info.st_mtime_ns), follow_symlinks=False)
 
 
 def _incomplete(index: str) -> Iterator[_Key]:
-    """Return what the changed files look like that have other names below."""
+    """Yield a key of each changed file that has other names in lower layers."""
     with suppress(FileNotFoundError):
         for name in os.listdir(index):
             try:
-                note = os.getxattr(f"{index}/{name}", _COUNT, follow_symlinks=False)
+                count = os.getxattr(f"{index}/{name}", _COUNT, follow_symlinks=False)
             except OSError as error:
-                if error.errno not in _WITHOUT_NOTE:
+                if error.errno not in _WITHOUT_COUNT:
                     raise
                 continue
-            if note != _COMPLETE:
+            if count != _COMPLETE:
                 yield _key(os.lstat(f"{index}/{name}"))
 
 
@@ -53,7 +54,7 @@ def _key(info: os.stat_result) -> _Key:
 
 
 def _files(root: str) -> Iterator[tuple[str, os.stat_result]]:
-    """Return all files below `root`: one whose other names were removed counts one name only."""
+    """Yield all files below `root`, also those that report one name although they had more."""
     pending = [root]
     while pending:
         with os.scandir(pending.pop()) as entries:

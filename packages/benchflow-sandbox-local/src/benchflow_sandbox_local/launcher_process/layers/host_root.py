@@ -1,18 +1,18 @@
-# Raw names below roots that are not ours: pathlib would add nothing here.
+# Raw names below roots of others: pathlib would add nothing here.
 # ruff: noqa: PTH101, PTH102, PTH112, PTH114, PTH115, PTH116, PTH123, PTH208, PTH211
-"""The host's root as the lowest layer: an allow-list of programs, and none of its secrets."""
+"""The host's root as the lowest layer: programs of an allow-list, without secrets."""
 
 import os
 import stat
 
 VISIBLE = ("usr", "bin", "sbin", "lib", "lib32", "lib64", "libx32", "nix", "gnu")
-"""The only names at the host's top that a sandbox sees. Programs live there."""
+"""The only names in the host's root that a sandbox sees. They contain programs."""
 
 EMPTY = ("boot", "home", "media", "mnt", "opt", "root", "run", "srv", "tmp", "var")
 _VAR = ("cache", "lib", "local", "log", "mail", "opt", "spool")
 
-# Readable for everyone on a careless host, and still nobody's business inside.
-_WITHHELD = {
+# Files below /etc that may contain secrets, even if everyone on the host can read them.
+_HIDDEN = {
     "apt/auth.conf",
     "apt/auth.conf.d",
     "apt/sources.list",
@@ -50,27 +50,27 @@ _MAX_FILE, _MAX_ENTRIES = 4 << 20, 20_000
 
 
 def separate_mounts() -> list[str]:
-    """Return the visible directories that are file systems of their own."""
+    """Return the visible directories that are separate file systems."""
     device = os.stat("/").st_dev
-    found: list[str] = []
+    paths: list[str] = []
     for name in VISIBLE:
         path = f"/{name}"
         if os.path.isdir(path) and not os.path.islink(path) and os.stat(path).st_dev != device:
-            found.append(path)
-    return found
+            paths.append(path)
+    return paths
 
 
 def visible_directories() -> list[str]:
-    """Return the allow-listed names that are directories here, not links."""
+    """Return the visible names that are directories on this host, and not symlinks."""
     paths = [f"/{name}" for name in VISIBLE]
     return [path for path in paths if os.path.isdir(path) and not os.path.islink(path)]
 
 
 def divide(paths: list[str], layers: list[str]) -> tuple[list[str], list[str]]:
-    """Divide paths of the host around what the layers of an image have there.
+    """Divide paths of the host so that the layers of an image stay visible.
 
-    Returns the paths to bind, and the links among them, which have to be made anew. Where both
-    have a directory, what is in the two is merged; of anything else, the image's own is seen.
+    Return the paths to bind, and the symlinks to create. If both have a directory at a path, divide
+    its entries. For any other path that both have, the image's own entry is visible.
     """
     binds, links = list[str](), list[str]()
     for path in paths:
@@ -90,10 +90,10 @@ def _is_directory(path: str) -> bool:
 
 
 def build_mask(target: str, opaque: str, *, over_host: bool) -> None:
-    """Fill the layer that lies over the host's root, or stands in for it.
+    """Fill the layer over the host's root, or the layer that replaces the host's root.
 
-    With `over_host` the names of the host are hidden one by one; without, the
-    layer holds only what a sandbox may see, and the programs are bound in later.
+    With `over_host`, hide each other name of the host. Without, the layer contains only visible
+    names, and the directories of programs are bound later.
     """
     os.mkdir(target, 0o755)
     for name in os.listdir("/"):
@@ -121,7 +121,7 @@ def _fill_var(var: str) -> None:
 
 
 class _Etc:
-    """A copy of /etc without what others cannot read or should not see."""
+    """Copies /etc without unreadable and hidden files."""
 
     def __init__(self, target: str) -> None:
         self._target = target
@@ -132,7 +132,7 @@ class _Etc:
             for entry in entries:
                 path = f"{below}{entry.name}"
                 self._count += 1
-                if path not in _WITHHELD and self._count < _MAX_ENTRIES:
+                if path not in _HIDDEN and self._count < _MAX_ENTRIES:
                     self._entry(entry, path)
 
     def _entry(self, entry: os.DirEntry[str], path: str) -> None:
@@ -147,7 +147,7 @@ class _Etc:
             elif stat.S_ISREG(info.st_mode) and info.st_mode & 0o004:
                 self._file(entry.path, target, info)
         except (FileNotFoundError, PermissionError):
-            return  # it went away, or is not for us: not in the sandbox either
+            return  # removed meanwhile, or not readable
 
     def _file(self, source: str, target: str, info: os.stat_result) -> None:
         if info.st_size > _MAX_FILE:

@@ -1,11 +1,11 @@
-"""Keeping the inode numbers of files the same for processes in a live fork.
+"""Pin the inode numbers of files, so that they stay the same for processes in a live fork.
 
-A process that was forked live finds its files on another overlay mount, where the kernel
-gives them other numbers: a program that remembers a file by its number, as SQLite does for its
-locks, no longer knows it. So the host writes the number that processes saw into an extended
-attribute of each file, and `bf-identity.so` of the native package reports it from then on.
+A live fork has another overlay mount, where the kernel gives files other numbers. A program that
+identifies a file by its number, as SQLite does for its locks, would not recognise the file. So the
+host writes the number that processes saw into an extended attribute of each file. `bf-identity.so`
+of the native package then reports that number.
 
-The launcher runs this: it sees the standard library alone.
+The launcher imports this module, so it uses only the standard library.
 """
 
 import os
@@ -15,10 +15,10 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 ATTRIBUTE = "security.bf.ino"
-"""Three little-endian numbers: what processes see, and the two raw numbers it is valid for.
+"""Three little-endian numbers: the pinned number, and the two raw numbers for which it is valid.
 
-In `security.` a process of a sandbox can neither set nor carry it over to a copy, and needs no
-permission on the file to read it. A copy that a privileged tool makes has another raw number.
+A process of a sandbox cannot set or copy an attribute in `security.`, and can read it without
+permissions on the file. A copy by a privileged tool has another raw number, so its pin is invalid.
 """
 
 MAX_DEPTH = 200
@@ -26,7 +26,7 @@ MAX_PASSED = 2_000_000
 MAX_COPIED_BYTES, MAX_COPIED_ENTRIES = 32 << 20, 500
 """Up to these limits, a copy of an upper layer takes less time than a restore of its sandbox."""
 _ELSEWHERE = 1 << 40
-"""Overlay marks the numbers of other file systems in the highest bits."""
+"""Overlay sets the highest bits in the numbers of other file systems."""
 _VALUE = struct.Struct("<QQQ")
 
 
@@ -36,33 +36,33 @@ class Extent:
 
     entries: int = 0
     files: int = 0
-    """The regular ones of the entries."""
+    """The number of regular files."""
     bytes: int = 0
 
     @property
-    def small(self) -> bool:
-        """Whether a sandbox of this size is copied and continues."""
+    def is_small(self) -> bool:
+        """Whether the dump copies a directory of this size, so that the sandbox continues."""
         return self.bytes <= MAX_COPIED_BYTES and self.entries <= MAX_COPIED_ENTRIES
 
 
 def pin(upper: str, merged: str) -> Extent:
-    """Pin every regular file of `upper`; return the size of the directory.
+    """Pin every regular file of `upper`; return the size of the directory. Idempotent.
 
-    `merged` is the mounted root whose upper directory `upper` is. Nothing inside may run
-    between this and the unmount; `upper` is then ready to be a lower layer, and stays
-    right where it is when the fork is given up instead. Done twice it changes nothing.
+    `merged` is the mounted root with the upper directory `upper`. No process inside may run from
+    this call to the unmount; then `upper` can become a lower layer. If the fork is cancelled
+    instead, the pins are valid for the running sandbox, too.
 
     Raises:
-        OSError: The tree is deeper than `MAX_DEPTH`, or the file system keeps no
-            attributes. What is pinned by then is valid.
+        OSError: The tree is deeper than `MAX_DEPTH`, or the file system does not support the
+            attribute. The pins so far are valid.
     """
     extent = Extent()
-    ours, seen = _open(upper), _open(merged)
+    upper_fd, merged_fd = _open(upper), _open(merged)
     try:
-        _directory(ours, seen, 0, extent)
+        _directory(upper_fd, merged_fd, 0, extent)
     finally:
-        os.close(ours)
-        os.close(seen)
+        os.close(upper_fd)
+        os.close(merged_fd)
     return extent
 
 
@@ -73,7 +73,7 @@ def _directory(upper: int, merged: int, depth: int, extent: Extent) -> None:
     with os.scandir(upper) as entries:
         for entry in entries:
             extent.entries += 1
-            # By the kind that the directory records: pipes, devices and links are not touched.
+            # The type comes from the directory, so pipes, devices and symlinks are not opened.
             if entry.is_dir(follow_symlinks=False):
                 below.append(entry.name)
             elif entry.is_file(follow_symlinks=False):
@@ -82,26 +82,26 @@ def _directory(upper: int, merged: int, depth: int, extent: Extent) -> None:
                 extent.files += 1
                 extent.bytes += info.st_blocks * 512
     for name in below:
-        ours = _open(name, upper)
+        upper_fd = _open(name, upper)
         try:
-            seen = _open(name, merged)
+            merged_fd = _open(name, merged)
             try:
-                _directory(ours, seen, depth + 1, extent)
+                _directory(upper_fd, merged_fd, depth + 1, extent)
             finally:
-                os.close(seen)
+                os.close(merged_fd)
         finally:
-            os.close(ours)
+            os.close(upper_fd)
 
 
-def _file(sealed: int, merged: int, name: str) -> None:
-    """Pin one file, whose number will be `sealed` once its layer is a lower one."""
+def _file(lower_number: int, merged: int, name: str) -> None:
+    """Pin one file. Its raw number will be `lower_number` when its layer is a lower layer."""
     info = os.stat(name, dir_fd=merged, follow_symlinks=False)
     if not stat.S_ISREG(info.st_mode):
         raise OSError(22, f"{name!r} is not the same file in both trees")
     path = f"/proc/self/fd/{merged}/{name}"
     present = _read(path)
     pinned = pinned_number(present, info.st_ino)
-    value = _VALUE.pack(info.st_ino if pinned is None else pinned, info.st_ino, sealed)
+    value = _VALUE.pack(info.st_ino if pinned is None else pinned, info.st_ino, lower_number)
     if value != present:
         os.setxattr(path, ATTRIBUTE, value, follow_symlinks=False)
 
@@ -119,33 +119,33 @@ _ENODATA = 61
 
 
 def pinned_number(value: bytes | None, raw: int) -> int | None:
-    """Return what processes see of a file with raw number `raw`, if `value` is valid for it."""
+    """Return the number that `value` pins, if it is valid for the raw number `raw`."""
     if value is None or len(value) != _VALUE.size:
         return None
-    seen, *valid = _VALUE.unpack(value)
-    return int(seen) if raw in valid else None
+    pinned, *valid = _VALUE.unpack(value)
+    return int(pinned) if raw in valid else None
 
 
-def moved(value: bytes, old: int, new: int) -> bytes:
-    """Return the pin of a copy with raw number `new`; of none, when `value` was not valid."""
-    seen = pinned_number(value, old)
-    return value if seen is None else _VALUE.pack(seen, new, new)
+def pin_of_copy(value: bytes, old: int, new: int) -> bytes:
+    """Return the pin for a copy with the raw number `new`. An invalid pin stays invalid."""
+    pinned = pinned_number(value, old)
+    return value if pinned is None else _VALUE.pack(pinned, new, new)
 
 
-def highest(tree: str) -> int:
-    """Return the largest pinned number in `tree` of a file that sandboxes have made.
+def highest_pinned(tree: str) -> int:
+    """Return the largest pinned number in `tree` of a file that a sandbox created; else 0.
 
-    It is 0 where there is none. What was copied up from a base shows the number of another
-    file system, which is larger than any that this one gives.
+    This ignores files that were copied up from a base: they have numbers of another file system,
+    which are larger than all numbers of this one.
     """
     root = _open(tree)
     try:
-        return max(_shown(root, 0), default=0)
+        return max(_pinned_numbers(root, 0), default=0)
     finally:
         os.close(root)
 
 
-def _shown(directory: int, depth: int) -> Iterator[int]:
+def _pinned_numbers(directory: int, depth: int) -> Iterator[int]:
     if depth > MAX_DEPTH:
         raise OSError(36, f"directories are nested deeper than {MAX_DEPTH}")
     with os.scandir(directory) as entries:
@@ -153,7 +153,7 @@ def _shown(directory: int, depth: int) -> Iterator[int]:
             if entry.is_dir(follow_symlinks=False):
                 below = _open(entry.name, directory)
                 try:
-                    yield from _shown(below, depth + 1)
+                    yield from _pinned_numbers(below, depth + 1)
                 finally:
                     os.close(below)
             elif entry.is_file(follow_symlinks=False):
@@ -169,14 +169,14 @@ def pass_numbers(directory: str, last: int) -> None:
     Raises:
         OSError: That takes more than `MAX_PASSED` files.
     """
-    while (number := _use_up(directory)) < last:
+    while (number := _next_number(directory)) < last:
         if last - number > MAX_PASSED:
             raise OSError(34, f"its files have numbers up to {last}, over {MAX_PASSED}")
         for _ in range(last - number - 1):
-            _use_up(directory)
+            _next_number(directory)
 
 
-def _use_up(directory: str) -> int:
+def _next_number(directory: str) -> int:
     fd = os.open(directory, os.O_TMPFILE | os.O_RDWR | os.O_CLOEXEC, 0o600)
     try:
         return os.fstat(fd).st_ino

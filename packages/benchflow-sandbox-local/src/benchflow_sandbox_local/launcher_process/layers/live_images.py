@@ -1,4 +1,4 @@
-# Raw names below a directory that is not ours: pathlib would add nothing here.
+# Raw names below a directory of others: pathlib would add nothing here.
 # ruff: noqa: PTH102, PTH208
 """The files of a live image: their size, and copying them from a saved snapshot."""
 
@@ -6,27 +6,26 @@ import os
 import stat
 
 _SUFFIX = ".img"
-_LATER = "places.img"
-"""What `numbers` finds in the images when they are there; as good as no bytes."""
-_MOST_LATER = 1 << 20
+_PLACES = "places.img"
+"""The result of `file_numbers.find`, which is written after the dump. Its size does not count."""
+_MAX_PLACES = 1 << 20
 _CHUNK = 1 << 20
 
 
 def copy_images(source: str, target: str, limit: int) -> None:
-    """Copy the engine's images from `source` to `target`, a new directory.
+    """Copy only the engine's images from `source` to `target`, a new directory.
 
-    Copy nothing else of `source`, follow no link, and do not block on a file that is not a
-    regular file.
+    It does not follow symlinks, and does not block on a file that is not a regular file.
 
     Raises:
-        OSError: A file is not a regular file, or they have more than `limit` bytes.
+        OSError: A file is not a regular file, or the images have more than `limit` bytes.
     """
     os.mkdir(target, 0o700)
     below = os.open(source, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
     try:
         for name in sorted(os.listdir(below)):
-            if name == _LATER:
-                _copy(below, name, f"{target}/{name}", _MOST_LATER)
+            if name == _PLACES:
+                _copy(below, name, f"{target}/{name}", _MAX_PLACES)
             elif name.endswith(_SUFFIX):
                 limit -= _copy(below, name, f"{target}/{name}", limit)
     finally:
@@ -36,18 +35,20 @@ def copy_images(source: str, target: str, limit: int) -> None:
 def size_of(directory: str) -> int:
     """Return the size of the engine's images in `directory`."""
     with os.scandir(directory) as entries:
-        images = [each for each in entries if each.name.endswith(_SUFFIX) and each.name != _LATER]
-        return sum(entry.stat(follow_symlinks=False).st_size for entry in images)
+        images = [
+            entry for entry in entries if entry.name.endswith(_SUFFIX) and entry.name != _PLACES
+        ]
+        return sum(image.stat(follow_symlinks=False).st_size for image in images)
 
 
-def refuse_torn(directory: str, size: int) -> None:
-    """Raise `OSError` unless the images in `directory` are `size` bytes, as they were.
+def refuse_truncated(directory: str, size: int) -> None:
+    """Raise `OSError` unless the images in `directory` still have `size` bytes.
 
-    The engine itself would wait forever: a process that reads too few pages dies, and the
-    others wait for it at a barrier.
+    With a truncated image the engine would wait forever: a process that reads too few pages dies,
+    and the others wait for it at a barrier.
     """
-    if (found := size_of(directory)) != size:
-        raise OSError(5, f"the image is torn: it has {found} of {size} bytes")
+    if (present := size_of(directory)) != size:
+        raise OSError(5, f"the image is truncated: it has {present} of {size} bytes")
 
 
 def _copy(below: int, name: str, target: str, limit: int) -> int:
@@ -61,7 +62,7 @@ def _copy(below: int, name: str, target: str, limit: int) -> int:
         while sent := os.sendfile(writer, reader, None, _CHUNK):
             copied += sent
             if copied > limit:
-                raise OSError(27, "the images are larger than they were")
+                raise OSError(27, "the images are larger than the record says")
     finally:
         os.close(reader)
         os.close(writer)

@@ -1,6 +1,6 @@
-# Raw names below roots that are not ours: pathlib would add nothing here.
+# Raw names below roots of others: pathlib would add nothing here.
 # ruff: noqa: PTH101, PTH102, PTH103, PTH123, PTH211
-"""The layer on top of every root: devices, users, init, and the names the kernel mounts on."""
+"""The layer on top of every root: devices, users, init, and mount points."""
 
 import errno
 import os
@@ -20,7 +20,7 @@ FIRST_UID = 10001
 _MAX_ID = 60000
 HOSTNAME = "sandbox"
 IDENTITY = "/.bf-identity.so"
-"""Where every process of a sandbox finds the library that keeps files the same over a live fork."""
+"""The path inside of the library that keeps the identity of files over a live fork."""
 _MAX_ACCOUNTS = 1 << 20
 _NOT_THERE = {errno.ENOENT, errno.ENOTDIR, errno.ELOOP, errno.ENXIO, errno.ENODEV}
 _OPAQUE = ("dev", "proc", "sys", ".bf")
@@ -35,7 +35,7 @@ class AccountFiles:
 
     @classmethod
     def parse(cls, passwd: str, group: str) -> "AccountFiles":
-        """Keep the well-formed lines; an image without any gets a root."""
+        """Parse the well-formed lines. Add root if it is missing."""
         users = [line for line in passwd.splitlines() if line.count(":") == 6]
         groups = [line for line in group.splitlines() if line.count(":") == 3]
         if not any(line.startswith("root:") for line in users):
@@ -45,7 +45,7 @@ class AccountFiles:
         return cls(users, groups)
 
     def find(self, name: str) -> tuple[int, int, str] | None:
-        """Return uid, gid and home of a user by name or number, or `None`."""
+        """Return uid, gid and home of a user by name or number; None for an unknown user."""
         key = 2 if name.isdecimal() else 0
         for line in self.passwd:
             fields = line.split(":")
@@ -54,14 +54,14 @@ class AccountFiles:
         return None
 
     def ensure(self, name: str) -> tuple[int, int, str]:
-        """Return uid, gid and home of `name`, adding it when it is missing and no number."""
-        found = self.find(name)
-        if found is not None:
-            return found
+        """Return uid, gid and home of a user. Add a missing user, unless `name` is a number."""
+        user = self.find(name)
+        if user is not None:
+            return user
         if name.isdecimal():
             return int(name), int(name), "/"
-        taken = {line.split(":")[2] for line in (*self.passwd, *self.group)}
-        number = next(n for n in range(FIRST_UID, _MAX_ID) if str(n) not in taken)
+        used = {line.split(":")[2] for line in (*self.passwd, *self.group)}
+        number = next(n for n in range(FIRST_UID, _MAX_ID) if str(n) not in used)
         home = f"/home/{name}"
         self.passwd.append(f"{name}:x:{number}:{number}:{name}:{home}:/bin/sh")
         self.group.append(f"{name}:x:{number}:")
@@ -72,7 +72,7 @@ def build(directory: str, request: dict[str, Any], opaque: str, *, rooted: bool)
     """Build the synthetic layers of one base; return its lower layers, top first.
 
     `request` has `images` (layers on the host, top first), `host` (whether they lie over the
-    host's root), `user`, `init` and `identity` (a library, or null).
+    host's root), `user`, `init` and `identity` (the path of a library, or null).
     """
     os.makedirs(f"{directory}/trash")
     images, binds = list[str](request["images"]), list[str]()
@@ -89,7 +89,7 @@ def build(directory: str, request: dict[str, Any], opaque: str, *, rooted: bool)
     uid, gid, home = _default_user(accounts, request["user"], rooted=rooted)
     _fill(f"{directory}/skel", opaque, request["init"], accounts, rooted=rooted)
     if request["identity"] is not None:
-        _keep_identity(f"{directory}/skel", request["identity"])
+        _add_identity_library(f"{directory}/skel", request["identity"])
     if home.startswith("/home/") and ".." not in home.split("/"):
         _make_home(f"{directory}/skel{home}", uid, gid)
     return {
@@ -104,7 +104,7 @@ def build(directory: str, request: dict[str, Any], opaque: str, *, rooted: bool)
 def _default_user(accounts: AccountFiles, name: str, *, rooted: bool) -> tuple[int, int, str]:
     if rooted:
         return accounts.ensure(name.partition(":")[0])
-    # The one user that is mapped is 0 inside, whatever it is called.
+    # The user namespace maps one user to 0, under any name.
     return 0, 0, f"/home/{name}"
 
 
@@ -117,7 +117,7 @@ def _host_layers(directory: str, opaque: str, *, rooted: bool) -> tuple[list[str
 
 
 def _copy_image(target: str, image: str, opaque: str) -> str:
-    # Overlay refuses two lower layers of which one contains the other.
+    # Overlay refuses a lower layer that is inside another one.
     os.mkdir(target, 0o755)
     LayerCopy(target, opaque, f"{target}/../trash").apply(image)
     return target
@@ -130,7 +130,7 @@ def _link(mask: str, links: list[str]) -> None:
 
 
 def _shorten(path: str, image: str) -> str:
-    # The names of all layers together have a page of memory.
+    # The names of all layers must fit into one page.
     os.symlink(image, path)
     return path
 
@@ -167,13 +167,13 @@ def _fill(skel: str, opaque: str, init: str, accounts: AccountFiles, *, rooted: 
         path = f"{skel}/dev/{name}"
         if rooted:
             os.mknod(path, stat.S_IFCHR | 0o666, os.makedev(major, minor))
-            os.chmod(path, 0o666)  # noqa: S103 - as every /dev has it
+            os.chmod(path, 0o666)  # noqa: S103 - as in every /dev
         else:
             _write(path, "")
     for name, link in LINKS.items():
         os.symlink(link, f"{skel}/dev/{name}")
     shutil.copyfile(init, f"{skel}{INIT}")
-    os.chmod(f"{skel}{INIT}", 0o755)  # noqa: S103 - its directory is root's alone
+    os.chmod(f"{skel}{INIT}", 0o755)  # noqa: S103 - only root can enter its directory
     _write(f"{skel}/etc/passwd", "\n".join(accounts.passwd) + "\n")
     _write(f"{skel}/etc/group", "\n".join(accounts.group) + "\n")
     _write(f"{skel}/etc/hostname", f"{HOSTNAME}\n")
@@ -181,10 +181,10 @@ def _fill(skel: str, opaque: str, init: str, accounts: AccountFiles, *, rooted: 
     _write(f"{skel}/etc/resolv.conf", "")
 
 
-def _keep_identity(skel: str, library: str) -> None:
+def _add_identity_library(skel: str, library: str) -> None:
     shutil.copyfile(library, f"{skel}{IDENTITY}")
-    os.chmod(f"{skel}{IDENTITY}", 0o755)  # noqa: S103 - for everybody to load
-    # For programs that are started with a clean environment; musl knows the variable only.
+    os.chmod(f"{skel}{IDENTITY}", 0o755)  # noqa: S103 - every process loads it
+    # For programs with a clean environment. musl supports only the variable LD_PRELOAD.
     _write(f"{skel}/etc/ld.so.preload", f"{IDENTITY}\n")
 
 

@@ -1,6 +1,6 @@
-# Raw names below roots that are not ours: pathlib would add nothing here.
+# Raw names below roots of sandboxes: pathlib would add nothing here.
 # ruff: noqa: PTH101, PTH104, PTH106, PTH108
-"""Copying and removing trees of a sandbox, whose names, depth and links are hostile."""
+"""Copy and remove trees of a sandbox. Their names, depth and symlinks may be hostile."""
 
 import errno
 import os
@@ -16,13 +16,13 @@ _SMALL, _PAGE = 1 << 16, 4096
 
 
 def keep_attribute(name: str) -> bool:
-    """Return whether an extended attribute is still valid in a copied layer."""
+    """Return whether an extended attribute belongs into a copied layer."""
     prefix, _, rest = name.partition(".overlay.")
     return prefix not in {"trusted", "user"} or rest not in _PRIVATE
 
 
 def remove(path: str, trash: str) -> None:
-    """Remove a tree of any depth by moving its directories to the flat `trash`."""
+    """Remove a tree of any depth: move each directory to the flat directory `trash` first."""
     counter = 0
     pending = [path]
     while pending:
@@ -33,19 +33,19 @@ def remove(path: str, trash: str) -> None:
                     os.unlink(entry.path)
                     continue
                 counter += 1
-                moved = f"{trash}/{os.getpid()}-{counter}"
+                target = f"{trash}/{os.getpid()}-{counter}"
                 os.chmod(entry.path, 0o700)
-                os.rename(entry.path, moved)
-                pending.append(moved)
+                os.rename(entry.path, target)
+                pending.append(target)
         os.rmdir(directory)
 
 
 @dataclass(slots=True)
 class LayerCopy:
-    """Copies an upper directory onto a layer, with overlay's own rules.
+    """Copies an upper directory onto a layer, by the rules of overlay.
 
-    Applied to an empty target it is a faithful copy; applied to a filled one it
-    merges the newer layer over the older.
+    The result in an empty target is an exact copy. In another target, the new layer is merged over
+    the older one.
     """
 
     target: str
@@ -53,7 +53,7 @@ class LayerCopy:
     """The extended attribute that marks an opaque directory."""
     trash: str
     skipped: frozenset[str] = frozenset()
-    """Names at the top that belong to the launcher, not to the state."""
+    """Names at the top that belong to the launcher, not to the sandbox."""
     bytes: int = 0
     _links: dict[int, str] = field(default_factory=dict[int, str])
 
@@ -116,7 +116,7 @@ class LayerCopy:
 
     def _leaf(self, src: int, dst: int, name: str, info: os.stat_result) -> None:
         if stat.S_ISREG(info.st_mode):
-            # Memory and disks are given out in pages.
+            # Memory and disks are allocated in pages.
             self.bytes += -(-_copy_data(src, dst, name, info) // _PAGE) * _PAGE
         elif stat.S_ISLNK(info.st_mode):
             os.symlink(os.readlink(name, dir_fd=src), name, dir_fd=dst)
@@ -130,11 +130,11 @@ def _open_dir(path: str, parent: int | None = None) -> int:
 
 
 def open_unread(name: str, parent: int) -> int:
-    """Open a file to read it; its owner's process does not see that, where we may hide it."""
+    """Open a file to read it, without a change of its access time if that is allowed."""
     flags = os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC
     try:
         return os.open(name, flags | os.O_NOATIME, dir_fd=parent)
-    except PermissionError:  # of an owner whom a user namespace does not have
+    except PermissionError:  # the user namespace does not map the owner
         return os.open(name, flags, dir_fd=parent)
 
 
@@ -146,7 +146,7 @@ def _is_dir(parent: int, name: str) -> bool:
 
 
 def _copy_data(src: int, dst: int, name: str, info: os.stat_result) -> int:
-    """Copy the data and keep the holes; return the bytes that were copied."""
+    """Copy the data and keep holes as holes; return the number of copied bytes."""
     reader = open_unread(name, src)
     flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC
     writer = os.open(name, flags, 0o600, dir_fd=dst)
@@ -162,7 +162,7 @@ def _copy_data(src: int, dst: int, name: str, info: os.stat_result) -> int:
             except OSError as error:
                 if error.errno != errno.ENXIO:
                     raise
-                break  # only a hole is left
+                break  # the rest is a hole
             end = os.lseek(reader, start, os.SEEK_HOLE)
             os.lseek(reader, start, os.SEEK_SET)
             os.lseek(writer, start, os.SEEK_SET)
@@ -176,23 +176,24 @@ def _copy_data(src: int, dst: int, name: str, info: os.stat_result) -> int:
     return copied
 
 
-def _take_owner(dst: int, name: str, info: os.stat_result) -> None:
+def _copy_owner(dst: int, name: str, info: os.stat_result) -> None:
     try:
         os.chown(name, info.st_uid, info.st_gid, dir_fd=dst, follow_symlinks=False)
     except OSError as error:
-        # Without root the namespace maps one user: files of other users become that user's.
+        # A user namespace maps one user, who then owns the copies of all files.
         if error.errno != errno.EINVAL:
             raise
 
 
 def _copy_metadata(src: int, dst: int, name: str, info: os.stat_result) -> None:
-    _take_owner(dst, name, info)
+    _copy_owner(dst, name, info)
     source, target = f"/proc/self/fd/{src}/{name}", f"/proc/self/fd/{dst}/{name}"
     for attribute in os.listxattr(source, follow_symlinks=False):
         if keep_attribute(attribute):
             value = os.getxattr(source, attribute, follow_symlinks=False)
             if attribute == inode_pins.ATTRIBUTE:
-                value = inode_pins.moved(value, info.st_ino, os.stat(name, dir_fd=dst).st_ino)
+                new = os.stat(name, dir_fd=dst).st_ino
+                value = inode_pins.pin_of_copy(value, info.st_ino, new)
             os.setxattr(target, attribute, value, follow_symlinks=False)
     if not stat.S_ISLNK(info.st_mode):
         os.chmod(name, stat.S_IMODE(info.st_mode), dir_fd=dst)

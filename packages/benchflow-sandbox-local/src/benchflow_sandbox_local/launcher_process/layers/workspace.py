@@ -1,6 +1,6 @@
-# Raw names below roots that are not ours: pathlib would add nothing here.
+# Raw names below roots of sandboxes: pathlib would add nothing here.
 # ruff: noqa: PTH102, PTH103, PTH104, PTH106, PTH112
-"""The launcher's private file systems: one tmpfs per pool of sandboxes, and the base layers."""
+"""The launcher's private file systems: a tmpfs for each pool of layers, base layers, images."""
 
 import errno
 import os
@@ -16,21 +16,21 @@ from .claim import claim
 from .digest import tree_digest, tree_traits
 from .tree import LayerCopy
 
-# xino gives all files one st_dev and a number that no two layers share; nfs_export lets
-# watches be restored. What a kernel does not know, a sandbox can do without.
 _BUSY_PAUSES = tuple(0.001 * 2**step for step in range(13))
 """Seconds between tries, 8 in all, while another process releases a lower directory."""
 
+# xino gives all files one st_dev, and different numbers in different layers. nfs_export is needed
+# to restore watches. A sandbox also works without the options that a kernel does not support.
 _OPTION_SETS = ("index=on,nfs_export=on,xino=on", "index=on,nfs_export=on", "index=on", "")
 
 
 @dataclass(slots=True)
 class Workspace:
-    """Paths below `root`, which only the launcher's mount namespace can see."""
+    """The files below `root`, which exist only in the launcher's mount namespace."""
 
     root: str
     rooted: bool
-    """Whether the launcher is real root; otherwise a user namespace's."""
+    """Whether the launcher is root of the host, and not only of a user namespace."""
     notes: dict[str, str] = field(default_factory=dict[str, str])
     _pools: dict[str, int] = field(default_factory=dict[str, int])
     _options: str | None = None
@@ -39,13 +39,13 @@ class Workspace:
 
     @property
     def opaque(self) -> str:
-        """The attribute that marks an opaque directory, for this kind of mount."""
+        """The attribute that marks an opaque directory, for the kind of overlay in use."""
         return "trusted.overlay.opaque" if self.rooted else "user.overlay.opaque"
 
     def prepare(self, budget: int, disk: str | None) -> None:
         """Hide the launcher's mounts from the host and mount the file systems.
 
-        Live images take `budget` bytes of memory at most, or are below `disk` of the host.
+        Live images use at most `budget` bytes of memory, or are below `disk` of the host.
         """
         syscalls.mount("", "/", "", syscalls.MS_REC | syscalls.MS_PRIVATE)
         syscalls.mount("benchflow", self.root, "tmpfs", syscalls.MS_NOSUID, "mode=0700")
@@ -59,13 +59,13 @@ class Workspace:
         syscalls.mount("benchflow", f"{self.root}/images", "tmpfs", syscalls.MS_NOSUID, options)
 
     def close(self) -> None:
-        """Remove live images from the disk; all else is in the launcher's mounts."""
+        """Remove live images from the disk. All other files end with the launcher's mounts."""
         if self._disk is not None:
             shutil.rmtree(self._disk[0], ignore_errors=True)
 
     @property
     def cache(self) -> str:
-        """Where the engine of live snapshots keeps what it knows of the kernel."""
+        """The directory of the engine's cache of kernel features."""
         return f"{self.root}/cache"
 
     def work(self, box: str) -> str:
@@ -74,17 +74,17 @@ class Workspace:
         return path
 
     def image(self, name: str) -> str:
-        """Return where a live image is; a name with a slash is a path of the host."""
+        """Return the directory of a live image. A name with a slash is a path of the host."""
         return name if "/" in name else f"{self.root}/images/{name}"
 
-    def tray(self, box: str) -> str:
-        """Return the one directory beside the images that a gVisor sandbox writes to."""
-        os.makedirs(path := f"{self.root}/images/tray-{box}", mode=0o700, exist_ok=True)
+    def image_staging(self, box: str) -> str:
+        """Return the directory in which a gVisor sandbox writes its live images."""
+        os.makedirs(path := f"{self.root}/images/staging-{box}", mode=0o700, exist_ok=True)
         return path
 
     def take_image(self, box: str, name: str) -> None:
-        """Move the live image of a gVisor sandbox out of its tray."""
-        os.rename(f"{self.tray(box)}/new", self.image(name))
+        """Move the live image of a gVisor sandbox out of its staging directory."""
+        os.rename(f"{self.image_staging(box)}/new", self.image(name))
 
     def image_bytes(self, name: str) -> int:
         """Return the size of a live image."""
@@ -95,17 +95,16 @@ class Workspace:
         shutil.rmtree(self.image(name), ignore_errors=True)
 
     def base(self, name: str) -> str:
-        """Return the directory of a new base, a tmpfs of its own.
+        """Create the directory of a base: a tmpfs of its own.
 
-        So its files have the same numbers in every launcher: they do not depend on what
-        else was made before.
+        So its files have the same numbers in every launcher, independent of other files.
         """
         os.mkdir(path := f"{self.root}/base/{name}", 0o755)
         syscalls.mount("benchflow", path, "tmpfs", syscalls.MS_NOSUID, "mode=0755")
         return path
 
     def pool(self, name: str, size: int) -> str:
-        """Return the directory of a pool, its tmpfs capped at `size` bytes."""
+        """Create the tmpfs of a pool, or set its limit to `size` bytes; return its directory."""
         path = f"{self.root}/{name}"
         if self._pools.get(name) == size:
             return path
@@ -117,27 +116,27 @@ class Workspace:
             except OSError:
                 if size > self._pools[name]:
                     raise
-                return path  # more is in use than the smaller cap: the old one stays
+                return path  # more bytes are in use than the new limit: the old limit stays
         else:
             os.mkdir(path)
             syscalls.mount("benchflow", path, "tmpfs", syscalls.MS_NOSUID, options)
-            # Made while there is room: a full disk must still be emptied through it.
+            # Created early, because removing trees from a full tmpfs needs it.
             os.mkdir(f"{path}/trash")
         self._pools[name] = size
         return path
 
     def drop_pool(self, name: str) -> None:
-        """Free everything of a pool at once."""
+        """Unmount the tmpfs of a pool, with all of its files."""
         if self._pools.pop(name, None) is not None:
             syscalls.umount(f"{self.root}/{name}")
             os.rmdir(f"{self.root}/{name}")
 
     def mount_root(self, pool: str, box: str, lowers: list[str]) -> str:
-        """Mount a new overlay for `box`; return where it is."""
+        """Mount a new overlay for `box`; return its mount point."""
         base = f"{self.root}/{pool}"
         for name in ("u", "w", "m"):
             os.mkdir(f"{base}/{name}-{box}", 0o755)
-        # Short names relative to the pool keep many layers below the option limit.
+        # Names relative to the pool are short, so that many layers fit into the mount options.
         os.chdir(base)
         where = f"upperdir=u-{box},workdir=w-{box}"
         stack = ":".join(_relative(lower, base) for lower in lowers)
@@ -156,7 +155,7 @@ class Workspace:
         for options in candidates:
             joined = ",".join(part for part in (data, options, *extra) if part)
             try:
-                _when_free(target, joined)
+                _mount_when_free(target, joined)
             except OSError as error:
                 if options == candidates[-1] or error.errno == errno.EBUSY:
                     raise
@@ -166,7 +165,7 @@ class Workspace:
                 return
 
     def unmount_root(self, pool: str, box: str) -> None:
-        """Unmount a sandbox's root. Its upper directory stays."""
+        """Unmount a sandbox's root. Its upper directory still exists."""
         syscalls.umount(f"{self.root}/{pool}/m-{box}")
 
     def retire_upper(self, pool: str, box: str, layer: str) -> None:
@@ -178,13 +177,13 @@ class Workspace:
         """Delete the directories of an unmounted sandbox."""
         base = f"{self.root}/{pool}"
         shutil.rmtree(f"{self.root}/work/{box}", ignore_errors=True)
-        shutil.rmtree(f"{self.root}/images/tray-{box}", ignore_errors=True)
+        shutil.rmtree(f"{self.root}/images/staging-{box}", ignore_errors=True)
         for name in ("u", "w", "m"):
             if os.path.isdir(f"{base}/{name}-{box}"):
                 tree.remove(f"{base}/{name}-{box}", f"{base}/trash")
 
     def remove_layer(self, pool: str, layer: str) -> None:
-        """Delete a sealed layer that nothing is mounted on. Idempotent."""
+        """Delete a sealed layer that no sandbox uses. Idempotent."""
         base = f"{self.root}/{pool}"
         if os.path.isdir(f"{base}/{layer}"):
             tree.remove(f"{base}/{layer}", f"{base}/trash")
@@ -192,8 +191,8 @@ class Workspace:
     def seal(self, request: dict[str, Any]) -> int:
         """Copy the upper directory of a sandbox into a new layer; return its size.
 
-        With `under`, those older layers (top first) are merged below it, so that a
-        long chain of forks stays one layer deep.
+        Merge the older layers `under`, top first, below it. So a long chain of forks becomes one
+        layer.
         """
         base = f"{self.root}/{request['pool']}"
         target = f"{base}/{request['layer']}"
@@ -210,9 +209,9 @@ class Workspace:
         return copy.bytes
 
     def copy_upper(self, pool: str, box: str, layer: str) -> int | None:
-        """Copy the upper directory of a running sandbox into a new layer; return its size.
+        """Copy the upper directory of a sandbox into a new layer; return its size.
 
-        Return None, and leave nothing, when that is not possible.
+        If the copy fails, remove it and return None.
         """
         base = f"{self.root}/{pool}"
         os.mkdir(target := f"{base}/{layer}", 0o755)
@@ -225,7 +224,7 @@ class Workspace:
         return copy.bytes
 
     def copy_out(self, layers: list[str], image: str | None, to: str) -> None:
-        """Copy layers, top first, to numbered directories of the host, and a live image."""
+        """Copy layers to numbered directories of the host, top first, and a live image."""
         os.mkdir(trash := f"{to}/trash")
         for place, layer in enumerate(layers):
             os.mkdir(target := f"{to}/{place}", 0o755)
@@ -235,7 +234,7 @@ class Workspace:
         os.rmdir(trash)
 
     def copy_upper_out(self, pool: str, box: str, to: str) -> None:
-        """Copy what a sandbox has written to `to`, an empty directory of the host."""
+        """Copy the upper directory of a sandbox to `to`, an empty directory of the host."""
         base = f"{self.root}/{pool}"
         copy = LayerCopy(to, self.opaque, f"{base}/trash", frozenset({".bf"}))
         copy.apply(f"{base}/u-{box}")
@@ -243,13 +242,13 @@ class Workspace:
     def copy_in(
         self, source: str, pool: str, layers: list[str], image: tuple[str, int] | None
     ) -> None:
-        """Copy saved layers into a new pool, and a live image with its size.
+        """Copy saved layers into a new pool, and a live image of a given size.
 
-        No file that is ever made in the pool has a number that one of the layers' shows.
+        Later files of the pool never get a number that a file of the layers has pinned.
         """
         base = f"{self.root}/{pool}"
-        shown = [inode_pins.highest(f"{source}/{place}") for place in range(len(layers))]
-        inode_pins.pass_numbers(base, max(shown))
+        pinned = [inode_pins.highest_pinned(f"{source}/{n}") for n in range(len(layers))]
+        inode_pins.pass_numbers(base, max(pinned))
         for place, layer in enumerate(layers):
             os.mkdir(target := f"{base}/{layer}", 0o755)
             LayerCopy(target, self.opaque, f"{base}/trash").apply(f"{source}/{place}")
@@ -258,7 +257,7 @@ class Workspace:
             live_images.copy_images(f"{source}/processes", self.image(name), size)
 
     def digest(self, pool: str, layer: str, parent: str) -> str:
-        """Return the identity of a sealed layer on top of `parent`."""
+        """Return the digest of a sealed layer on top of `parent`."""
         return tree_digest(f"{self.root}/{pool}/{layer}", parent)
 
     def traits(self, pool: str, layer: str) -> str:
@@ -270,12 +269,11 @@ def _half_of_memory() -> int:
     return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") // 2
 
 
-def _when_free(target: str, data: str) -> None:
+def _mount_when_free(target: str, data: str) -> None:
     """Mount an overlay; wait while a lower directory is still in use as an upper directory.
 
-    The root of a sandbox that has ended is unmounted here, but each process that was just starting
-    another sandbox, or an engine, had a copy of all our mounts. One that lets go of them at this
-    very moment keeps the old root's file system until it gets to run again.
+    The launcher has unmounted the root of the ended sandbox. But a process that is just starting
+    another sandbox, or an engine, has a copy of all mounts, and releases it only a moment later.
     """
     for pause in _BUSY_PAUSES:
         try:

@@ -1,1 +1,1 @@
-"""Starting a new sandbox: namespaces, mounts, privileges and its first process."""
+"""Start a new sandbox: its namespaces, mounts, privileges and first process."""

@@ -9,7 +9,7 @@ from typing import Any, NoReturn
 
 from benchflow_sandbox_local.launcher_process import syscalls, wire
 from benchflow_sandbox_local.launcher_process.paths import make_directory, make_file, open_strict
-from benchflow_sandbox_local.launcher_process.processes import die_with_seen
+from benchflow_sandbox_local.launcher_process.processes import die_with_pidfd
 
 from . import mounts, namespaces, privileges
 
@@ -27,19 +27,20 @@ class BootPlan:
     door_ports: tuple[int, ...]
     """Ports of the loopback inside that the host serves."""
     mounts: list[dict[str, Any]]
+    """Mounts of bundles: `source` and `target`."""
     binds: list[str]
-    """Host directories shown read-only at their own path."""
+    """Host directories to bind read-only at their own path."""
     directories: list[dict[str, Any]]
-    """Directories to make when missing: `path`, `uid`, `gid`."""
+    """Directories to create if they are missing: `path`, `uid`, `gid`."""
     files: int
     """The soft limit of open files."""
     device_nodes: bool
     notes: dict[str, str]
-    """Features that this machine lacks, for the runner."""
+    """Missing features of this machine, for the runner."""
 
 
 def boot(plan: BootPlan, reply: socket.socket, launcher: int) -> NoReturn:
-    """Become PID 1 of the sandbox. Never returns: init runs, or the process ends."""
+    """Set up the sandbox and execute init as PID 1. If a step fails, report it and exit."""
     step = "enter"
     try:
         tie_to(launcher)
@@ -53,7 +54,7 @@ def boot(plan: BootPlan, reply: socket.socket, launcher: int) -> NoReturn:
         step = "privileges"
         _report(plan, reply, listeners)
         _close_streams()
-        # Init closes every descriptor once it listens: the reply's end means "ready".
+        # Init closes every descriptor when it listens, so the end of `reply` means "ready".
         os.closerange(3, reply.fileno())
         os.closerange(reply.fileno() + 1, 4096)
         reply.set_inheritable(True)
@@ -69,8 +70,8 @@ def boot(plan: BootPlan, reply: socket.socket, launcher: int) -> NoReturn:
 
 
 def tie_to(launcher: int) -> None:
-    """End with the launcher, whatever kills it."""
-    die_with_seen(launcher)
+    """Let the kernel kill this process when the launcher ends, and reset its signals."""
+    die_with_pidfd(launcher)
     os.setsid()
     for number in (signal.SIGPIPE, signal.SIGXFSZ, signal.SIGCHLD, signal.SIGINT):
         signal.signal(number, signal.SIG_DFL)
@@ -85,7 +86,7 @@ def limit_files(soft: int) -> None:
 
 def join(path: str) -> None:
     """Enter a v1 group."""
-    # Writing 0 to `tasks` moves this thread without the lock that all forks wait for.
+    # Writing 0 to `tasks` moves this thread without a lock that blocks all forks.
     fd = os.open(path, os.O_WRONLY | os.O_CLOEXEC)
     os.write(fd, b"0")
     os.close(fd)
@@ -129,7 +130,7 @@ def _ensure(root: int, item: dict[str, Any]) -> None:
 
 
 def _report(plan: BootPlan, reply: socket.socket, listeners: list[socket.socket]) -> None:
-    """Send the descriptors that lead into the sandbox to the runner."""
+    """Send the descriptors of the sandbox to the runner: pidfd, root, network and listeners."""
     fds = [
         os.pidfd_open(os.getpid()),
         os.open("/", os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC),

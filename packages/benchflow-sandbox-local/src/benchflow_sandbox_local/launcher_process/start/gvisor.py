@@ -1,9 +1,9 @@
-# Raw names below roots that are not ours: pathlib would add nothing here.
+# Raw names below roots of sandboxes: pathlib would add nothing here.
 # ruff: noqa: PTH102, PTH103, PTH123
 """The first process of a gVisor sandbox on the host: it runs `runsc` and serves requests.
 
-`runsc` runs in a mount namespace that holds little else than the
-root of the sandbox, since the sandbox may take control of `runsc`.
+The sandbox may take control of `runsc`. So `runsc` runs in a mount namespace that contains little
+more than the root of the sandbox.
 """
 
 import json
@@ -23,10 +23,10 @@ from benchflow_sandbox_local.launcher_process.criu.log import how_ended
 from benchflow_sandbox_local.launcher_process.paths import make_directory, make_file, open_strict
 
 from .boot import INIT, BootPlan, join, tie_to
-from .privileges import KEPT
+from .privileges import CAPABILITIES
 
 STREAMS = "streams.img"
-"""In an image: the names of the pipes that its sandbox has."""
+"""The file of an image with the names of the sandbox's pipes."""
 _IO = ".bf/io"
 _NAME = re.compile(r"\d{1,9}\.[012]")
 _MARK = ".bf-tmp"
@@ -36,18 +36,18 @@ _COMMON = (
     "--network=none",
     "--ignore-cgroups",
     "--host-fifo=open",
-    "--directfs=false",  # with it a waiting reader of a pipe cannot be held still
+    "--directfs=false",  # with directfs, a process that waits for a pipe cannot be paused
     "--file-access=shared",  # the host reads and writes the same files
     "--file-access-mounts=shared",
     "--overlay2=none",
-    "--dcache=0",  # a name that is remembered is a reader of its pipe
+    "--dcache=0",  # a cached name of a pipe would keep its reading end open
 )
 _BOX_LOG, _COMMAND_LOG = "/run/box.log", "/run/command.log"
 _ENVIRONMENT = {"PATH": "/bin"}
 
 
 class GvisorError(OSError):
-    """`runsc` failed. The message is what it said."""
+    """`runsc` failed. The message contains its output."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,17 +55,17 @@ class GvisorPlan:
     """The parts of a request that only a gVisor sandbox has."""
 
     program: str
-    """The host's `runsc`."""
+    """The path of `runsc` on the host."""
     work: str
-    """A directory of this sandbox alone."""
-    tray: str
-    """Where it writes its images."""
+    """A private directory of this sandbox."""
+    image_staging: str
+    """The directory in which the sandbox writes its images."""
     image: str | None
     """A live image to restore."""
 
 
 def boot(plan: BootPlan, guest: GvisorPlan, reply: socket.socket, launcher: int) -> NoReturn:
-    """Become the first process of the sandbox and serve `reply` until it closes."""
+    """Supervise the sandbox: run `runsc`, and serve `reply` until it closes."""
     step = "enter"
     try:
         tie_to(launcher)
@@ -89,22 +89,22 @@ def boot(plan: BootPlan, guest: GvisorPlan, reply: socket.socket, launcher: int)
 
 
 def _build(plan: BootPlan, guest: GvisorPlan) -> int:
-    """Enter a root with the few places that `runsc` needs; return the sandbox's own root."""
+    """Enter a root with the few files that `runsc` needs; return the sandbox's own root."""
     syscalls.mount("", "/", "", syscalls.MS_REC | syscalls.MS_PRIVATE)
     trees = [
         (syscalls.clone_mount(plan.merged, 0), "/root"),
         (syscalls.clone_mount(guest.program, 0), "/bin/runsc"),
-        (syscalls.clone_mount(guest.tray, 0), "/image"),
+        (syscalls.clone_mount(guest.image_staging, 0), "/image"),
         (syscalls.clone_mount("/dev/null", 0), "/dev/null"),
     ]
-    shown = syscalls.MOUNT_ATTR_RDONLY | syscalls.MOUNT_ATTR_NOSUID | syscalls.MOUNT_ATTR_NODEV
+    protected = syscalls.MOUNT_ATTR_RDONLY | syscalls.MOUNT_ATTR_NOSUID | syscalls.MOUNT_ATTR_NODEV
     if guest.image is not None:
-        trees.append((syscalls.clone_mount(guest.image, shown), "/from"))
+        trees.append((syscalls.clone_mount(guest.image, protected), "/from"))
     for number, source in enumerate(_sources(plan)):
-        trees.append((syscalls.clone_mount(source, shown), f"/shown/{number}"))
-    os.makedirs(room := f"{guest.work}/room", exist_ok=True)
-    syscalls.mount("benchflow", room, "tmpfs", syscalls.MS_NOSUID, "size=16m,mode=0755")
-    top = os.open(room, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
+        trees.append((syscalls.clone_mount(source, protected), f"/binds/{number}"))
+    os.makedirs(new_root := f"{guest.work}/root", exist_ok=True)
+    syscalls.mount("benchflow", new_root, "tmpfs", syscalls.MS_NOSUID, "size=16m,mode=0755")
+    top = os.open(new_root, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
     for name in ("bin", "dev", "image", "proc", "root", "run", "tmp"):
         os.close(make_directory(top, name))
     for tree, path in trees:
@@ -134,14 +134,14 @@ def _prepare(root: int, plan: BootPlan, guest: GvisorPlan) -> None:
     for item in plan.directories:
         _ensure(root, item)
     for number, target in enumerate(_targets(plan)):
-        directory = os.path.isdir(f"/shown/{number}")  # noqa: PTH112
+        directory = os.path.isdir(f"/binds/{number}")  # noqa: PTH112
         os.close(make_directory(root, target) if directory else make_file(root, target))
     pipes = make_directory(root, _IO, 0o700)
     names = ["0.0", "0.1", "0.2"] if guest.image is None else _names("/from")
     for name in names:
         os.mkfifo(name, 0o600, dir_fd=pipes)
     os.close(pipes)
-    # An empty /tmp would get a file system of its own, which the host could not see.
+    # gVisor mounts its own file system on an empty /tmp, which the host could not see.
     os.close(make_file(root, f"/tmp/{_MARK}"))  # noqa: S108 - inside the sandbox
 
 
@@ -149,16 +149,16 @@ def _ensure(root: int, item: dict[str, Any]) -> None:
     try:
         os.close(open_strict(root, item["path"], os.O_PATH))
     except FileNotFoundError:
-        made = make_directory(root, item["path"])
-        os.chown(f"/proc/self/fd/{made}", item["uid"], item["gid"])
-        os.close(made)
+        directory = make_directory(root, item["path"])
+        os.chown(f"/proc/self/fd/{directory}", item["uid"], item["gid"])
+        os.close(directory)
 
 
 def _names(image: str) -> list[str]:
     with open(f"{image}/{STREAMS}", encoding="utf-8") as file:
         names = json.load(file)
     if not all(_NAME.fullmatch(name) for name in names):
-        raise GvisorError(22, "the image is not one of a gVisor sandbox")
+        raise GvisorError(22, "the image is not an image of a gVisor sandbox")
     return [str(name) for name in names]
 
 
@@ -170,8 +170,10 @@ class _Supervisor:
         self._guest = guest
         self._reply = reply
         self._root = root
-        self._box = 0
-        self._collected = 0
+        self._runsc = 0
+        """The process of `runsc run` or `runsc restore`."""
+        self._reaped = 0
+        """The same process after its end."""
         self._status = 0
         self._poll = select.poll()
         self._poll.register(reply, select.POLLIN)
@@ -182,46 +184,46 @@ class _Supervisor:
             for fd, _ in self._poll.poll():
                 received = wire.receive(self._reply) if fd == self._reply.fileno() else None
                 if received is None:
-                    # A runner that still waits learns why; for one that is gone this has no effect.
+                    # Report the reason to a runner that still waits.
                     _fail(self._reply, self._end())
                     return
                 self._answer(received[0]["do"])
 
-    def _answer(self, what: str) -> None:
+    def _answer(self, order: str) -> None:
         try:
-            answer = self._do(what)
+            needs_answer = self._obey(order)
         except (OSError, ValueError) as error:
             _fail(self._reply, error)
-            if what == "resume":
+            if order == "resume":
                 raise
         else:
-            if answer:
+            if needs_answer:
                 wire.send(self._reply, {"ok": True})
 
-    def _do(self, what: str) -> bool:
-        """Run one request; return whether the runner waits for an answer."""
-        if what == "run":
+    def _obey(self, order: str) -> bool:
+        """Run one order; return whether the runner waits for an answer."""
+        if order == "run":
             self._start()
-        elif what == "ready":
+        elif order == "ready":
             place = open_strict(self._root, "tmp")
             os.unlink(_MARK, dir_fd=place)
             os.close(place)
-        elif what == "checkpoint":
+        elif order == "checkpoint":
             self._checkpoint()
         else:
-            self._run(what, "box")
-        return what in {"pause", "checkpoint"}
+            self._run(order, "box")
+        return order in {"pause", "checkpoint"}
 
     def _start(self) -> None:
         os.mkdir("/run/bundle")
         with open("/run/bundle/config.json", "w", encoding="utf-8") as file:
             json.dump(_bundle(self._plan), file)
         verb = ("run",) if self._guest.image is None else ("restore", "--image-path=/from")
-        self._box = _spawn((*verb, "--bundle=/run/bundle", "box"), _BOX_LOG)
-        self._poll.register(os.pidfd_open(self._box), select.POLLIN)
+        self._runsc = _spawn((*verb, "--bundle=/run/bundle", "box"), _BOX_LOG)
+        self._poll.register(os.pidfd_open(self._runsc), select.POLLIN)
 
     def _checkpoint(self) -> None:
-        # The image before it may not have been taken, and `runsc` overwrites nothing.
+        # The last image may still be there, and `runsc` does not overwrite it.
         shutil.rmtree("/image/new", ignore_errors=True)
         options = ("--image-path=/image/new", "--compression=none", "--leave-running")
         self._run("checkpoint", *options, "box")
@@ -233,23 +235,23 @@ class _Supervisor:
 
     def _end(self) -> GvisorError:
         """Return why the sandbox has ended, or that the runner hung up."""
-        if self._box and not self._collected:
-            self._collected, self._status = os.waitpid(self._box, os.WNOHANG)
-        if self._collected:
-            return _ended("the sandbox", self._status, _BOX_LOG)
+        if self._runsc and not self._reaped:
+            self._reaped, self._status = os.waitpid(self._runsc, os.WNOHANG)
+        if self._reaped:
+            return _end_error("the sandbox", self._status, _BOX_LOG)
         return GvisorError(5, "the runner hung up")
 
     def _run(self, *arguments: str) -> None:
         child = _spawn(arguments, _COMMAND_LOG)
         while True:
             pid, status = os.waitpid(-1, 0)
-            if pid == self._box:
-                self._collected, self._status = pid, status
+            if pid == self._runsc:
+                self._reaped, self._status = pid, status
                 raise self._end()
             if pid == child:
                 break
         if status != 0:
-            raise _ended(f"runsc {arguments[0]}", status, _COMMAND_LOG)
+            raise _end_error(f"runsc {arguments[0]}", status, _COMMAND_LOG)
 
 
 def _spawn(arguments: tuple[str, ...], log: str) -> int:
@@ -273,16 +275,15 @@ def _fail(reply: socket.socket, error: OSError | ValueError) -> None:
         return  # the runner is gone
 
 
-def _ended(what: str, status: int, log: str) -> GvisorError:
+def _end_error(name: str, status: int, log: str) -> GvisorError:
     text = ""
     with suppress(FileNotFoundError), open(log, "rb") as file:
         text = file.read(_MAX_TEXT).decode("utf-8", "replace").partition("\ngoroutine ")[0]
-    said = text.strip() or "it logged nothing"
-    return GvisorError(5, f"{what} {how_ended(status)}: {said}")
+    return GvisorError(5, f"{name} {how_ended(status)}: {text.strip() or 'it logged nothing'}")
 
 
 def _bundle(plan: BootPlan) -> dict[str, Any]:
-    capabilities = [f"CAP_{name}" for name in KEPT]
+    capabilities = [f"CAP_{name}" for name in CAPABILITIES]
     sets = ("bounding", "effective", "permitted")
     _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     mounts: list[dict[str, Any]] = [
@@ -291,7 +292,7 @@ def _bundle(plan: BootPlan) -> dict[str, Any]:
         {"destination": "/dev/shm", "type": "tmpfs", "source": "tmpfs"},  # noqa: S108
     ]
     for number, target in enumerate(_targets(plan)):
-        source, options = f"/shown/{number}", ["ro", "bind"]
+        source, options = f"/binds/{number}", ["ro", "bind"]
         mounts.append({"destination": target, "type": "bind", "source": source, "options": options})
     return {
         "ociVersion": "1.0.2",

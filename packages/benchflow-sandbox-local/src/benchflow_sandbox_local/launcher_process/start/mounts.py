@@ -1,4 +1,4 @@
-"""The mounts inside a sandbox: proc without its dangerous parts, devpts, the operator's."""
+"""The mounts inside a sandbox: proc without dangerous files, devices, and bundles."""
 
 import os
 import stat
@@ -36,7 +36,7 @@ _HARDENED = MS_NOSUID | MS_NODEV | MS_NOEXEC
 
 
 def mount_proc(root: int) -> None:
-    """Mount the proc of this pid namespace and close what could change the host."""
+    """Mount the proc of this pid namespace; protect and hide files that concern the host."""
     target = make_directory(root, "proc")
     syscalls.mount("proc", f"/proc/self/fd/{target}", "proc", _HARDENED)
     os.close(target)
@@ -62,12 +62,12 @@ def _protect(base: str, name: str) -> None:
 
 
 def mount_devices(root: int, *, bind: bool) -> None:
-    """Mount devpts; with `bind`, show the host's nodes, since none can be made."""
+    """Mount devpts. With `bind`, also bind the host's device nodes."""
     pts = make_directory(root, "dev/pts")
     options = "newinstance,ptmxmode=0666,mode=0620"
     flags = MS_NOSUID | MS_NOEXEC
     try:
-        # gid 5 is tty everywhere; a user namespace without it takes the default.
+        # gid 5 is tty on all distributions; a user namespace may not map it.
         syscalls.mount("devpts", f"/proc/self/fd/{pts}", "devpts", flags, f"{options},gid=5")
     except OSError:
         syscalls.mount("devpts", f"/proc/self/fd/{pts}", "devpts", flags, options)
@@ -100,13 +100,13 @@ LINKS = {
 
 
 def clone_sources(mounts: list[dict[str, Any]]) -> list[tuple[int, str]]:
-    """Copy the operator's mounts while the host is still visible."""
+    """Copy the mounts of bundles while the host's root is still visible."""
     attributes = syscalls.MOUNT_ATTR_RDONLY | syscalls.MOUNT_ATTR_NOSUID | syscalls.MOUNT_ATTR_NODEV
     return [(syscalls.clone_mount(item["source"], attributes), item["target"]) for item in mounts]
 
 
 def attach(root: int, mounts: list[tuple[int, str]]) -> None:
-    """Put the copies at their targets, which are made when missing."""
+    """Attach the copies at their targets. Create missing targets."""
     for tree, path in mounts:
         is_directory = stat.S_ISDIR(os.fstat(tree).st_mode)
         target = make_directory(root, path) if is_directory else make_file(root, path)

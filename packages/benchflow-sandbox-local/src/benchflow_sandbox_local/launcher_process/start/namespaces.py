@@ -1,4 +1,4 @@
-"""The network and user namespaces of a sandbox. The network is a loopback and nothing else."""
+"""The network and user namespaces of a sandbox. The network consists of a loopback."""
 
 import fcntl
 import os
@@ -35,22 +35,23 @@ def listen(port: int) -> socket.socket:
 
 
 def new_namespace() -> int:
-    """Make a network namespace whose loopback is up; the calling process stays in its own."""
-    with _coming_back():
+    """Create a network namespace with a loopback. The calling process stays in its own one."""
+    with _return_after():
         unshare(CLONE_NEWNET)
         raise_loopback()
         return os.open("/proc/self/ns/net", os.O_RDONLY | os.O_CLOEXEC)
 
 
 def listen_in(netns: int, port: int) -> socket.socket:
-    """Return a listener in the namespace `netns`; the calling process stays in its own."""
-    with _coming_back():
+    """Return a listener in the namespace `netns`. The calling process stays in its own one."""
+    with _return_after():
         setns(netns, CLONE_NEWNET)
         return listen(port)
 
 
 @contextmanager
-def _coming_back() -> Generator[None]:
+def _return_after() -> Generator[None]:
+    """Return to the present network namespace after the block."""
     own = os.open("/proc/self/ns/net", os.O_RDONLY | os.O_CLOEXEC)
     try:
         yield
@@ -59,11 +60,11 @@ def _coming_back() -> Generator[None]:
         os.close(own)
 
 
-def socket_in(netns: int, *, come_back: bool) -> socket.socket:
-    """Return an unconnected TCP socket that lives in the namespace `netns`.
+def socket_in(netns: int, *, return_after: bool) -> socket.socket:
+    """Return an unconnected TCP socket in the namespace `netns`.
 
-    A socket keeps the namespace that it was made in, so any process may use it after.
-    Without `come_back`, the calling process stays in `netns`.
+    A socket stays in the namespace in which it was created, also in another process. Without
+    `return_after`, the calling process stays in `netns`.
     """
     own = os.open("/proc/self/ns/net", os.O_RDONLY | os.O_CLOEXEC)
     try:
@@ -71,7 +72,7 @@ def socket_in(netns: int, *, come_back: bool) -> socket.socket:
         try:
             return socket.socket(socket.AF_INET, socket.SOCK_STREAM)
         finally:
-            if come_back:
+            if return_after:
                 setns(own, CLONE_NEWNET)
     finally:
         os.close(own)

@@ -9,7 +9,7 @@ from benchflow_sandbox_local.launcher_process.syscalls import capset, machine, p
 _PR_CAPBSET_READ, _PR_CAPBSET_DROP, _PR_SET_NO_NEW_PRIVS, _PR_CAP_AMBIENT = 23, 24, 38, 47
 _AMBIENT_CLEAR_ALL = 4
 
-KEPT = {
+CAPABILITIES = {
     "CHOWN": 0,
     "DAC_OVERRIDE": 1,
     "FOWNER": 3,
@@ -21,21 +21,21 @@ KEPT = {
     "NET_BIND_SERVICE": 10,
     "SYS_CHROOT": 18,
 }
-"""The capabilities that package managers and services in a sandbox need."""
+"""The capabilities of root in a sandbox. Package managers and services need them."""
 
 
 def drop() -> None:
-    """Cut the capability sets, forbid gaining any, and install the call filter."""
-    kept = set(KEPT.values())
+    """Drop all other capabilities, forbid new ones, and install the filter of system calls."""
+    allowed = set(CAPABILITIES.values())
     for number in range(64):
-        if number in kept:
+        if number in allowed:
             continue
         try:
             prctl(_PR_CAPBSET_DROP, number)
         except OSError:
-            break  # past the last capability that this kernel knows
+            break  # past the last capability of this kernel
     prctl(_PR_CAP_AMBIENT, _AMBIENT_CLEAR_ALL)
-    capset(sum(1 << number for number in kept))
+    capset(sum(1 << number for number in allowed))
     prctl(_PR_SET_NO_NEW_PRIVS, 1)
     install()
     os.umask(0o022)
@@ -47,12 +47,12 @@ _ALLOW, _KILL, _ERRNO = 0x7FFF0000, 0x80000000, 0x00050000
 _OFFSET_NUMBER, _OFFSET_ARCH, _OFFSET_ARG0, _OFFSET_ARG1 = 0, 4, 16, 24
 _EPERM, _EINVAL, _ENOSYS, _EAFNOSUPPORT = 1, 22, 38, 97
 _NEW_NAMESPACES = 0x7E020000
-_FAMILIES = (1, 2, 10, 16)  # unix, inet, inet6, netlink: vsock would pass the network namespace
+_FAMILIES = (1, 2, 10, 16)  # unix, inet, inet6, netlink; vsock would bypass the network namespace
 
 _AUDIT_ARCH = {"x86_64": 0xC000003E, "aarch64": 0xC00000B7}
 _PRCTL = {"x86_64": 157, "aarch64": 167}
-# A live child would not have what these set, and the host cannot see it. A kernel without them
-# answers EINVAL.
+# A live fork would lose the effect of these options, and the host cannot detect them. EINVAL is the
+# answer of a kernel without them.
 _UNKNOWN_OPTIONS = {
     "PR_SET_TSC": 26,
     "PR_MCE_KILL": 33,
@@ -66,9 +66,9 @@ _FCNTL = {"x86_64": 72, "aarch64": 25}
 _F_NOTIFY = 1026
 _X32_BIT = 0x40000000
 
-# io_uring escapes the filter and cannot be checkpointed; clone3 hides its flags in memory; what
-# Landlock and mseal forbid would be allowed again in a live child, so nobody may rely on them.
-# ENOSYS makes run times fall back to what they did before these calls existed.
+# io_uring bypasses the filter and cannot be checkpointed. The filter cannot read the flags of
+# clone3, which are in memory. A live fork would lose the restrictions of Landlock and mseal. ENOSYS
+# makes programs use the older calls.
 _ABSENT = {
     "io_uring_setup": 425,
     "io_uring_enter": 426,
@@ -91,7 +91,7 @@ _DENIED_EVERYWHERE = {
     "set_mempolicy_home_node": 450,
     "open_tree_attr": 467,
 }
-# Each with its number on x86_64 and on aarch64.
+# Each call with its numbers on x86_64 and on aarch64.
 _DENIED = {
     "acct": (163, 89),
     "add_key": (248, 217),
@@ -100,7 +100,7 @@ _DENIED = {
     "delete_module": (176, 106),
     "finit_module": (313, 273),
     "init_module": (175, 105),
-    # Docker denies the policies of memory, too; a child would not have them.
+    # Docker also denies memory policies. A live fork would lose them.
     "mbind": (237, 235),
     "set_mempolicy": (238, 237),
     "ioperm": (173, None),
@@ -158,7 +158,7 @@ def program(arch: str) -> bytes:
         denied = numbers[column]
         if denied is not None:
             code += _refuse(denied, _EPERM)
-    # A watch by fcntl is seen nowhere and lost in a live child; inotify watches are not.
+    # The host cannot detect a watch by fcntl, and a live fork would lose it.
     code += _op(_JEQ, _FCNTL[arch], 0, 4) + _op(_LD, _OFFSET_ARG1)
     code += _op(_JEQ, _F_NOTIFY, 0, 1) + _op(_RET, _ERRNO | _EINVAL) + _op(_RET, _ALLOW)
     options = _UNKNOWN_OPTIONS.values()
@@ -166,7 +166,7 @@ def program(arch: str) -> bytes:
     for option in options:
         code += _refuse(option, _EINVAL)
     code += _op(_RET, _ALLOW)
-    # A new namespace through clone; the other arguments of clone are free.
+    # Refuse new namespaces through clone, and allow all other arguments.
     code += _op(_JEQ, _CLONE[arch], 0, 4) + _op(_LD, _OFFSET_ARG0)
     code += _op(_JSET, _NEW_NAMESPACES, 0, 1) + _op(_RET, _ERRNO | _EPERM) + _op(_RET, _ALLOW)
     code += _op(_JEQ, _SOCKET[arch], 1, 0) + _op(_RET, _ALLOW) + _op(_LD, _OFFSET_ARG0)
@@ -180,9 +180,9 @@ class _Program(ctypes.Structure):
 
 
 def install() -> None:
-    """Filter the system calls of this process and its children permanently.
+    """Install the filter for this process and its children, permanently.
 
-    `no_new_privs` must be set before.
+    The caller must have set `no_new_privs`.
     """
     code = program(machine())
     buffer = ctypes.create_string_buffer(code, len(code))
