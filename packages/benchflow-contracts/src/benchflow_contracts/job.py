@@ -1,0 +1,197 @@
+"""Jobs: a rollout as a driver hands it out, and the parts of a job that can be replaced.
+
+A worker may run an attempt more than once, for example when the connection to it breaks. Only one
+attempt of a slot counts: the store commits the first completion, and records every later one.
+"""
+
+from collections.abc import AsyncIterator, Callable, Mapping
+from typing import Any, Literal, Protocol
+
+from pydantic import Field
+
+from ._model import Model
+from .events import Event
+from .tree import NodeError
+
+CompletionStatus = Literal["scored", "unscored", "cancelled", "lost"]
+"""`scored`: there is a verdict that counts. `unscored`: the rollout ended without one.
+`cancelled`: the driver cancelled it. `lost`: the worker ended, and nothing is known of the
+rollout; it may still run."""
+
+
+class Dispatch(Model):
+    """One attempt at one slot of a job. It can be sent to another host."""
+
+    schema_version: Literal["1.0"] = "1.0"
+    job: str = Field(min_length=1)
+    index: int = Field(ge=0)
+    """The place of the slot in the schedule."""
+    slot: str = Field(min_length=1)
+    """The name of the slot, unique in the job."""
+    attempt: int = Field(ge=1)
+    """The number of the try, from 1. A resumed job continues the count."""
+    epoch: int = Field(ge=1)
+    """The number of the driver's run of the job. A later run has a greater one."""
+    rollout: str = Field(min_length=1)
+    """The id of the rollout, unique in the job."""
+    payload: Mapping[str, Any] = {}
+    """What the executor runs, as JSON. Only the executor reads it."""
+    needs: Mapping[str, int] = {"slots": 1}
+    """The resources that the rollout holds while it runs, by name."""
+    deadline_sec: float | None = Field(default=None, gt=0)
+    """The longest time that the whole rollout may take (default: no limit)."""
+
+
+class Ticket(Model):
+    """A worker's receipt for a dispatch."""
+
+    id: str = Field(min_length=1)
+    """Unique for the backend."""
+    worker: str
+    job: str
+    index: int = Field(ge=0)
+    attempt: int = Field(ge=1)
+
+
+class Completion(Model):
+    """How one attempt ended."""
+
+    schema_version: Literal["1.0"] = "1.0"
+    job: str
+    index: int = Field(ge=0)
+    slot: str
+    attempt: int = Field(ge=1)
+    epoch: int = Field(ge=1)
+    rollout: str
+    status: CompletionStatus
+    record: Mapping[str, Any] | None = None
+    """The record of the rollout, as JSON; `None` if there is none."""
+    error: NodeError | None = None
+    """Why there is no score."""
+
+    @classmethod
+    def of(
+        cls,
+        dispatch: Dispatch,
+        status: CompletionStatus,
+        *,
+        record: Mapping[str, Any] | None = None,
+        error: NodeError | None = None,
+    ) -> "Completion":
+        """Return the completion of `dispatch`."""
+        return cls(
+            job=dispatch.job,
+            index=dispatch.index,
+            slot=dispatch.slot,
+            attempt=dispatch.attempt,
+            epoch=dispatch.epoch,
+            rollout=dispatch.rollout,
+            status=status,
+            record=record,
+            error=error,
+        )
+
+
+class Executor(Protocol):
+    """Runs one dispatch. A backend on another host imports it as `module:attr`."""
+
+    async def run(self, dispatch: Dispatch, on_event: Callable[[Event], None]) -> Completion:
+        """Run the rollout to its end and return how it ended.
+
+        A failed rollout is a completion, not an exception. On cancellation, tear the rollout
+        down and raise the cancellation again.
+        """
+        ...
+
+
+class WorkerBackend(Protocol):
+    """Runs dispatches, here or on other hosts.
+
+    The driver owns the schedule, the attempts and the commits: a backend never repeats an attempt.
+    """
+
+    async def start(self) -> None:
+        """Make the workers available. After an error, nothing is left running."""
+        ...
+
+    def capacity(self) -> Mapping[str, int]:
+        """Return the resources of all workers together, such as `{"slots": 64}`."""
+        ...
+
+    async def submit(self, dispatch: Dispatch) -> Ticket:
+        """Hand out one attempt. Wait until its resources are free.
+
+        Raises:
+            CapacityError: No worker has, or can have, what the dispatch needs.
+        """
+        ...
+
+    def completions(self) -> AsyncIterator[Completion]:
+        """Yield each completion, in any order. One may arrive twice.
+
+        The iteration ends after `close`.
+        """
+        ...
+
+    async def cancel(self, ticket: Ticket, grace_sec: float) -> None:
+        """End an attempt: it has `grace_sec` seconds for its teardown.
+
+        Its completion still arrives. Without effect if the attempt has ended.
+        """
+        ...
+
+    async def close(self) -> None:
+        """End every attempt and every worker."""
+        ...
+
+
+class ResizableBackend(WorkerBackend, Protocol):
+    """A backend whose capacity can change while it runs."""
+
+    async def resize(self, capacity: Mapping[str, int]) -> None:
+        """Set the resources that may be held at once. What runs is not ended."""
+        ...
+
+
+class Clock(Protocol):
+    """The time of a driver. A test's clock is a virtual one."""
+
+    def time(self) -> float:
+        """Return the wall-clock time in seconds since the epoch. It may jump; do not subtract."""
+        ...
+
+    def monotonic(self) -> float:
+        """Return seconds that never go back, for deadlines and durations."""
+        ...
+
+    async def sleep(self, seconds: float) -> None:
+        """Wait."""
+        ...
+
+
+class EvidenceStore(Protocol):
+    """Stores artifacts by the SHA-256 of their bytes, as `artifact://sha256/HEX`."""
+
+    async def put(self, data: bytes) -> str:
+        """Store the bytes durably and return their digest, 64 hex digits. Repeatable.
+
+        Raises:
+            StoreError: The bytes cannot be stored.
+        """
+        ...
+
+    async def get(self, digest: str) -> bytes:
+        """Return the bytes of a digest.
+
+        Raises:
+            StoreError: There are none, or they do not have this digest.
+        """
+        ...
+
+    async def has(self, digest: str) -> bool:
+        """Return whether the store has the bytes of a digest."""
+        ...
+
+    async def delete(self, digest: str) -> None:
+        """Delete the bytes of a digest. Without effect if there are none."""
+        ...
