@@ -231,8 +231,8 @@ class Scheduler:
         for variant in variants:
             self.schedule.add_variant(variant)
         self._know_variants()
-        for variant in slots:
-            self.schedule.add(variant)
+        for number in slots:
+            self.schedule.add(number)
         return self._proceed(now)
 
     @property
@@ -327,8 +327,8 @@ class Scheduler:
             if self.schedule.state_of(index) == SlotState.DELAYED:
                 self.schedule.rewind(index)
         actions: list[Action] = []
-        while (index := self._choose()) is not None:
-            actions.append(self._start(index, now))
+        while (chosen := self._choose()) is not None:
+            actions.append(self._start(chosen, now))
         return actions + self._finish()
 
     def _choose(self) -> int | None:
