@@ -52,7 +52,9 @@ def test_prune_removes_every_process_mount_and_sandbox_of_a_killed_runner(
     assert our_mounts() == before
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM], ids=["SIGINT", "SIGTERM"])
+@pytest.mark.parametrize(
+    "number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP], ids=["SIGINT", "SIGTERM", "SIGHUP"]
+)
 def test_an_interrupted_runner_tears_down_by_itself(
     bench: Any, tmp_path: Path, number: signal.Signals
 ) -> None:
@@ -78,6 +80,8 @@ def test_an_interrupted_runner_tears_down_by_itself(
     [log] = tmp_path.glob("jobs/*/events.jsonl")
     last = json.loads(log.read_text().splitlines()[-1])
     assert (last["kind"], last["status"]) == ("rollout_finished", "cancelled")
+    record = json.loads(log.with_name("result.json").read_text())
+    assert (record["status"], record["reward"]) == ("cancelled", None)
 
 
 def boxes(bench: Any) -> list[dict[str, Any]]:

@@ -1,5 +1,7 @@
 """One rollout of one task: `benchflow.run`."""
 
+import logging
+from asyncio import CancelledError
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -10,6 +12,7 @@ from benchflow_contracts import (
     RolloutIdentity,
     RolloutTree,
     SandboxProvider,
+    StoreError,
     Task,
     Trajectory,
 )
@@ -35,6 +38,7 @@ from .secrets import recorded_config, secrets_of
 from .task_formats import runnable_task
 
 Subscriber = Callable[[Event], None]
+_logger = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
@@ -137,7 +141,7 @@ async def run_in(
 
     Its sandboxes have `identity`, with the rollout added; the record has its slot. With
     `continuation` it resumes from a saved checkpoint. `prepare` may change the planes right before
-    they are used.
+    they are used. On cancellation the record says so, and the cancellation is raised again.
     """
     rollout_id = new_rollout_id(task.id) if directory is None else directory.name
     identity = identity or RolloutIdentity()
@@ -151,16 +155,20 @@ async def run_in(
                 recorded = recorded_config(config, (task.id, rollout_id))
                 write_inputs(directory, task, config.ran_with, recorded)
             start = run_rollout if continuation is None else continuation.run
-            tree = await start(
-                task,
-                config.rollout_config(),
-                planes,
-                rollout_id=rollout_id,
-                identity=_identity(identity, rollout_id, planes),
-                directory=directory,
-                subscribers=subscribers,
-            )
-        record = RolloutRecord.of(tree, task, config.ran_with, slot=identity.slot)
+            try:
+                tree = await start(
+                    task,
+                    config.rollout_config(),
+                    planes,
+                    rollout_id=rollout_id,
+                    identity=_identity(identity, rollout_id, planes),
+                    directory=directory,
+                    subscribers=subscribers,
+                )
+            except CancelledError:
+                _write_cancelled(directory, task, config, identity)
+                raise
+        record = RolloutRecord.of(tree, task, config.ran_with, identity=identity)
         if directory is not None:
             _write_outcome(directory, tree, record)
     return RunResult(tree=tree, record=record, directory=directory)
@@ -171,6 +179,19 @@ def _write_outcome(directory: Path, tree: RolloutTree, record: RolloutRecord) ->
     write_rollout(directory, tree, stored.log.events)
     write_trainer_rows(directory, stored.read_finished())
     write_result(directory, record)
+
+
+def _write_cancelled(
+    directory: Path | None, task: Task, config: RunConfig, identity: RolloutIdentity
+) -> None:
+    if directory is None:
+        return
+    try:
+        tree = StoredRollout(directory).tree
+        write_result(directory, RolloutRecord.of(tree, task, config.ran_with, identity=identity))
+    except StoreError as error:
+        # The caller waits for the cancellation, not for this error.
+        _logger.warning("a cancelled rollout has no record: %s", error)
 
 
 def _identity(given: RolloutIdentity, rollout_id: str, planes: Planes) -> RolloutIdentity:

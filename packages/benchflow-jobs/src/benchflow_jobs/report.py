@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from statistics import fmean, stdev
-from typing import Literal
+from typing import Final, Literal
 
 from benchflow_contracts import ListedTask, Model, StoreError
 from benchflow_export import (
@@ -18,6 +18,9 @@ from benchflow_store import RolloutRecord, read_records, write_text
 
 from .plan import read_plan
 from .task_results import PassAtK, TaskResult, mean_pass_at_k
+
+_JOB_FILES: Final = ("job.json", "summary.json")
+"""A job has a plan from its start; jobs of old versions have only a summary."""
 
 
 class JobReport(Model):
@@ -79,17 +82,19 @@ def summarise(
     """Sum up the rollouts of a job.
 
     A rollout whose verdict the agent may have steered counts as 0; with `count_tampered`, the
-    verdict counts. An attempt with at least `pass_reward` passes.
+    verdict counts. An attempt with at least `pass_reward` passes. A cancelled rollout is not
+    finished: a resume repeats it.
     """
+    ended = [record for record in records if record.status != "cancelled"]
     by_task: dict[str, list[float | None]] = {}
-    for record in records:
+    for record in ended:
         paid = _pay(record, count_tampered=count_tampered)
         by_task.setdefault(record.task_id, []).append(paid)
     rewards = [reward for paid in by_task.values() for reward in paid if reward is not None]
     tasks = [TaskResult.of(task, paid, pass_reward) for task, paid in by_task.items()]
-    found = [record.error for record in records if record.error is not None]
+    found = [record.error for record in ended if record.error is not None]
     errors = Counter[str](error.boundary for error in found)
-    causes = Counter[str](r.cause.by for r in records if r.cause is not None)
+    causes = Counter[str](r.cause.by for r in ended if r.cause is not None)
     several = len(rewards) > 1
     return JobReport(
         job=directory.name,
@@ -97,7 +102,7 @@ def summarise(
         agent=records[0].agent if records else "",
         model=records[0].model if records else None,
         planned=len(records) if planned is None else planned,
-        finished=len(records),
+        finished=len(ended),
         scored=sum(record.reward is not None for record in records),
         tampered=sum(record.tampered > 0 for record in records),
         mean_reward=fmean(rewards) if rewards else None,
@@ -120,10 +125,10 @@ def _pay(record: RolloutRecord, *, count_tampered: bool = False) -> float | None
 
 
 def latest_records(directory: Path) -> dict[str, RolloutRecord]:
-    """Return the newest record of every slot; a half-written rollout has none.
+    """Return the record of every slot that counts; a rollout without a record has none.
 
-    A graded one is the newest whatever its time says: it is not run again, and a clock may have
-    been set back.
+    A graded attempt counts, because it is not repeated. Of the others the last attempt counts. The
+    wall clock does not decide: it may have been set back.
     """
     latest: dict[str, RolloutRecord] = {}
     for record in read_records(directory):
@@ -133,39 +138,51 @@ def latest_records(directory: Path) -> dict[str, RolloutRecord]:
     return latest
 
 
-def _order(record: RolloutRecord) -> tuple[bool, float]:
-    return record.is_final, record.finished_at
+def _order(record: RolloutRecord) -> tuple[bool, int, float]:
+    # Only records of version 0.8.0 and before have no attempt.
+    return record.is_final, record.attempt or 0, record.finished_at
 
 
 def read_job(
     directory: Path, *, count_tampered: bool = False, pass_reward: float = 1.0
 ) -> JobReport:
-    """Return the summary of a job on disk, as `summarise` does.
+    """Return the summary of a job on disk, as `summarise` does, also while the job runs.
 
     Raises:
         StoreError: There is no job, or a record in it is damaged.
     """
-    path = directory / "summary.json"
-    try:
-        told = json.loads(path.read_text(encoding="utf-8"))
-        planned = int(told["planned"])
-        refused = [ListedTask.model_validate(each) for each in told.get("refused", ())]
-    except OSError as error:
-        if not isinstance(error, FileNotFoundError):
-            raise _unreadable(path, error) from error
+    if not any((directory / name).is_file() for name in _JOB_FILES):
         raise StoreError(
-            f"{str(directory)!r} is not a job directory: it has no summary.json"
-        ) from error
-    except (ValueError, KeyError, TypeError) as error:
-        raise StoreError(f"damaged summary: {error}", where=str(path)) from error
+            f"{str(directory)!r} is not a job directory: it has no {' and no '.join(_JOB_FILES)}"
+        )
+    plan, path = read_plan(directory), directory / "summary.json"
+    planned, refused = _read_summary(path) if path.exists() else (None, [])
     return summarise(
         directory,
         _in_schedule_order(directory),
-        planned=planned,
+        planned=planned if plan is None else len(plan.slots),
         refused=refused,
         count_tampered=count_tampered,
         pass_reward=pass_reward,
     )
+
+
+def job_directories(jobs_dir: Path) -> list[Path]:
+    """Return the directories of the jobs below `jobs_dir`, also of running ones, by name."""
+    files = (path for name in _JOB_FILES for path in jobs_dir.glob(f"*/{name}"))
+    return sorted({path.parent for path in files})
+
+
+def _read_summary(path: Path) -> tuple[int, list[ListedTask]]:
+    """Return the number of planned rollouts and the refused tasks."""
+    try:
+        summary = json.loads(path.read_text(encoding="utf-8"))
+        refused = [ListedTask.model_validate(item) for item in summary.get("refused", ())]
+        return int(summary["planned"]), refused
+    except OSError as error:
+        raise StoreError(f"cannot read {str(path)!r}: {error.strerror}") from error
+    except (ValueError, KeyError, TypeError) as error:
+        raise StoreError(f"damaged summary: {error}", where=str(path)) from error
 
 
 def _in_schedule_order(directory: Path) -> list[RolloutRecord]:
@@ -193,7 +210,3 @@ def write_report(
     summary = report.model_dump_json(indent=2, exclude={"records"})
     write_text(directory / "summary.json", summary + "\n")
     return report
-
-
-def _unreadable(path: Path, error: OSError) -> StoreError:
-    return StoreError(f"cannot read {str(path)!r}: {error.strerror}")

@@ -154,6 +154,7 @@ class _Job:
 
     async def _try(self, slot: Slot, receive: Callable[[Event], None] | None) -> RolloutRecord:
         home = self.directory / new_rollout_id(slot.task.id)
+        identity = self._identity(slot)
         try:
             result = await run_in(
                 self.provider,
@@ -161,11 +162,11 @@ class _Job:
                 self.options.run,
                 directory=home,
                 subscribers=() if receive is None else (receive,),
-                identity=self._identity(slot),
+                identity=identity,
             )
         except BenchFlowError as error:
             ran = self.options.run.ran_with
-            record = RolloutRecord.from_error(home.name, slot.task, ran, error, slot=slot.id)
+            record = RolloutRecord.from_error(home.name, slot.task, ran, error, identity=identity)
             write_result(home, record)
             return record
         return result.record

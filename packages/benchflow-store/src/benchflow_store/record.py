@@ -16,6 +16,7 @@ from benchflow_contracts import (
     Integrity,
     Model,
     NodeError,
+    RolloutIdentity,
     RolloutNode,
     RolloutTree,
     Status,
@@ -25,7 +26,10 @@ from benchflow_contracts import (
 )
 from benchflow_kernel import value_of
 from benchflow_kernel.faults import node_error
-from pydantic import model_validator
+from pydantic import Field, model_validator
+
+_ALONE = RolloutIdentity()
+"""A rollout outside a job."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,6 +81,10 @@ class RolloutRecord(Model):
     """The images of grading sandboxes that are not forks of the agent's sandbox, by verdict."""
     slot: str | None = None
     """The slot of the job's plan: `TASK#REPEAT`."""
+    attempt: int | None = Field(default=None, ge=1)
+    """The number of the try of the slot, from 1. `None` outside a job."""
+    epoch: str | None = None
+    """The run of the job that made the attempt. A later run has a greater one."""
     finished_at: float
     """Seconds since the epoch."""
 
@@ -95,9 +103,14 @@ class RolloutRecord(Model):
 
     @classmethod
     def of(
-        cls, tree: RolloutTree, task: Task, ran: RanWith, *, slot: str | None = None
+        cls,
+        tree: RolloutTree,
+        task: Task,
+        ran: RanWith,
+        *,
+        identity: RolloutIdentity = _ALONE,
     ) -> "RolloutRecord":
-        """Summarise a finished tree."""
+        """Summarise a tree that has ended."""
         leaves = tree.leaves
         value = value_of(tree.root)
         steps = [node.step for node in tree.nodes if node.step is not None]
@@ -124,7 +137,9 @@ class RolloutRecord(Model):
             cause=_cause(tree),
             images=tree.images,
             verifier_images=_verifier_images(tree),
-            slot=slot,
+            slot=identity.slot,
+            attempt=identity.attempt,
+            epoch=identity.epoch,
             finished_at=time.time(),
         )
 
@@ -136,7 +151,7 @@ class RolloutRecord(Model):
         ran: RanWith,
         error: BenchFlowError,
         *,
-        slot: str | None = None,
+        identity: RolloutIdentity = _ALONE,
     ) -> "RolloutRecord":
         """Return the record of a rollout that could not begin."""
         return cls(
@@ -149,7 +164,9 @@ class RolloutRecord(Model):
             status="failed",
             error=node_error(error),
             cause=blame(error, inside="task"),
-            slot=slot,
+            slot=identity.slot,
+            attempt=identity.attempt,
+            epoch=identity.epoch,
             finished_at=time.time(),
         )
 

@@ -178,7 +178,9 @@ def _values(name: str, kind: str, before: Sequence[str], prefix: str) -> Iterabl
         return Registry().names(_REGISTRY[name])
     jobs = Path(_value_of(before, "--jobs-dir") or os.environ.get("BENCHFLOW_JOBS_DIR") or "jobs")
     if name in _JOBS:
-        return [file.parent.name for file in jobs.glob("*/summary.json")]
+        return {
+            file.parent.name for kind in ("job", "summary") for file in jobs.glob(f"*/{kind}.json")
+        }
     if name in _ROLLOUTS:
         return [
             file.parent.name

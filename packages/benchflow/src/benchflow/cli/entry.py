@@ -30,12 +30,15 @@ _EXIT_CODES = {
 
 
 def main(argv: Sequence[str] | None = None) -> None:
-    """Run `bench` and exit. SIGTERM and SIGINT tear everything down first."""
+    """Run `bench` and exit. SIGTERM, SIGHUP and SIGINT tear everything down first."""
     # A background job of a script starts with SIGINT ignored.
     signal.signal(signal.SIGINT, signal.default_int_handler)
     # asyncio turns SIGINT into a cancellation. An exception in the middle of the event loop
     # would end the teardown early.
-    signal.signal(signal.SIGTERM, lambda _signal, _frame: signal.raise_signal(signal.SIGINT))
+    for number in (signal.SIGTERM, signal.SIGHUP):
+        # `nohup` ignores SIGHUP.
+        if signal.getsignal(number) != signal.SIG_IGN:
+            signal.signal(number, lambda _signal, _frame: signal.raise_signal(signal.SIGINT))
     for stream in (sys.stdout, sys.stderr):
         # A terminal that is not UTF-8 shows a question mark for other characters.
         if isinstance(stream, TextIOWrapper):

@@ -8,7 +8,7 @@ from typing import Annotated
 
 from benchflow_engine.flags import RunFlags
 from benchflow_export import load_exporter, write_export
-from benchflow_jobs import JobOptions, JobReport, read_job, run_job
+from benchflow_jobs import JobOptions, JobReport, job_directories, read_job, run_job
 from benchflow_store import read_finished_rollouts
 from cyclopts import Parameter
 
@@ -135,7 +135,7 @@ def list_jobs(*, jobs_dir: JobsDir = DEFAULT_JOBS, json: Json = False) -> None:
     Examples:
         bench eval list
     """
-    reports = [read_job(path.parent) for path in sorted(jobs_dir.glob("*/summary.json"))]
+    reports = [read_job(path) for path in job_directories(jobs_dir)]
     if json:
         print_json([report.model_dump(mode="json", exclude={"records"}) for report in reports])
         return

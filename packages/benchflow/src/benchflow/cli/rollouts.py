@@ -28,13 +28,12 @@ def find_job(name: str, jobs_dir: Path) -> Path:
     Raises:
         UsageError: No name or more than one name matches.
     """
-    return _find(name, jobs_dir, "*/summary.json", noun="job")
+    return _find(name, jobs_dir, "*/job.json", "*/summary.json", noun="job")
 
 
 def _find(name: str, jobs_dir: Path, *patterns: str, noun: str) -> Path:
     path = Path(name)
-    marker = patterns[0].rsplit("/", 1)[-1]
-    if (path / marker).is_file():
+    if any((path / pattern.rsplit("/", 1)[-1]).is_file() for pattern in patterns):
         return path
     directories = sorted({file.parent for p in patterns for file in jobs_dir.glob(p)})
     matches = [d for d in directories if d.name == name] or [
