@@ -7,8 +7,7 @@ from collections.abc import AsyncIterator, Mapping
 from dataclasses import dataclass, field
 from heapq import heappop, heappush
 
-from benchflow_contracts import StoreError
-from benchflow_contracts.job import Completion, Dispatch, Ticket
+from benchflow_contracts import Completion, Dispatch, StoreError, Ticket
 from benchflow_jobs.driver import JobDriver
 from benchflow_jobs.scheduling import (
     End,

@@ -1,7 +1,7 @@
 """Whole jobs in simulated time, from seeds."""
 
 import pytest
-from benchflow_contracts.job import Completion
+from benchflow_contracts import Completion
 from benchflow_jobs.scheduling import Finish, SlotState
 from simulated_job import Simulation
 

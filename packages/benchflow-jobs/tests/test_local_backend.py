@@ -5,8 +5,7 @@ from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager
 
 import pytest
-from benchflow_contracts import CapacityError, Event
-from benchflow_contracts.job import Completion, Dispatch, Executor
+from benchflow_contracts import CapacityError, Completion, Dispatch, Event, Executor
 from benchflow_jobs.local_backend import LocalBackend
 
 

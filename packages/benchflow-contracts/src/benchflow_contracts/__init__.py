@@ -145,6 +145,17 @@ from .image import (
     ImageRecipe as ImageRecipe,
     PullPolicy as PullPolicy,
 )
+from .job import (
+    Clock as Clock,
+    Completion as Completion,
+    CompletionStatus as CompletionStatus,
+    Dispatch as Dispatch,
+    EvidenceStore as EvidenceStore,
+    Executor as Executor,
+    ResizableBackend as ResizableBackend,
+    Ticket as Ticket,
+    WorkerBackend as WorkerBackend,
+)
 from .limits import (
     ResourceKind as ResourceKind,
     ResourceLimits as ResourceLimits,

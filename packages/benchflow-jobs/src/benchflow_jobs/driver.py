@@ -6,8 +6,16 @@ from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
 from typing import Protocol
 
-from benchflow_contracts import BenchFlowError, NodeError, StoreError
-from benchflow_contracts.job import Clock, Completion, Dispatch, Ticket, WorkerBackend
+from benchflow_contracts import (
+    BenchFlowError,
+    Clock,
+    Completion,
+    Dispatch,
+    NodeError,
+    StoreError,
+    Ticket,
+    WorkerBackend,
+)
 
 from .scheduling import (
     Action,

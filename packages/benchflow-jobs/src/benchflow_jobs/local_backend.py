@@ -5,8 +5,15 @@ from collections import Counter
 from collections.abc import AsyncIterator, Callable, Mapping
 from dataclasses import dataclass
 
-from benchflow_contracts import CapacityError, Event, NodeError
-from benchflow_contracts.job import Completion, Dispatch, Executor, Ticket
+from benchflow_contracts import (
+    CapacityError,
+    Completion,
+    Dispatch,
+    Event,
+    Executor,
+    NodeError,
+    Ticket,
+)
 
 
 @dataclass(frozen=True, slots=True)
