@@ -204,7 +204,7 @@ def test_a_saved_snapshot_that_the_disk_has_no_room_for_is_not_begun(with_small,
     async def check(provider):
         box = await provider.create(SandboxSpec())
         image = await box.snapshot()
-        with pytest.raises(SnapshotError, match="has room for") as caught:
+        with pytest.raises(SnapshotError, match="has space for") as caught:
             await provider.save(image, tiny / "saved")
         assert blame(caught.value, inside="agent").by == "host"
         assert list(tiny.iterdir()) == []

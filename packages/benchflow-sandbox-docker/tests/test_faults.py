@@ -474,7 +474,7 @@ SAID = {
     "terminate": "exit code 143",
     "kill": "exit code 137",
     # A removal kills first, and takes a moment.
-    "remove": "exit code 137|somebody removed",
+    "remove": "exit code 137|another program removed",
 }
 
 

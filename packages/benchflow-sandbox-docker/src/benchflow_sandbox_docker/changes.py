@@ -32,17 +32,17 @@ class VolumeContents:
 
     `volumes` maps paths in the container to descriptors of directories. The files are hostile, so
     no link is followed. Services write to volumes at the same time, so a file that disappears
-    during the walk is left out.
+    during the walk is skipped.
     """
 
     volumes: Mapping[str, int]
 
     def fingerprints(self) -> dict[str, str]:
-        """Return a fingerprint of each path. No process inside can set the time in it."""
+        """Return a fingerprint of each path. Processes inside cannot set the time in it."""
         return {path: _fingerprint(info, target) for path, info, target in self._seen()}
 
     def since(self, baseline: Mapping[str, str]) -> FileChanges:
-        """Return what differs from the fingerprints of `baseline`."""
+        """Return the differences from the fingerprints of `baseline`."""
         added, changed = list[str](), list[str]()
         left, links = set(baseline), dict[str, str]()
         for path, info, target in self._seen():
@@ -87,10 +87,10 @@ def _open_dir(name: str, parent: int) -> int:
 
 
 def _fingerprint(info: os.stat_result, target: str) -> str:
-    what = f"{info.st_mode:o} {info.st_uid} {info.st_gid} {info.st_rdev} {info.st_ino}"
+    identity = f"{info.st_mode:o} {info.st_uid} {info.st_gid} {info.st_rdev} {info.st_ino}"
     # The time of a directory changes with its entries.
-    when = 0 if stat.S_ISDIR(info.st_mode) else info.st_ctime_ns
-    return f"{what} {when} {target}"
+    changed_at = 0 if stat.S_ISDIR(info.st_mode) else info.st_ctime_ns
+    return f"{identity} {changed_at} {target}"
 
 
 def _all(paths: Iterable[str]) -> tuple[str, ...]:
@@ -105,7 +105,7 @@ _MOUNTED = frozenset({"dev", "proc", "sys"})
 
 
 class SavedBaseline(Model):
-    """A baseline as it is saved with an image."""
+    """The saved form of a baseline, beside an image."""
 
     layers: int = Field(ge=0)
     prints: Mapping[str, str]
@@ -136,7 +136,7 @@ class Baseline:
 
 
 class ContainerChangeTracker:
-    """Compares one container with a baseline: its own, or that of the first in its line.
+    """Compares one container with a baseline: its own, or the baseline of the first sandbox.
 
     The engine's own list of changes trusts times that root inside can set. So the tracker reads
     the directories of the overlay, which needs root on the host.
@@ -149,7 +149,7 @@ class ContainerChangeTracker:
 
     @property
     def baseline(self) -> Baseline:
-        """The baseline; raise `SandboxUnsupportedError` if none is set."""
+        """The baseline; raise `SandboxUnsupportedError` if it is not set."""
         if self._baseline is None:
             raise SandboxUnsupportedError(
                 f"sandbox {self._sandbox!r} has no baseline",
@@ -175,7 +175,7 @@ class ContainerChangeTracker:
         self._baseline = Baseline(len(overlay.layers), fingerprints, volumes)
 
     async def changed_files(self, container: str) -> FileChanges:
-        """Return what changed since the baseline. The container must be paused.
+        """Return the changes since the baseline. The container must be paused.
 
         Raises:
             SandboxUnsupportedError: No baseline is set.
@@ -187,7 +187,7 @@ class ContainerChangeTracker:
         return _merge(own, volumes)
 
     async def fingerprints(self, container: str) -> Mapping[str, str]:
-        """Return fingerprints of all files that differ from the first image of the line.
+        """Return fingerprints of all files that differ from the image of the first sandbox.
 
         Raises:
             SandboxUnsupportedError: No baseline is set.
@@ -196,7 +196,7 @@ class ContainerChangeTracker:
         return await self._against_baseline(overlay, Comparison.fingerprints)
 
     async def ignore_since(self, container: str, before: Mapping[str, str]) -> None:
-        """Add to the baseline what changed since the fingerprints of `before` were taken."""
+        """Add the changes since the fingerprints of `before` to the baseline."""
         baseline, now = self.baseline, await self.fingerprints(container)
         merged = with_ignored_changes(baseline.fingerprints, before, now)
         self._baseline = replace(baseline, fingerprints=merged)
@@ -219,7 +219,7 @@ async def _compare(
 
 
 async def _compare_volumes(overlay: Overlay, work: Callable[[VolumeContents], T]) -> T:
-    """Do `work` on the container's named volumes. Read nothing if it has none."""
+    """Do `work` on the container's named volumes, if it has any."""
     if not overlay.volumes:
         return work(VolumeContents({}))
     paths = overlay.volumes.items()
@@ -253,8 +253,8 @@ def open_directory(path: str, stack: ExitStack) -> int:
     """Open a directory of the engine until `stack` ends.
 
     Raises:
-        SandboxUnsupportedError: This process cannot read it.
-        HostError: The host could not open it.
+        SandboxUnsupportedError: This process cannot read the directory.
+        HostError: The host could not open the directory.
     """
     try:
         fd = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)

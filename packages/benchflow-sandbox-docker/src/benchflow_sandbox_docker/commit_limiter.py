@@ -24,9 +24,9 @@ from .transfer.archive import ContainerArchive
 
 _MB = 1 << 20
 _UNLIMITED = 10 << 30
-"""Bytes that a sandbox without a disk limit may always take."""
+"""The bytes that a snapshot may always have if the sandbox has no disk limit."""
 _RESERVE = 1 << 30
-"""Bytes of the engine's disk that no commit takes. A twentieth of a small disk."""
+"""The bytes of the engine's disk that stay free. On a small disk, a twentieth stays free."""
 _FILES_A_SECOND = 500
 _COUNTS_HOLES = frozenset({"overlay2", "fuse-overlayfs", "vfs", "btrfs"})
 """Storage drivers with which the engine counts file sizes, not blocks."""
@@ -71,7 +71,7 @@ class _Counted:
     place: os.statvfs_result
     """The engine's disk."""
     layer: int | None = None
-    """A descriptor of the written directory, if it surely belongs to the engine."""
+    """A descriptor of the written directory, if it is certainly a directory of the engine."""
     packed: bool = False
     """Whether the engine also stores a packed copy, in which holes have no size."""
 
@@ -141,7 +141,7 @@ class CommitLimiter:
             raise host_error("count the files of a container", error) from error
 
     async def _ask_engine(self, container: str) -> _Counted:
-        """Let the engine count, if it counts holes too."""
+        """Ask the engine for the size, if it counts holes too."""
         inspected = await self._engine.sized(container)
         driver = str(cast("dict[str, Any]", inspected.get("GraphDriver") or {}).get("Name"))
         place = _disk_at(str((await self._engine.do("info"))["DockerRootDir"]))
@@ -158,37 +158,37 @@ class CommitLimiter:
 
     def _refuse(self, counted: _Counted, disk_mb: int | None) -> None:
         found, place = counted.found, counted.place
-        # Half of what would be free without this container, because a commit is a second copy.
+        # Half of the free space without this container, because a commit is a second copy.
         share = max(_UNLIMITED, (place.f_bavail * place.f_frsize + found.allocated) // 2)
         limit, of = (share, "half of the disk") if disk_mb is None else (disk_mb * _MB, "disk_mb")
-        takes = f"a snapshot takes {found}"
+        needs = f"a snapshot needs {found}"
         if found.size > limit:
             raise SandboxLimitError(
-                f"{takes}; the limit is {limit // _MB} MB ({of})",
+                f"{needs}; the limit is {limit // _MB} MB ({of})",
                 hint="a snapshot writes out the holes of sparse files: remove such files, or raise"
                 " the disk limit in the task's [environment] table",
             )
-        room = _room(place) - self._promised
-        if counted.written > room or (place.f_files and found.entries > place.f_favail):
+        space = _free_bytes(place) - self._promised
+        if counted.written > space or (place.f_files and found.entries > place.f_favail):
             raise HostError(
-                f"{takes} and {found.entries} names; the engine's disk has room for"
-                f" {max(room, 0) // _MB} MB and {place.f_favail} names",
-                hint="free space where the engine keeps its images",
+                f"{needs} and {found.entries} names; the engine's disk has space for"
+                f" {max(space, 0) // _MB} MB and {place.f_favail} names",
+                hint="free space on the engine's disk",
             )
 
 
-def require_room(path: str, size: int) -> None:
-    """Raise `HostError` if the disk at `path` is known to lack `size` bytes."""
+def require_space(path: str, size: int) -> None:
+    """Raise `HostError` if the disk at `path` has less than `size` free bytes."""
     place = _disk_at(path)
-    if place is not None and size > (room := _room(place)):
+    if place is not None and size > (space := _free_bytes(place)):
         raise HostError(
-            f"a copy takes {size // _MB} MB, and the disk at {path!r} has room for"
-            f" {max(room, 0) // _MB} MB",
-            hint="free space there",
+            f"a copy needs {size // _MB} MB, and the disk at {path!r} has space for"
+            f" {max(space, 0) // _MB} MB",
+            hint="free space on that disk",
         )
 
 
-def _room(place: os.statvfs_result) -> int:
+def _free_bytes(place: os.statvfs_result) -> int:
     disk, free = place.f_blocks * place.f_frsize, place.f_bavail * place.f_frsize
     return free - min(_RESERVE, disk // 20)
 

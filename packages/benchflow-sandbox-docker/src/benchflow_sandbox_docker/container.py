@@ -64,11 +64,11 @@ class Container:
         self._ports = HostPorts(self.connect)
         self._changing = asyncio.Lock()
         self.removed = False
-        """Whether nothing of it is left in the engine."""
+        """Whether the engine has removed all parts of the container."""
         self.pause_lock = PauseLock(resources.engine)
         self.files = ContainerFiles(resources, label, self.pause_lock, image)
         self.image_digests: dict[str, str] = {MAIN: details.digest}
-        """The digests of its image and of those of its services."""
+        """The digests of the container's image and of the images of its services."""
 
     @classmethod
     async def prepare(
@@ -79,7 +79,7 @@ class Container:
         labels: Mapping[str, str],
         replaced: ServiceStack | None = None,
     ) -> "Container":
-        """Find the image of a container. Nothing is created in the engine yet."""
+        """Find the image of a container. This does not create resources in the engine."""
         spec = resources.with_files(spec)
         details = await resources.resolver.resolve_without_volumes(spec, image)
         label = ResourceLabel(
@@ -99,7 +99,7 @@ class Container:
 
     @property
     def spec(self) -> SandboxSpec:
-        """The spec, with the image's values where the spec has none."""
+        """The spec, with the image's values for missing values."""
         return self._spec
 
     @property
@@ -111,14 +111,14 @@ class Container:
 
     @property
     def services(self) -> ServiceStack:
-        """Its own services; raise `SandboxError` if it has none."""
+        """The services of this sandbox; raise `SandboxError` if it does not have services."""
         if self._stack is None:
-            raise SandboxError(f"sandbox {self.name!r} has no services")
+            raise SandboxError(f"sandbox {self.name!r} does not have services")
         return self._stack
 
     @asynccontextmanager
     async def alive(self) -> AsyncGenerator[RunningContainer]:
-        """Yield the running container. An error of the block reports why the container ended."""
+        """Yield the running container. If it ended, an error of the block reports the cause."""
         running = self.running
         async with running.explained(lambda: running is self._running):
             yield running
@@ -127,7 +127,7 @@ class Container:
         """Start the services, the container and its entrypoint.
 
         Raises:
-            SandboxError: Something did not start. The caller removes the rest.
+            SandboxError: A container did not start. The caller must call `remove`.
         """
         if self._stack is not None:
             await self._stack.begin()
@@ -169,7 +169,7 @@ class Container:
         self._ports.serve(running, self._spec)
 
     async def _start_entrypoint(self) -> None:
-        """Start the spec's entrypoint: its own as root, or the image's as the image says."""
+        """Start the spec's entrypoint as root, or the image's entrypoint with its own settings."""
         if self._spec.entrypoint == "image":
             await self.start_image_entrypoint()
         elif self._spec.entrypoint is not None:
@@ -178,7 +178,7 @@ class Container:
                 await command.start(running, (-1, -1, -1))
 
     async def start_image_entrypoint(self) -> bool:
-        """Start the image's entrypoint. Return when it has done its work and is healthy."""
+        """Start the image's entrypoint. Return when it has settled and the image is healthy."""
         config, own = self._details.config, self._spec.container
         user = own.user or config.user or "root"
         workdir = own.workdir or config.workdir or "/"
@@ -217,7 +217,7 @@ class Container:
                 return await command.run(running, running.meter, stdin, timeout, limit)
 
     def host_shortage(self) -> str | None:
-        """Return what the host refused to processes inside; see `SupportsHostShortage`."""
+        """Return the resource that the host refused to processes inside, or `None`."""
         running = self._running
         return None if running is None else running.host_shortage(self._spec.limits.disk_mb)
 
@@ -231,12 +231,12 @@ class Container:
         return self._ports
 
     async def switch_network(self, mode: NetworkMode, allowed_hosts: Sequence[str]) -> None:
-        """Switch what the container reaches, by the proxy or by the engine's bridge."""
+        """Change the network of the container, with the proxy or the engine's bridge."""
         async with self._changing:
             container, spec = self.running.container, with_network(self._spec, mode, allowed_hosts)
             is_routed = self._spec.network == "public"
             if is_routed and mode != "public":
-                # Open connections to the public end with this.
+                # This also ends open connections to the public network.
                 await self.engine.do(
                     "disconnect_container_from_network", container, BRIDGE, force=True
                 )
@@ -261,7 +261,7 @@ class Container:
             return await self.files.snapshot(self.running, self._details, disk_mb, while_frozen)
 
     async def restore(self, image: SandboxImage) -> None:
-        """Replace the container by one from `image`. Name, spec and exposed ports stay."""
+        """Replace the container by a new container from `image`. Name, spec and ports stay."""
         async with self._changing:
             old = self.running
             self._resources.images.check(image)
@@ -284,7 +284,7 @@ class Container:
     async def replace_main(
         self, image: SandboxImage, spec: SandboxSpec, labels: Mapping[str, str]
     ) -> AsyncGenerator["Container"]:
-        """Pause this container, and give its place beside the services to another one.
+        """Pause this container, and run another container in its place beside the services.
 
         Raises:
             SandboxError: A container could not be connected to the networks.
@@ -307,7 +307,7 @@ class Container:
                 await finish(networks.step_back(container))
 
     async def remove(self) -> None:
-        """End every process and remove everything in the engine. Idempotent."""
+        """End every process, and remove every resource in the engine. Idempotent."""
         await finish(self._remove())
 
     async def _remove(self) -> None:
@@ -319,8 +319,8 @@ class Container:
             self._stop_entrypoint()
             running, self._running = self._running, None
             try:
-                # Remove it before its pipes close. The engine cannot remove a container whose
-                # end it is writing down.
+                # Remove the container before its pipes close. The engine cannot remove a container
+                # while it records the container's end.
                 if not self.removed:
                     await self._remove_from_engine()
                     self.removed = True
@@ -337,7 +337,7 @@ class Container:
 
     async def _remove_container(self) -> None:
         try:
-            # By its id: a failed removal has taken the name already.
+            # Use the id, because a failed removal has already deleted the name.
             await self.engine.remove(self._id or PREFIX + self.name)
             self._id = None
         finally:

@@ -34,7 +34,7 @@ NETWORKS: dict[NetworkMode, str] = {
 
 @dataclass(frozen=True, slots=True)
 class ContainerConfig:
-    """One container that is not created yet."""
+    """The configuration of one container before its creation."""
 
     name: str
     image: str
@@ -91,7 +91,7 @@ class ContainerConfig:
 
 
 def ports_of(spec: SandboxSpec) -> list[int]:
-    """Return the loopback ports inside that the host serves: those of doors and of the proxy."""
+    """Return the loopback ports inside that the host serves: of the doors and of the proxy."""
     proxy = proxy_port(spec)
     return [*(door.port for door in spec.doors), *([] if proxy is None else [proxy])]
 

@@ -1,4 +1,4 @@
-"""The files of one container: what changed in them, and snapshots of them."""
+"""The files of one container: their changes and their snapshots."""
 
 from collections.abc import AsyncGenerator, Awaitable, Callable
 from contextlib import asynccontextmanager
@@ -31,7 +31,7 @@ class ContainerFiles:
         pause_lock: PauseLock,
         image: SandboxImage | None,
     ) -> None:
-        """Inherit the baseline of `image`, the snapshot that the container starts from."""
+        """`image` is the snapshot from which the container starts. Its baseline is inherited."""
         self._resources = resources
         self._label = label
         self._pause_lock = pause_lock
@@ -39,7 +39,7 @@ class ContainerFiles:
         self._changes = self._tracker(image)
 
     def inherit(self, image: SandboxImage) -> None:
-        """Take the baseline of a snapshot that replaces the files."""
+        """Use the baseline of a snapshot that replaces the files."""
         self._from_snapshot, self._changes = True, self._tracker(image)
 
     async def set_baseline(self, running: RunningContainer) -> None:
@@ -56,7 +56,7 @@ class ContainerFiles:
         await self._changes.set_baseline(running.container)
 
     async def changed_files(self, running: RunningContainer) -> FileChanges:
-        """Return what changed since the baseline."""
+        """Return the changes since the baseline."""
         async with self._pause_lock.hold(running):
             return await self._changes.changed_files(running.container)
 
@@ -94,7 +94,7 @@ class ContainerFiles:
         Raises:
             SnapshotError: The commit failed, or the image would lack the files of a volume.
             SandboxLimitError: The files exceed the disk limit. Holes count as data.
-            HostError: The engine's disk has no room for a copy.
+            HostError: The engine's disk is too full for a copy.
         """
         images = self._resources.images
         async with self._pause_lock.hold(running):
@@ -104,7 +104,7 @@ class ContainerFiles:
                 raise SnapshotError(
                     f"a snapshot of {self._label.id!r} would lack the image's volumes "
                     f"{', '.join(details.volumes)}",
-                    hint="use an image without VOLUME: this engine accepts no image without layers",
+                    hint="use an image without VOLUME: this engine refuses images without layers",
                 )
             async with self._resources.commits.admit(running.container, disk_mb) as admitted:
                 image = await finish_or(self._commit(running, details, admitted), images.discard)

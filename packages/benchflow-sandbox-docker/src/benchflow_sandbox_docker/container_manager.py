@@ -12,7 +12,7 @@ from .resources import ProviderResources
 
 
 class ContainerManager:
-    """Creates the containers of one provider, and removes those that are left at its end."""
+    """Creates the containers of one provider, and removes the remaining containers at the end."""
 
     def __init__(self, resources: ProviderResources) -> None:
         self.resources = resources
@@ -25,7 +25,7 @@ class ContainerManager:
         """Start a container. It is ready on return.
 
         Raises:
-            SandboxError: It did not start. Nothing is left in the engine.
+            SandboxError: The container did not start. All its resources are removed.
         """
         if "public" in {spec.network, *spec.switches} and not await self._bridge_exists():
             raise SandboxUnsupportedError(
@@ -34,7 +34,7 @@ class ContainerManager:
             )
         if image is not None and (spec.services or spec.container.volumes):
             raise SandboxUnsupportedError(
-                "a snapshot does not contain the state of services: no fork can start from it",
+                "a snapshot does not contain the state of services, so a fork cannot start from it",
                 hint="restore the sandbox itself, or fork a task without services",
             )
         try:
@@ -42,7 +42,7 @@ class ContainerManager:
         except GoneError:
             if image is not None or spec.recipe is None:
                 raise
-            # Somebody deleted the image of the recipe.
+            # The image of the recipe was deleted, so build the image again.
             self.resources.resolver.forget(spec)
             return await self._create(spec, None, labels)
 

@@ -24,7 +24,7 @@ async def prepare_container(
     """Protect the pipes. Create the user and the working directory if they are missing.
 
     Raises:
-        SandboxError: This image does not allow it.
+        SandboxError: The image does not allow this.
     """
     result = await run(running, "shut")
     if result.code:
@@ -80,7 +80,7 @@ def _line(text: bytes) -> bytes:
 
 
 class ImageEntrypoint:
-    """Stores the first part of an entrypoint's output, and drains the rest."""
+    """The output of an entrypoint: the first part is stored, and the rest is discarded."""
 
     def __init__(self, out: Capture, err: Capture) -> None:
         self._out = out
@@ -88,7 +88,7 @@ class ImageEntrypoint:
 
     @classmethod
     async def start(cls, running: RunningContainer, command: SandboxCommand) -> "ImageEntrypoint":
-        """Start the entrypoint. Return when it runs its arguments, or keeps running itself.
+        """Start the entrypoint. Return when it runs its arguments, or continues to run itself.
 
         Raises:
             SandboxError: The entrypoint did not start, or it ended. The error shows the end of
@@ -121,4 +121,4 @@ class ImageEntrypoint:
             self._out.finish()
             self._err.finish()
             output = (self._out.text + self._err.text).strip()[-_SHOWN:]
-            raise exit_error(command, code, output or "it printed nothing")
+            raise exit_error(command, code, output or "no output")

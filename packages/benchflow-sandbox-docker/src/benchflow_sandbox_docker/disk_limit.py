@@ -10,8 +10,8 @@ from benchflow_contracts.errors import SandboxError
 from .engine import DockerEngine, GoneError
 
 _SIZE = {"StorageOpt": {"size": "64m"}}
-_ROOM = 1 << 16
-_LEAST = 4096
+_MIN_FREE = 1 << 16
+_MIN_FILE = 4096
 _SNAPSHOTTER = "io.containerd.snapshotter"
 
 
@@ -24,16 +24,16 @@ class DiskLimitProbe:
 
     def __init__(self, engine: DockerEngine) -> None:
         self._engine = engine
-        self._asking = asyncio.Lock()
-        self._asked = False
+        self._lock = asyncio.Lock()
+        self._has_probed = False
         self._why: str | None = None
 
     async def why_unsupported(self, image: str) -> str | None:
-        """Return why the limit is unsupported, or `None` if it is supported."""
-        async with self._asking:
-            if not self._asked:
+        """Return the reason that the limit is unsupported, or `None` if it is supported."""
+        async with self._lock:
+            if not self._has_probed:
                 self._why = await self._try(image)
-                self._asked = True
+                self._has_probed = True
             return self._why
 
     async def _try(self, image: str) -> str | None:
@@ -54,21 +54,23 @@ class DiskLimitProbe:
 
 
 def is_full(directory: Path) -> bool:
-    """Whether the file system of a directory is full. False if that is unknown."""
+    """Return whether the file system of a directory is full; false if this is unknown."""
     with suppress(OSError):
         place = os.statvfs(directory)
-        return place.f_bavail * place.f_frsize < _ROOM or (place.f_files > 0 and not place.f_favail)
+        return place.f_bavail * place.f_frsize < _MIN_FREE or (
+            place.f_files > 0 and not place.f_favail
+        )
     return False
 
 
 def holds_more(directory: Path, limit: int) -> bool:
-    """Whether the files below a directory take more than `limit` bytes of the disk."""
+    """Return whether the files below a directory use more than `limit` bytes of the disk."""
     total = 0
     for at, _, names in os.walk(directory):
         for name in names:
             with suppress(OSError):
                 # An empty file takes an inode, so many empty files fill a disk too.
-                total += max(Path(at, name).lstat().st_blocks * 512, _LEAST)
+                total += max(Path(at, name).lstat().st_blocks * 512, _MIN_FILE)
         if total > limit:
             return True
     return False

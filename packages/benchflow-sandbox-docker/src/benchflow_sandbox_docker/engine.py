@@ -29,13 +29,13 @@ _THREADS = 8
 _LONG_THREADS = 4
 """Threads for calls that may take minutes, so that other calls never wait for them."""
 _TRIES = 10
-"""Attempts to remove a container. The engine does not report when the obstacle is gone."""
+"""Attempts to remove a container. The engine does not report when a removal can succeed."""
 
 BYTES_A_SECOND = 8 << 20
-"""The least that a busy engine copies in a second."""
+"""The minimum speed of a copy by a busy engine."""
 
 FULL = "no space left on device"
-"""The kernel's message for a full disk, which the engine passes on."""
+"""The kernel's message for a full disk, which the engine reports."""
 BRIDGE = "bridge"
 """The engine's network with a route to the public."""
 NOTHING = "none"
@@ -43,7 +43,7 @@ NOTHING = "none"
 
 
 class GoneError(SandboxError):
-    """The engine does not have a resource of that name."""
+    """The engine does not have a resource with this name."""
 
 
 class DockerEngine:
@@ -61,17 +61,17 @@ class DockerEngine:
         """Return the engine at a Unix socket. A call times out after `seconds`.
 
         Raises:
-            SandboxUnsupportedError: Nothing answers there, or it is not a supported engine.
+            SandboxUnsupportedError: No engine answers, or the engine is not supported.
             SandboxError: The engine failed.
         """
         try:
-            # The SDK does not close the socket when nothing listens there.
+            # The SDK does not close the socket if the connection fails.
             _, writer = await asyncio.open_unix_connection(socket)
             writer.close()
         except OSError as error:
             raise SandboxUnsupportedError(
                 f"no Docker engine answers at {socket!r}: {error}",
-                hint="start dockerd, and let this user into the group of its socket",
+                hint="start dockerd, and add this user to the group of its socket",
             ) from error
         base = f"unix://{socket}"
         oldest = cls(_client(base, OLDEST, seconds), base)
@@ -83,7 +83,7 @@ class DockerEngine:
 
     @property
     def api(self) -> APIClient:
-        """The SDK's low-level client. Use it in the caller's own thread."""
+        """The SDK's low-level client, for calls in the caller's thread."""
         return self._api
 
     def close(self) -> None:
@@ -96,22 +96,22 @@ class DockerEngine:
         """Call a method of the SDK's low-level client.
 
         Raises:
-            GoneError: There is no such container, image or path.
+            GoneError: The container, image or path does not exist.
             SandboxError: The engine refused or cannot be reached.
         """
         return await self.run(lambda api: getattr(api, method)(*args, **options), method)
 
-    async def run(self, work: Callable[[APIClient], T], what: str) -> T:
-        """Do several things with the client in one thread; raise as `do` does."""
+    async def run(self, work: Callable[[APIClient], T], label: str) -> T:
+        """Run several calls of the client in one thread. Raise as `do` does."""
 
         async def wait() -> T:
             return await asyncio.get_running_loop().run_in_executor(self._threads, work, self._api)
 
-        with self.typed(what):
+        with self.typed(label):
             return await finish(wait())
 
     async def do_long(self, method: str, seconds: int, *args: object, **options: object) -> Any:  # noqa: ANN401 - the engine's JSON
-        """Call a method as `do` does, with a time limit and a connection of its own.
+        """Call a method as `do` does, with a time limit and a separate connection.
 
         The connection is closed when the time is over. Some engines then stop the work.
         """
@@ -153,46 +153,46 @@ class DockerEngine:
             yield answer
 
     @contextmanager
-    def typed(self, what: str, seconds: int | None = None) -> Generator[None]:
-        """Raise as `do` does when a call of the block fails. Its time limit is `seconds`."""
+    def typed(self, label: str, seconds: int | None = None) -> Generator[None]:
+        """Convert errors of the block as `do` does. `seconds` is the time limit of the call."""
         try:
             yield
         except (ImageNotFound, NotFound) as error:
-            raise GoneError(f"docker {what}: {error.explanation}") from error
+            raise GoneError(f"docker {label}: {error.explanation}") from error
         except APIError as error:
             if FULL in str(error.explanation):
                 raise HostError(
-                    f"docker {what}: {error.explanation}",
-                    hint="free space where the engine keeps its containers",
+                    f"docker {label}: {error.explanation}",
+                    hint="free space on the engine's disk",
                 ) from error
             retryable = error.is_server_error()
             raise SandboxError(
-                f"docker {what}: {error.explanation}", retryable=retryable
+                f"docker {label}: {error.explanation}", retryable=retryable
             ) from error
         except requests.ReadTimeout as error:
             raise SandboxTimeoutError(
-                f"docker {what}: the engine did not answer in {seconds or self._api.timeout} s",
+                f"docker {label}: the engine did not answer in {seconds or self._api.timeout} s",
                 hint="is dockerd busy, or stuck?",
                 retryable=True,
                 caused_by="host",
             ) from error
         except (DockerException, requests.RequestException) as error:
             raise SandboxError(
-                f"docker {what}: the engine cannot be reached: {error}",
+                f"docker {label}: the engine cannot be reached: {error}",
                 hint="is dockerd running?",
                 retryable=True,
                 caused_by="host",
             ) from error
 
     async def rootless(self) -> bool:
-        """Whether the engine runs in its own user namespace. The first answer is cached."""
+        """Return whether the engine runs in a user namespace. The first answer is cached."""
         if self._rootless is None:
             info = await self.do("info")
             self._rootless = "name=rootless" in (info.get("SecurityOptions") or ())
         return self._rootless
 
     async def has_network(self, name: str) -> bool:
-        """Whether the engine has a network of that name."""
+        """Return whether the engine has a network with this name."""
         found = await self.do("networks", names=[name])
         return any(each["Name"] == name for each in found)
 
@@ -223,7 +223,7 @@ class DockerEngine:
 
 def _client(base: str, version: str, seconds: int) -> APIClient:
     client = APIClient(base, version=version, timeout=seconds)
-    # A socket needs no proxy and no credential. Without this, each call looks for both.
+    # A socket does not need a proxy or a credential. By default, each call looks for both.
     client.trust_env = False
     return client
 
@@ -236,14 +236,14 @@ def _raise_for_status(answer: requests.Response) -> None:
 
 
 OLDEST = "1.41"
-"""The API version of Docker 20.10. Newer engines are asked for the oldest version they have."""
+"""The API version of Docker 20.10. Newer engines are used with their oldest version."""
 
 
 def choose_api_version(version: Mapping[str, Any]) -> str:
     """Return the API version to use, from the engine's answer to `version`.
 
     Raises:
-        SandboxUnsupportedError: It is not a Docker engine, or it is too old.
+        SandboxUnsupportedError: The engine is not a Docker engine, or it is too old.
     """
     try:
         newest = str(version["ApiVersion"])
@@ -255,12 +255,12 @@ def choose_api_version(version: Mapping[str, Any]) -> str:
     except (KeyError, TypeError, ValueError, AttributeError) as error:
         raise SandboxUnsupportedError(
             f"not a Docker engine: unexpected answer to `version`: {error!r}",
-            hint="let $DOCKER_HOST name the socket of dockerd",
+            hint="point $DOCKER_HOST at the socket of dockerd",
         ) from error
     if any("podman" in name.lower() for name in names):
         raise SandboxUnsupportedError(
             "the engine is Podman, which is not supported",
-            hint="let $DOCKER_HOST name the socket of dockerd",
+            hint="point $DOCKER_HOST at the socket of dockerd",
         )
     if too_old:
         raise SandboxUnsupportedError(

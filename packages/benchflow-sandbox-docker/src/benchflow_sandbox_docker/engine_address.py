@@ -22,16 +22,16 @@ def socket_of_engine() -> str:
     Raises:
         UsageError: The engine is not on this host, or the context cannot be read.
     """
-    named, source = os.environ.get("DOCKER_HOST"), "$DOCKER_HOST"
-    if not named:
+    address, source = os.environ.get("DOCKER_HOST"), "$DOCKER_HOST"
+    if not address:
         context = os.environ.get("DOCKER_CONTEXT") or _current()
-        named, source = _host(context), f"the host of the Docker context {context!r}"
-    if not named.startswith(_UNIX):
+        address, source = _host(context), f"the host of the Docker context {context!r}"
+    if not address.startswith(_UNIX):
         raise UsageError(
-            f"{source} is {named!r}: the engine must be on this host",
-            hint="let $DOCKER_HOST name a Unix socket, as in unix:///var/run/docker.sock",
+            f"{source} is {address!r}: the engine must be on this host",
+            hint="set $DOCKER_HOST to a Unix socket, such as unix:///var/run/docker.sock",
         )
-    return named.removeprefix(_UNIX)
+    return address.removeprefix(_UNIX)
 
 
 def _home() -> Path:

@@ -1,4 +1,4 @@
-"""Count what a copy of a directory takes when the copy writes the holes of its files out."""
+"""Count the bytes of a copy of a directory, in which holes are written as zeros."""
 
 import os
 import stat
@@ -29,7 +29,7 @@ class Footprint:
     size: int = 0
     """Bytes of a copy without holes."""
     allocated: int = 0
-    """Bytes that the files take now."""
+    """Bytes that the files use on the disk now."""
     entries: int = 0
     largest: str = ""
     largest_size: int = 0
@@ -45,7 +45,7 @@ class Footprint:
         """Add everything below an open directory.
 
         Raises:
-            SandboxLimitError: There are more entries or levels than a snapshot may have.
+            SandboxLimitError: The directory has more entries or levels than a snapshot may have.
             SandboxTimeoutError: The host did not read the directory in time.
         """
         self._below(directory, "", 0)
@@ -77,13 +77,13 @@ class Footprint:
         if not self.entries % 1024:
             self._check()
         if self.entries > MAX_ENTRIES:
-            raise SandboxLimitError(f"a snapshot would hold more than {MAX_ENTRIES} new files")
+            raise SandboxLimitError(f"a snapshot would have more than {MAX_ENTRIES} new files")
         if info.st_nlink > 1 and not stat.S_ISDIR(info.st_mode):
             key = (info.st_dev, info.st_ino)
             if key in self._seen:
                 return
             self._seen.add(key)
-        # The size of a directory follows from its names. No process can set it.
+        # The size of a directory depends on its names, and processes cannot set it.
         size = -(-info.st_size // _BLOCK) * _BLOCK
         self.size += size
         self.allocated += info.st_blocks * 512
@@ -104,7 +104,7 @@ class Footprint:
 def empty(directory: int, stop: StopFlag) -> None:
     """Delete all files below the directory of a container that will be removed.
 
-    A reader of a file then sees its end at once, and a walk finds no more files.
+    A reader of a file then reaches its end immediately, and a walk does not find more files.
     """
     stop.check()
     with os.scandir(directory) as entries:

@@ -23,26 +23,26 @@ class Overlay:
     upper: str
     """The directory of the files that the container wrote."""
     engine_layers: tuple[str, ...]
-    """The engine's empty files, which are its mount points."""
+    """The engine's empty files for its mount points."""
     layers: tuple[str, ...]
     """The layers of the image."""
     volumes: Mapping[str, str] = field(default_factory=dict[str, str])
     """The host's directories of named volumes, by their paths in the container."""
     packed: bool = False
-    """Whether the engine also keeps a packed copy of each layer."""
+    """Whether the engine also stores a packed copy of each layer."""
 
 
 async def overlay_of(engine: DockerEngine, container: str) -> Overlay:
     """Return the directories of a running container.
 
-    The storage driver `overlay2` names them. With the image store of containerd the engine does
-    not report them. The kernel does, in the mount table of the container's first process: nobody
-    inside can mount another root. A rootless engine is refused: it marks removed files in
-    another way, so that removed files would look like existing ones.
+    The storage driver `overlay2` reports them. With the image store of containerd, they are in the
+    mount table of the container's first process; processes inside cannot mount another root. A
+    rootless engine is refused. It marks removed files in another way, so that removed files would
+    look like existing files.
 
     Raises:
-        SandboxUnsupportedError: The engine keeps the files in another way, or hides them.
-        HostError: The host could not look.
+        SandboxUnsupportedError: The engine stores the files in another way, or hides them.
+        HostError: The host ran out of a resource.
     """
     if await engine.rootless():
         raise SandboxUnsupportedError(
@@ -66,7 +66,7 @@ def _root_overlay(inspected: Mapping[str, Any]) -> Overlay:
         overlay = _process_overlay(int(inspected["State"]["Pid"]), str(inspected["Id"]))
         return replace(overlay, packed=True)
     raise SandboxUnsupportedError(
-        f"the engine keeps files with {driver.get('Name')!r}, which cannot be compared",
+        f"the engine stores files with {driver.get('Name')!r}, which cannot be compared",
         hint="use the storage driver overlay2, or the image store of containerd",
     )
 
@@ -74,7 +74,7 @@ def _root_overlay(inspected: Mapping[str, Any]) -> Overlay:
 def _process_overlay(pid: int, container: str) -> Overlay:
     process = Path("/proc", str(pid))
     try:
-        # The kernel may have given the number to another process since.
+        # The process may have ended since, and the kernel may have reused its number.
         if container not in (process / "cgroup").read_text():
             raise _unknown_layers(f"process {pid} is not the container's")
         return read_mounts((process / "mountinfo").read_text())
@@ -112,12 +112,12 @@ def _unknown_layers(why: str) -> SandboxUnsupportedError:
 
 @asynccontextmanager
 async def container_root(engine: DockerEngine, container: str) -> AsyncGenerator[int]:
-    """Keep the root directory of a running container open for the block.
+    """Open the root directory of a running container inside the block.
 
     Raises:
         SandboxUnsupportedError: The engine is on another host, or this process may not read
             the root directories of its containers.
-        HostError: The host could not look.
+        HostError: The host ran out of a resource.
     """
     inspected = cast("dict[str, Any]", await engine.do("inspect_container", container))
     root = _open_root(int(inspected["State"]["Pid"]), str(inspected["Id"]))
@@ -131,7 +131,7 @@ def _open_root(pid: int, container: str) -> int:
     process, root = Path("/proc", str(pid)), -1
     try:
         root = os.open(process / "root", os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
-        # The kernel may have given the number to another process since.
+        # The process may have ended since, and the kernel may have reused its number.
         if container in (process / "cgroup").read_text():
             return root
         why = f"process {pid} is not the container's"

@@ -31,12 +31,12 @@ class HostPorts:
         self._server = PortServer(listener, *self._request_servers)
 
     async def switch(self, spec: SandboxSpec) -> None:
-        """Let the proxy reach the hosts that `spec` allows, and close its open connections."""
+        """Set the allowed hosts of the proxy from `spec`, and close its open connections."""
         if self._proxy is not None:
             await self._proxy.switch(allowlist_of(spec))
 
     async def expose(self, port: int) -> Endpoint:
-        """Return the host's address of a port inside. The same port has one address."""
+        """Return the host's address of a port inside. A port always has the same address."""
         return await self._forwards.expose(port)
 
     async def reset(self) -> None:

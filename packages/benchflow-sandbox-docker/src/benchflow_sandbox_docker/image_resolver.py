@@ -31,8 +31,8 @@ class _AbsentError(SandboxError):
 class ImageResolver:
     """Finds, pulls or builds images.
 
-    The first that is set counts: the snapshot, the spec's recipe, the spec's image, the
-    provider's default. A missing image is an error; no other image replaces it.
+    The first of these that is set is used: the snapshot, the spec's recipe, the spec's image, the
+    provider's default. A missing image is an error. No other image is used instead.
     """
 
     def __init__(

@@ -1,4 +1,4 @@
-"""Give an image a twin without volumes, from an archive without layers."""
+"""Create a copy of an image without its volumes, from an archive without layers."""
 
 import asyncio
 import hashlib
@@ -27,7 +27,7 @@ _MOST = 64
 
 
 class _Open(BaseModel):
-    """A model that keeps unknown fields as they are."""
+    """A model that preserves unknown fields."""
 
     model_config = ConfigDict(extra="allow", frozen=True)
 
@@ -117,13 +117,13 @@ _CHUNK = 1 << 20
 
 
 class ImagesWithoutVolumes:
-    """Gives images a twin that has the same layers and declares no volume.
+    """Creates copies of images with the same layers and without volumes.
 
     The engine creates an anonymous volume for each directory that an image declares, and a commit
     does not contain its files. No option of `create` disables that. The engine accepts an archive
     with only a configuration if it already has the layers. With the containerd image store, the
-    archive must name the layers as the image's manifest does. Only a saved image has that
-    manifest.
+    archive must name the layers as the image's manifest does. Only the archive of the image has
+    that manifest.
     """
 
     def __init__(self, engine: DockerEngine) -> None:
@@ -131,10 +131,10 @@ class ImagesWithoutVolumes:
         self._making = asyncio.Lock()
 
     async def without_volumes(self, details: ImageDetails) -> ImageDetails:
-        """Return the twin of an image, or the image itself if the engine refuses a twin.
+        """Return the copy of an image, or the image itself if the engine refuses the copy.
 
         Raises:
-            SandboxError: The engine cannot be reached, or the image is gone.
+            SandboxError: The engine cannot be reached, or the image was deleted.
         """
         if not details.volumes:
             return details
@@ -210,7 +210,7 @@ def docker_archive(name: str, inspected: Mapping[str, Any]) -> bytes:
 
 
 def layout(name: str, manifest: Manifest, image: ImageFile) -> bytes:
-    """Build the same as an OCI image layout, from the image's own manifest.
+    """Build the same archive as an OCI image layout, from the image's manifest.
 
     Source: OCI image specification 1.1, "Image Layout", and containerd's annotation of names.
     """
@@ -234,7 +234,7 @@ def layout(name: str, manifest: Manifest, image: ImageFile) -> bytes:
 
 
 def _plain(config: Mapping[str, Any]) -> dict[str, Any]:
-    """Return a configuration without volumes, with our label."""
+    """Return a configuration without volumes, with a label of BenchFlow."""
     own = cast("Mapping[str, str]", config.get("Labels") or {})
     return {**config, "Volumes": None, "Labels": {**own, KIND: BUILT}}
 

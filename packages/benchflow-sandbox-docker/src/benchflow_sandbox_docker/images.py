@@ -22,7 +22,7 @@ from .pending_cleanup import PendingCleanup
 
 @dataclass(frozen=True, slots=True)
 class ImageDetails:
-    """What the engine reports about one image."""
+    """The details of one image, as the engine reports them."""
 
     id: str
     digest: str
@@ -31,7 +31,7 @@ class ImageDetails:
     volumes: tuple[str, ...]
     """Directories that the engine keeps in volumes. No snapshot contains their files."""
     plain: tuple[str, ...] = ()
-    """Directories that the image declared as volumes, and that are plain directories now."""
+    """Plain directories of this image that were volumes in the original image."""
 
     @classmethod
     def of(cls, inspected: Mapping[str, Any]) -> Self:
@@ -56,10 +56,10 @@ class SnapshotImages:
         self._discarded: list[str] = []
         self._sweeping = asyncio.Lock()
         self._loading = 0
-        """Number of loads that run. A sweep could delete their image before its adoption."""
+        """The number of running loads. A sweep could delete their images before `adopt`."""
 
     async def has(self, name: str) -> bool:
-        """Whether the engine has an image."""
+        """Return whether the engine has an image."""
         try:
             await self._engine.do("inspect_image", name)
         except GoneError:
@@ -68,7 +68,7 @@ class SnapshotImages:
 
     @asynccontextmanager
     async def while_loading(self) -> AsyncGenerator[None]:
-        """Delete no discarded image while the block loads one."""
+        """Do not delete discarded images while the block loads an image."""
         async with self._sweeping:
             self._loading += 1
         try:
@@ -150,7 +150,7 @@ class SnapshotImages:
         if self._known.get(image.ref) != image:
             raise SnapshotError(
                 f"unknown snapshot {image.ref!r}",
-                hint="it was discarded, or another provider made it",
+                hint="it was discarded, or another provider created it",
             )
         return image.ref
 
@@ -164,7 +164,7 @@ class SnapshotImages:
             self._baselines[image.ref] = baseline
 
     async def discard(self, image: SandboxImage) -> None:
-        """Forget a snapshot. Delete its image once nothing depends on it. Idempotent."""
+        """Discard a snapshot. Delete its image once no other image depends on it. Idempotent."""
         self._baselines.pop(image.ref, None)
         if self._known.pop(image.ref, None) is not None:
             del self._details[image.ref]
@@ -172,11 +172,11 @@ class SnapshotImages:
             await self.sweep()
 
     async def sweep(self) -> None:
-        """Delete discarded images on which nothing depends, unless a load runs."""
+        """Delete discarded images that no other image needs, unless a load runs."""
         async with self._sweeping:
             if self._loading:
                 return
-            # The newest first: an image cannot be deleted before the images made from it.
+            # Delete the newest first, because an image must be deleted after its child images.
             for name in reversed(list(self._discarded)):
                 if await remove_image(self._engine, name):
                     self._discarded.remove(name)

@@ -28,7 +28,7 @@ async def run(
     """Run a program to its end, with `feed` as its input.
 
     Raises:
-        SandboxError: The sandbox is gone.
+        SandboxError: The sandbox has ended.
     """
     with guest.streams() as streams:
         try:
@@ -53,7 +53,7 @@ async def run(
 
 async def _feed(pipe: PipeWriter, feed: AsyncIterator[bytes] | None) -> None:
     if feed is not None:
-        # A program that ended early has reported why.
+        # If the program ended early, its exit code and output have the reason.
         with suppress(SandboxError):
             async for data in feed:
                 await pipe.write(data)

@@ -1,4 +1,4 @@
-"""The labels of our resources in an engine that has other users too."""
+"""The labels of BenchFlow's resources in an engine that other programs also use."""
 
 import json
 from collections.abc import Mapping
@@ -13,14 +13,14 @@ PROVIDER = "docker"
 KIND = "benchflow.kind"
 SANDBOX, IMAGE, BUILT = "sandbox", "snapshot", "built"
 PREFIX = "benchflow-"
-"""The prefix of the names of our containers."""
+"""The prefix of the names of BenchFlow's containers."""
 ID = "benchflow.id"
 _OWNER, _CREATED, _GIVEN = (f"benchflow.{key}" for key in ("owner", "created", "labels"))
 
 
 @dataclass(frozen=True, slots=True)
 class ResourceLabel:
-    """The identity and owner of one of our containers or images."""
+    """The identity and owner of a container or image of BenchFlow."""
 
     id: str
     owner: HostOwner
@@ -41,7 +41,7 @@ class ResourceLabel:
 
     @classmethod
     def decode(cls, labels: Mapping[str, str] | None) -> "ResourceLabel | None":
-        """Decode the labels of a resource. Return `None` if they are not ours, or incomplete."""
+        """Decode the labels of a resource. Return `None` if they are foreign or incomplete."""
         try:
             found = labels or {}
             owner = HostOwner.model_validate_json(found[_OWNER])
@@ -63,9 +63,9 @@ class ResourceLabel:
 
 
 def sandbox_label(container: Mapping[str, Any]) -> ResourceLabel | None:
-    """Return the label of a listed container if we created the container.
+    """Return the label of a listed container if BenchFlow created the container.
 
-    A container that another user starts from one of our snapshots inherits some labels, but
+    A container that another user starts from a snapshot image inherits some labels, but
     neither the kind nor the name.
     """
     label = ResourceLabel.decode(container["Labels"])

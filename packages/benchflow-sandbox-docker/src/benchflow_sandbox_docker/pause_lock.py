@@ -32,7 +32,7 @@ class PauseLock:
 
     @property
     def is_held(self) -> bool:
-        """Whether a task holds the container."""
+        """Whether a task has paused the container."""
         return bool(self._holders)
 
     @asynccontextmanager
@@ -74,7 +74,7 @@ class PauseLock:
                 await self._refuse_pause(error, is_last=attempt == _PAUSE_TRIES - 1)
                 if _ALREADY_PAUSED in str(error):
                     # The engine may not know yet that the last resume worked, or that a failed
-                    # pause worked after all. Only a pause that succeeds says that nothing runs.
+                    # pause worked after all. Only a successful pause proves that nothing runs.
                     with suppress(SandboxError):
                         await self._engine.do("unpause", running.container)
                 await asyncio.sleep(attempt / 5)
@@ -85,8 +85,8 @@ class PauseLock:
         """Raise unless another attempt may succeed."""
         if (await self._engine.do("info"))["CgroupDriver"] == _NO_CGROUPS:
             raise SandboxUnsupportedError(
-                f"the engine cannot pause containers, as it has no control groups: {error}",
-                hint="use an engine that root runs, or cgroup v2 that is delegated",
+                f"the engine cannot pause containers without control groups: {error}",
+                hint="use an engine that root runs, or delegate cgroup v2 to the engine",
             ) from error
         # On a busy host, the kernel may not freeze all processes within the engine's time limit.
         if is_last or not (error.retryable or _ALREADY_PAUSED in str(error)):
@@ -106,7 +106,7 @@ class PauseLock:
             with suppress(SandboxError):
                 await self._engine.do("unpause", running.container)
                 break
-            # The engine learns of a pause by an event, which may come late. So its state does not
+            # The event that informs the engine of a pause may be late. So its state does not
             # prove that the container runs; an answer from inside does.
             if running.closed or running.lost or await running.answers():
                 break
@@ -121,11 +121,11 @@ class PauseLock:
             running.init.resume()
 
     def refuse_own_task(self) -> None:
-        """Raise `SandboxFrozenError` if the caller holds the container and would wait for it."""
+        """Raise `SandboxFrozenError` if the calling task has paused the container."""
         if self._holders and asyncio.current_task() in self._holders:
             raise SandboxFrozenError("the sandbox is frozen by this task: nothing inside can run")
 
     def reset(self) -> None:
-        """Forget all holders of a container that is about to be removed. Idempotent."""
+        """Remove all holders, before the container is removed. Idempotent."""
         self._holders.clear()
         self._paused = None

@@ -24,7 +24,7 @@ class PendingCleanup:
 
     @contextmanager
     def track(self, kind: Kind, name: str, volumes: Sequence[str] = ()) -> Generator[None]:
-        """Remember the resource of the block if its creation times out.
+        """Add the resource to the cleanup if its creation in the block times out.
 
         A late container also creates its named volumes again, if they were removed.
         """
@@ -56,7 +56,7 @@ class PendingCleanup:
                 await self._engine.do("remove_volume", volume)
 
     async def _remove_image(self, name: str) -> bool:
-        """Remove a snapshot by the id in its labels. Return whether it existed."""
+        """Remove a snapshot image by the id in its labels. Return whether it existed."""
         found = await self._engine.labelled("images", [f"{ID}={name}"])
         for each in found:
             await self._engine.do("remove_image", each["Id"], noprune=True)

@@ -1,4 +1,4 @@
-"""Detect what containers can do on this machine, by real probes."""
+"""Detect the capabilities of containers on this machine, by real probes."""
 
 from contextlib import suppress
 from pathlib import Path
@@ -69,7 +69,7 @@ async def probe(manager: ContainerManager) -> SandboxCapabilities:
 
 
 async def _why_not_live(manager: ContainerManager, container: str) -> str:
-    """Request a checkpoint from the engine, and return why live snapshots are missing."""
+    """Request a checkpoint from the engine. Return the reason that live snapshots are missing."""
 
     def ask(api: APIClient) -> str:
         url = f"{api.base_url}/v{api.api_version}/containers/{container}/checkpoints"
@@ -85,7 +85,7 @@ async def _why_not_live(manager: ContainerManager, container: str) -> str:
 
 
 async def _has_services(manager: ContainerManager, notes: dict[str, str]) -> bool:
-    """Create a sandbox on a private network, as a sandbox with services has it."""
+    """Create a sandbox on a private network, as for a sandbox with services."""
     try:
         await (await manager.create(_WITH_NETWORK, None, {})).remove()
     except SandboxError as error:
@@ -111,7 +111,7 @@ async def _builds(manager: ContainerManager, notes: dict[str, str]) -> bool:
 
 
 async def _ask_proxy(sandbox: DockerSandbox) -> None:
-    """Request a forbidden host through the whole path of a proxied request."""
+    """Request a forbidden host through the proxy, to test the whole path of a request."""
     reader, writer = await sandbox.connect(proxy_port(_PROXIED) or 0)
     writer.write(b"CONNECT 127.0.0.1:1 HTTP/1.1\r\n\r\n")
     status_line = await reader.readline()
@@ -135,5 +135,5 @@ async def _limits(manager: ContainerManager, notes: dict[str, str]) -> frozenset
         notes["disk"] = why
     for kind, is_available in known.items():
         if not is_available:
-            notes[kind] = "the kernel of the engine has no such control group"
+            notes[kind] = "the kernel of the engine does not have this control group"
     return frozenset({"output", *(kind for kind, is_available in known.items() if is_available)})

@@ -38,7 +38,7 @@ _IMAGE = "python:3.12-slim"
 
 
 class DockerProvider(AsyncCloseable):
-    """Creates sandboxes as containers, over the engine's API alone.
+    """Creates sandboxes as containers, only over the engine's API.
 
     Commands, process pipes and connections to ports inside do not pass through the engine. They
     use named pipes in a directory that the host and the container share. So the engine must be
@@ -90,7 +90,7 @@ class DockerProvider(AsyncCloseable):
         )
 
     async def ready(self) -> None:
-        """Return once the engine has answered."""
+        """Wait until the engine answers."""
         await (await self._started()).resources.engine.do("ping")
 
     async def capabilities(self) -> SandboxCapabilities:
@@ -103,7 +103,7 @@ class DockerProvider(AsyncCloseable):
     async def sandboxes(self, *, scope: str | None = None) -> AsyncIterator[SandboxRecord]:
         """Yield the sandboxes of this provider in the engine, also of dead owners.
 
-        With `scope`, only those of one scope.
+        With `scope`, yield only the sandboxes of this scope.
         """
         async for _, label in sandbox_containers(await self._connected()):
             record = label.record()
@@ -120,11 +120,11 @@ class DockerProvider(AsyncCloseable):
         await (await self._archiver()).save(image, to)
 
     async def load(self, saved: Path) -> SandboxImage:
-        """Load what `save` wrote, here or in an earlier process with the same store."""
+        """Load a snapshot that this or an earlier process with the same store saved."""
         return await (await self._archiver()).load(saved)
 
     async def reap(self, policy: ReapPolicy) -> list[SandboxRecord]:
-        """Remove what dead owners left. Return what was removed, or would be."""
+        """Remove the resources of dead owners. Return the records of the selected sandboxes."""
         return await reap(await self._connected(), self._directory, policy)
 
     async def _aclose(self) -> None:
@@ -152,7 +152,7 @@ class DockerProvider(AsyncCloseable):
     async def _started(self) -> ContainerManager:
         async with self._starting:
             if self._closed:
-                raise SandboxError("the provider is closed", hint="make a new one")
+                raise SandboxError("the provider is closed", hint="create a new provider")
             if self._manager is None:
                 raise_limit()
                 engine = await self._connect()
@@ -174,10 +174,10 @@ class DockerProvider(AsyncCloseable):
 
 
 def pull_policy(given: PullPolicy | None) -> PullPolicy:
-    """Return the given policy, that of the environment, or `missing`.
+    """Return the given policy, or the policy of the environment, or `missing`.
 
     Raises:
-        UsageError: The environment variable does not hold a policy.
+        UsageError: The environment variable does not have a valid policy.
     """
     policy: str = given or os.environ.get(PULL) or "missing"
     if policy not in get_args(PullPolicy):

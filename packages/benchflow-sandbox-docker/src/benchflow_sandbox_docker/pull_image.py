@@ -26,7 +26,7 @@ async def fetch(engine: DockerEngine, image: str) -> None:
     """Pull an image: `name`, `name:tag`, or `name@digest`.
 
     Raises:
-        GoneError: The registry does not have it.
+        GoneError: The registry does not have the image.
         HostError: The engine's disk is full.
         SandboxTimeoutError: No data arrived for the time limit of a call.
         SandboxError: The pull failed. Retryable, unless the registry requires credentials.
@@ -43,9 +43,9 @@ def _fetch(api: APIClient, repository: str, tag: str, registry: str) -> None:
     except DockerException as error:
         raise SandboxError(
             f"cannot read the credentials for {registry!r}: {error}",
-            hint="put the credential helper that Docker's config.json names on PATH",
+            hint="install the credential helper of Docker's config.json on PATH",
         ) from error
-    # The SDK's own `pull` has no time limit.
+    # The `pull` of the SDK does not have a time limit.
     response = api.post(
         f"{api.base_url}/v{api.api_version}/images/create",
         params={"fromImage": repository, "tag": tag},

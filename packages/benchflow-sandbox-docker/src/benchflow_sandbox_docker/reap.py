@@ -1,4 +1,4 @@
-"""Remove what killed runners left in the engine, and nothing else."""
+"""Remove the resources of killed runners from the engine."""
 
 import re
 import shutil
@@ -21,7 +21,7 @@ _OWNER = "owner.json"
 
 
 async def sandbox_containers(engine: DockerEngine) -> AsyncIterator[tuple[str, ResourceLabel]]:
-    """Yield the engine's id and the label of every container of ours."""
+    """Yield the engine's id and the label of every sandbox of BenchFlow."""
     for container in await engine.labelled("containers", [f"{KIND}={SANDBOX}"]):
         label = sandbox_label(container)
         if label is not None:
@@ -63,10 +63,10 @@ async def _sweep_built(engine: DockerEngine) -> None:
 
 async def _sweep_images(engine: DockerEngine, policy: ReapPolicy) -> None:
     found = await engine.labelled("images", [f"{KIND}={IMAGE}"])
-    # The newest first: an image cannot be removed before the images made from it.
+    # Remove the newest first, because an image must be removed after its child images.
     for image in sorted(found, key=lambda each: -each["Created"]):
         label = ResourceLabel.decode(image["Labels"])
-        # An image with a tag belongs to another user, who made it from one of ours.
+        # An image with a tag belongs to another user, who built it on a snapshot image.
         tags = set(image["RepoTags"] or ()) - {"<none>:<none>"}
         if label is None or label.owner.alive is not False or tags:
             continue
@@ -76,21 +76,21 @@ async def _sweep_images(engine: DockerEngine, policy: ReapPolicy) -> None:
 
 def create_owner_directory(directory: Path, name: str, owner: HostOwner) -> Path:
     """Create the directory of one owner's pipes."""
-    place = directory / name
-    place.mkdir(mode=0o700, parents=True)
-    (place / _OWNER).write_text(owner.model_dump_json(), encoding="utf-8")
-    return place
+    path = directory / name
+    path.mkdir(mode=0o700, parents=True)
+    (path / _OWNER).write_text(owner.model_dump_json(), encoding="utf-8")
+    return path
 
 
 def remove_dead_directories(directory: Path) -> None:
     """Remove the directories of dead owners."""
     if not directory.is_dir():
         return
-    for place in directory.iterdir():
+    for path in directory.iterdir():
         with suppress(OSError, ValueError):
-            text = (place / _OWNER).read_text(encoding="utf-8")
+            text = (path / _OWNER).read_text(encoding="utf-8")
             if HostOwner.model_validate_json(text).alive is False:
-                shutil.rmtree(place)
+                shutil.rmtree(path)
 
 
 _SERVICE_PART = re.compile(r"-[a-zA-Z0-9][a-zA-Z0-9_.-]{0,62}")
@@ -101,7 +101,7 @@ _NETWORK_PART = re.compile(r"(-n\d+)?")
 async def sweep_services(engine: DockerEngine) -> None:
     """Remove the services, networks and volumes of owners that are dead.
 
-    As with containers of sandboxes, the label and the name must both be ours.
+    As with containers of sandboxes, both the label and the name must be of BenchFlow.
     """
     for container in await engine.labelled("containers", [f"{KIND}={SERVICE}"]):
         names = [str(name).removeprefix("/") for name in container["Names"] or ()]

@@ -21,7 +21,7 @@ _O = TypeVar("_O", bound=ContainerOptions)
 
 
 class ContentFiles:
-    """Writes the texts of a spec to host files, which outlive all containers."""
+    """Writes the texts of a spec to host files, which exist longer than all containers."""
 
     def __init__(self, directory: Path) -> None:
         self._directory = directory
@@ -50,7 +50,7 @@ class ContentFiles:
 
 @dataclass(frozen=True, slots=True)
 class ProviderResources:
-    """The engine and its images for one provider. Contains no container."""
+    """The engine and its images for one provider. Containers are not included."""
 
     engine: DockerEngine
     directory: Path

@@ -32,7 +32,7 @@ _NO_COUNTERS = GroupCounters(None, None)
 
 
 class RunningContainer:
-    """The pipes to a container that runs. Only its start and its end need the engine."""
+    """The pipes to a running container. Only its start and its end need the engine."""
 
     def __init__(self, engine: DockerEngine, container: str, pipes: Path) -> None:
         self.engine = engine
@@ -47,7 +47,7 @@ class RunningContainer:
         self.accounts = ContainerAccounts()
         self.meter = _NO_COUNTERS
         self._upper: Path | None = None
-        """The directory of what the container writes, if the engine names it."""
+        """The directory of the container's changed files, if the engine reports it."""
         self.shell = "/bin/sh"
 
     @classmethod
@@ -55,7 +55,7 @@ class RunningContainer:
         """Start a created container. Its first process answers on return.
 
         Raises:
-            SandboxError: It did not start, or it cannot reach the pipes.
+            SandboxError: The container did not start, or it cannot reach the pipes.
         """
         running = cls(engine, container, pipes)
         try:
@@ -108,12 +108,12 @@ class RunningContainer:
         """Find a user by name or number.
 
         Raises:
-            SandboxError: There is no such user, or the sandbox is gone.
+            SandboxError: The user does not exist, or the sandbox has ended.
         """
         return await self.accounts.look_up(self, name)
 
     def host_shortage(self, disk_mb: int | None) -> str | None:
-        """Return what the host refused to the container, if no limit of the container did.
+        """Return the resource that the host refused, if it was not a limit of the container.
 
         A full disk is the container's own fault if its files exceed `disk_mb`.
         """
@@ -140,16 +140,16 @@ class RunningContainer:
 
     @property
     def lost(self) -> bool:
-        """Whether it ended without `close`."""
+        """Whether the container ended without `close`."""
         return not self._closed and self._calls.ended
 
     @asynccontextmanager
     async def explained(
         self, is_current: Callable[[], bool] = lambda: True
     ) -> AsyncGenerator[None]:
-        """Replace a `SandboxError` of the block by the reason why the container ended.
+        """Replace a `SandboxError` of the block by the cause of the container's end.
 
-        The error stays if the container runs, or if `is_current` returns false by then.
+        The error stays if the container runs, or if `is_current` returns false.
         """
         try:
             yield
@@ -159,16 +159,16 @@ class RunningContainer:
             raise await self.cause() from error
 
     async def cause(self) -> SandboxError:
-        """Return why the container ended.
+        """Return the cause of the container's end.
 
-        The error is retryable if something outside ended the container: no process inside can
+        The error is retryable if something outside ended the container. Processes inside cannot
         signal the first process.
         """
         try:
             await self.engine.do("wait", self.container, timeout=_END_SECONDS)
             state = (await self._inspect())["State"]
         except GoneError:
-            return SandboxError("somebody removed the container", retryable=True)
+            return SandboxError("another program removed the container", retryable=True)
         except SandboxError as error:
             return error
         if state["OOMKilled"]:
@@ -181,7 +181,7 @@ class RunningContainer:
         )
 
     def streams(self) -> FifoStreams:
-        """Make the pipes of a new process."""
+        """Create the pipes of a new process."""
         if self._closed:
             raise SandboxError(f"the container {self.container!r} is gone")
         return self._fifos.streams()
@@ -203,29 +203,29 @@ class ContainerAccounts:
         self.group = b""
         self._accounts = Accounts()
 
-    async def look_up(self, box: FifoBox, name: str) -> Account:
-        """Find a user by name or number in the files of `box`."""
+    async def look_up(self, sandbox: FifoBox, name: str) -> Account:
+        """Find a user by name or number in the files of `sandbox`."""
         try:
-            version = await box.init.accounts()
+            version = await sandbox.init.accounts()
         except InitError as error:
             raise SandboxError(f"the sandbox is gone: {error}") from error
         if version != self._version:
-            self.passwd = await _read(box, "/etc/passwd")
-            self.group = await _read(box, "/etc/group")
+            self.passwd = await _read(sandbox, "/etc/passwd")
+            self.group = await _read(sandbox, "/etc/group")
             self._accounts, self._version = Accounts(self.passwd, self.group), version
         return self._accounts.look_up(name)
 
 
-async def _read(box: FifoBox, path: str) -> bytes:
-    result = await run(box, "show", path, most=MAX_FILE)
+async def _read(sandbox: FifoBox, path: str) -> bytes:
+    result = await run(sandbox, "show", path, most=MAX_FILE)
     return result.out if result.code == 0 else b""
 
 
 def counters_of(pid: int) -> GroupCounters:
-    """Return the counters of the control groups of a process, if this host shows them.
+    """Return the counters of a process's control groups, if this host has them.
 
     Raises:
-        HostError: The host could not look.
+        HostError: The host ran out of a resource.
     """
     try:
         lines = Path(f"/proc/{pid}/cgroup").read_text(encoding="utf-8").splitlines()

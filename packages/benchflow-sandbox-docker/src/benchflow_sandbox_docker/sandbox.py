@@ -45,26 +45,26 @@ class DockerSandbox:
 
     @property
     def spec(self) -> SandboxSpec:
-        """The spec, with the image's values where the spec has none."""
+        """The spec, with the image's values for missing values."""
         return self._container.spec
 
     @property
     def image_digests(self) -> Mapping[str, str]:
-        """The digests of its image and of those of its services."""
+        """The digests of the sandbox's image and of the images of its services."""
         return self._container.image_digests
 
     @property
     def door_paths(self) -> Mapping[str, DoorPath]:
-        """How each door leads out: through pipes of the guest."""
+        """The path of each door out of the sandbox: a tunnel through pipes."""
         return dict.fromkeys((door.name for door in self.spec.doors), "tunnel")
 
     @property
     def container(self) -> Container:
-        """The container that this sandbox shows."""
+        """The container of this sandbox."""
         return self._container
 
     async def switch_network(self, mode: NetworkMode, allowed_hosts: Sequence[str] = ()) -> None:
-        """Switch what the sandbox reaches, by the proxy or by the engine's bridge."""
+        """Change the network of the sandbox, with the proxy or the engine's bridge."""
         await self._container.switch_network(mode, allowed_hosts)
 
     async def switch_user(self, user: str) -> None:
@@ -72,7 +72,7 @@ class DockerSandbox:
         await self._container.switch_user(user)
 
     async def start_image_entrypoint(self) -> bool:
-        """Start the image's entrypoint. Return when it has done its work and is healthy."""
+        """Start the image's entrypoint. Return when it has settled and the image is healthy."""
         return await self._container.start_image_entrypoint()
 
     async def exec(
@@ -99,7 +99,7 @@ class DockerSandbox:
         cwd: str | None = None,
         env: Mapping[str, str] | None = None,
     ) -> SandboxProcess:
-        """Start a command with live pipes in a process group of its own."""
+        """Start a command with live pipes in a new process group."""
         self._container.pause_lock.refuse_own_task()
         async with self._container.alive() as running:
             command = await self._container.command(cmd, user, cwd, env)
@@ -107,11 +107,11 @@ class DockerSandbox:
                 return await SandboxProcess.start(running, command)
 
     def host_shortage(self) -> str | None:
-        """Return what the host refused to processes inside; see `SupportsHostShortage`."""
+        """Return the resource that the host refused to processes inside, or `None`."""
         return self._container.host_shortage()
 
     async def attach(self, process_id: str) -> Process:
-        """Raise: no process survives in a container snapshot."""
+        """Raise, because container snapshots do not contain processes."""
         raise SandboxUnsupportedError(
             f"process {process_id!r} cannot be attached: the docker sandbox has no live snapshots",
             hint="use the local sandbox",
@@ -150,7 +150,7 @@ class DockerSandbox:
         return container.files.ignore_changes(lambda: container.running)
 
     async def changed_files(self) -> FileChanges:
-        """Return what changed since the baseline."""
+        """Return the changes since the baseline."""
         return await self._container.files.changed_files(self._container.running)
 
     @asynccontextmanager
@@ -190,7 +190,7 @@ class DockerSandbox:
     async def replace_main(
         self, image: SandboxImage, spec: SandboxSpec, *, identity: RolloutIdentity
     ) -> AsyncGenerator["DockerSandbox"]:
-        """Pause this sandbox, and give its place beside the services to a new one."""
+        """Pause this sandbox, and run a new sandbox in its place beside the services."""
         async with self._container.replace_main(image, spec, identity.labels()) as other:
             yield DockerSandbox(other)
 
@@ -199,11 +199,11 @@ class DockerSandbox:
         return await self._container.connect(port)
 
     async def expose_port(self, port: int) -> Endpoint:
-        """Return the host's address of a port inside. The same port has one address."""
+        """Return the host's address of a port inside. A port always has the same address."""
         return await self._container.ports.expose(port)
 
     def freeze(self) -> AbstractAsyncContextManager[None]:
-        """Pause everything inside for the block. Re-entrant."""
+        """Pause every process inside during the block. Re-entrant."""
         return self._freeze()
 
     @asynccontextmanager
@@ -217,8 +217,8 @@ class DockerSandbox:
         """Create an image of the files at one instant. The sandbox continues afterwards."""
         if level != "filesystem":
             raise SandboxUnsupportedError(
-                f"the docker sandbox has no {level!r} snapshots",
-                hint="use the local sandbox for them",
+                f"the docker sandbox does not have {level!r} snapshots",
+                hint="use the local sandbox for such snapshots",
             )
         return await self._container.snapshot(while_frozen)
 
@@ -227,5 +227,5 @@ class DockerSandbox:
         await self._container.restore(image)
 
     async def teardown(self) -> None:
-        """End every process and remove everything. Idempotent."""
+        """End every process and delete all resources. Idempotent."""
         await self._container.remove()

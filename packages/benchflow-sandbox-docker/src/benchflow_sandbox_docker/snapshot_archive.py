@@ -15,7 +15,7 @@ from benchflow_sandbox_core.thread import StopFlag, run
 from pydantic import Field, ValidationError
 
 from .changes import SavedBaseline
-from .commit_limiter import require_room
+from .commit_limiter import require_space
 from .engine import DockerEngine
 from .images import SnapshotImages
 from .labels import PROVIDER
@@ -39,7 +39,7 @@ class ArchivedSnapshot(Model):
     mark: SavedBaseline | None = None
     """The baseline of the sandbox's changed files."""
     seal: str = ""
-    """The authentication code of all other fields, by the store that saved them."""
+    """The authentication code of all other fields, with the secret of the store."""
 
     @property
     def sealed_text(self) -> str:
@@ -50,8 +50,8 @@ class ArchivedSnapshot(Model):
 class SnapshotArchiver:
     """Saves snapshots of the engine to directories, and loads them again.
 
-    The tar is complete: loading it does not require the base image. An agent wrote its files, so
-    the engine only gets a tar that this store has sealed.
+    The tar is complete, so loading does not require the base image. An agent wrote its files, so
+    only a tar that this store has sealed is given to the engine.
     """
 
     def __init__(self, engine: DockerEngine, images: SnapshotImages, seal: Seal) -> None:
@@ -60,7 +60,7 @@ class SnapshotArchiver:
         self._seal = seal
 
     async def save(self, image: SandboxImage, to: Path) -> None:
-        """Write a snapshot to `to`, completely or not at all.
+        """Write a snapshot to `to`. If this fails, `to` does not exist.
 
         Raises:
             SnapshotError: The snapshot is unknown, `to` exists, or writing failed.
@@ -77,7 +77,7 @@ class SnapshotArchiver:
         try:
             # The engine writes the whole image to its own disk before it sends the first byte.
             for place in (str(staging), root):
-                require_room(place, image.bytes)
+                require_space(place, image.bytes)
             digest, size = self._copy_out(name, image.bytes, staging / _TAR, stop)
             baseline = self._images.baseline(image)
             mark = None if baseline is None else baseline.to_save()
@@ -106,7 +106,7 @@ class SnapshotArchiver:
         return digest.hexdigest(), size
 
     async def load(self, saved: Path) -> SandboxImage:
-        """Load what `save` wrote, as a snapshot of this owner.
+        """Load a saved snapshot as a snapshot of this owner.
 
         Raises:
             SnapshotError: The files are incomplete, changed, or saved by another store.
@@ -114,7 +114,7 @@ class SnapshotArchiver:
         description = self._read(saved)
         try:
             # The engine stores the tar on its own disk, and unpacks its layers.
-            require_room(await self._root(), 2 * description.size)
+            require_space(await self._root(), 2 * description.size)
             async with self._images.while_loading():
                 exists = await self._images.has(description.engine_id)
                 await run(lambda stop: self._copy_in(saved / _TAR, description, stop))

@@ -30,8 +30,8 @@ _LOOK = 0.1
 class Headroom:
     """Limits the processes and memory that a build takes from the host.
 
-    Neither BuildKit nor the engine has an option for it. So a build is ended while the engine
-    still has what it needs to end the build.
+    BuildKit and the engine do not have an option for this. So a build is ended while the engine
+    still has enough resources to end the build.
     """
 
     processes: int
@@ -39,7 +39,7 @@ class Headroom:
 
     @classmethod
     def now(cls) -> "Headroom":
-        """Return the required minimum: a share of the whole, or half of what is free now."""
+        """Return the required minimum: a share of the total, or half of the free amount."""
         free, memory = _processes(), _memory()
         return cls(
             min(int(_limit() * _PROCESSES), free // 2),
@@ -48,7 +48,7 @@ class Headroom:
 
     @property
     def shortage(self) -> str | None:
-        """What the host lacks, or None. A host that cannot be inspected also counts as short."""
+        """The resource that the host lacks, or None. An unreadable host also counts as short."""
         try:
             processes, memory = _processes(), _memory()["MemAvailable"]
         except OSError as error:
@@ -67,7 +67,7 @@ def _limit() -> int:
 
 
 def _processes() -> int:
-    """Return how many more processes the host can start."""
+    """Return the number of further processes that the host can start."""
     return _limit() - int((_PROC / "loadavg").read_text().split()[3].partition("/")[2])
 
 
@@ -111,7 +111,7 @@ class Build:
         )
         try:
             async with asyncio.timeout(limit):
-                await self._watched(running, output, headroom)
+                await self._watch(running, output, headroom)
         except TimeoutError as error:
             await finish(self._end(running))
             raise SandboxTimeoutError(
@@ -121,16 +121,16 @@ class Build:
             await finish(self._end(running))
             raise
 
-    async def _watched(
+    async def _watch(
         self, running: "asyncio.Task[None]", output: BuildOutput, headroom: Headroom
     ) -> None:
         while not (await asyncio.wait([running], timeout=_LOOK))[0]:
             if (shortage := headroom.shortage) is not None:
                 await finish(self._end(running))
                 raise SandboxError(
-                    f"the build was ended, since {shortage}{output.shown}",
+                    f"the build was ended: {shortage}{output.shown}",
                     where=output.where,
-                    hint="let the instruction take less, or have fewer things run at once",
+                    hint="let the instruction use less, or run fewer builds and rollouts at once",
                 )
         await running
 
@@ -155,7 +155,7 @@ class Build:
             ) from error
 
     def _post(self, packed: IO[bytes], output: BuildOutput, options: Mapping[str, str]) -> None:
-        # The SDK's own `build` cannot be ended.
+        # The `build` of the SDK cannot be ended.
         response = self._api.post(
             f"{self._api.base_url}/v{self._api.api_version}/build",
             params={"dockerfile": self._recipe.dockerfile, "version": "2", **options},

@@ -1,4 +1,4 @@
-"""Rewrite a current Dockerfile for BuildKit of 2020."""
+"""Rewrite a Dockerfile with current syntax for BuildKit of 2020."""
 
 import json
 import re
@@ -29,9 +29,9 @@ class Lowering:
     file: Dockerfile
     name: str
     beside: str
-    """The name of the image of the files."""
+    """The name of the image that contains the files."""
     context: str
-    """The name of the image of the context if it hides the Dockerfile, else empty."""
+    """The name of the image of the context, or empty if the context shows its Dockerfile."""
     args: Mapping[str, str]
     bases: Mapping[str, ImageConfig]
     files: dict[str, str] = field(default_factory=dict[str, str])
@@ -47,59 +47,65 @@ class Lowering:
         # The engine would fetch the frontend that a syntax directive names.
         top = [f"# escape={self.file.escape}", *["#"] * self.file.directives]
         lines[: self.file.directives] = top[: self.file.directives]
-        if any(one.documents for one in self.file.instructions):
-            for one, scope in BuildStages(self.file, self.name, self.bases, self.args).scopes():
-                if one.documents:
-                    self._put(lines, one, self._documented(one, scope))
-        for one in self.file.instructions:
-            if not one.documents and self._flags(one) != list(one.flags):
-                self._put(lines, one, [f"{self._head(one)} {one.text}"])
+        if any(instruction.documents for instruction in self.file.instructions):
+            for instruction, scope in BuildStages(
+                self.file, self.name, self.bases, self.args
+            ).scopes():
+                if instruction.documents:
+                    self._put(lines, instruction, self._documented(instruction, scope))
+        for instruction in self.file.instructions:
+            if not instruction.documents and self._flags(instruction) != list(instruction.flags):
+                self._put(lines, instruction, [f"{self._head(instruction)} {instruction.text}"])
         return "\n".join(lines)
 
-    def _put(self, lines: list[str], one: Instruction, new: list[str]) -> None:
+    def _put(self, lines: list[str], instruction: Instruction, new: list[str]) -> None:
         if any(len(line.encode()) > _LONGEST for line in new):
             raise TaskError(
                 f"a here-document is longer than the {_LONGEST} bytes of a line",
-                where=f"{self.name}:{one.line}",
+                where=f"{self.name}:{instruction.line}",
                 hint="put it into a file of the context",
             )
-        room = one.last - one.line + 1
-        lines[one.line - 1 : one.last] = new + [""] * (room - len(new))
+        count = instruction.last - instruction.line + 1
+        lines[instruction.line - 1 : instruction.last] = new + [""] * (count - len(new))
 
-    def _documented(self, one: Instruction, scope: Scope) -> list[str]:
-        where = f"{self.name}:{one.line}"
-        if one.name == "RUN":
-            argv = command(one.text, one.documents, scope.shell, where)
-            return [f"{self._head(one)} {json.dumps(argv)}"]
+    def _documented(self, instruction: Instruction, scope: Scope) -> list[str]:
+        where = f"{self.name}:{instruction.line}"
+        if instruction.name == "RUN":
+            argv = command(instruction.text, instruction.documents, scope.shell, where)
+            return [f"{self._head(instruction)} {json.dumps(argv)}"]
         words = scope.words(where)
-        *named, target = words.raw(one.text)
+        *named, target = words.raw(instruction.text)
         if heredoc_start(target, where) is not None:
-            raise TaskError(f"{one.name} needs a target", where=where)
+            raise TaskError(f"{instruction.name} needs a target", where=where)
         sources = [word for word in named if heredoc_start(word, where) is None]
         if len(sources) > 1 and not target.endswith("/"):
             raise TaskError(f"{target[:80]!r} must end with / for several files", where=where)
-        copies = [f"{self._head(one)} {json.dumps([*sources, target])}"] if sources else []
-        place = f"/{one.line}"
-        for document in one.documents:
+        copies = [f"{self._head(instruction)} {json.dumps([*sources, target])}"] if sources else []
+        place = f"/{instruction.line}"
+        for document in instruction.documents:
             self.files[f"{place}/{document.name}"] = document.content(words)
-        names = [_literal(f"{place}/{document.name}", where) for document in one.documents]
-        flags = [f"--{key}={value}" for key, value in one.flags if key in {"chown", "chmod"}]
+        names = [_literal(f"{place}/{document.name}", where) for document in instruction.documents]
+        flags = [
+            f"--{key}={value}" for key, value in instruction.flags if key in {"chown", "chmod"}
+        ]
         copy = " ".join(["COPY", f"--from={self.beside}", *flags])
         if target.endswith("/"):
             return [*copies, f"{copy} {json.dumps([*names, target])}"]
         # The last copied file stays, unless the target is a directory.
         return [*copies, *(f"{copy} {json.dumps([name, target])}" for name in names)]
 
-    def _head(self, one: Instruction) -> str:
-        flags = (f"--{key}={value}" if value else f"--{key}" for key, value in self._flags(one))
-        return " ".join([one.name, *flags])
+    def _head(self, instruction: Instruction) -> str:
+        flags = (
+            f"--{key}={value}" if value else f"--{key}" for key, value in self._flags(instruction)
+        )
+        return " ".join([instruction.name, *flags])
 
-    def _flags(self, one: Instruction) -> list[tuple[str, str]]:
+    def _flags(self, instruction: Instruction) -> list[tuple[str, str]]:
         """Return the flags without `--link`, and with the image of the context."""
-        flags = [flag for flag in one.flags if flag[0] != "link"]
-        if self.context and one.name == "COPY" and "from" not in dict(flags):
+        flags = [flag for flag in instruction.flags if flag[0] != "link"]
+        if self.context and instruction.name == "COPY" and "from" not in dict(flags):
             flags.append(("from", self.context))
-        if self.context and one.name == "RUN":
+        if self.context and instruction.name == "RUN":
             flags = [
                 (key, f"{value},from={self.context}" if key == "mount" and _binds(value) else value)
                 for key, value in flags
@@ -108,7 +114,7 @@ class Lowering:
 
 
 def _binds(mount: str) -> bool:
-    """Whether a mount binds files of the context."""
+    """Return whether a mount binds files of the context."""
     pairs = (part.partition("=") for part in mount.split(","))
     options = {key.lower(): value for key, _, value in pairs}
     return options.get("type", "bind") == "bind" and "from" not in options

@@ -33,7 +33,7 @@ class Log:
 
 
 def read_trace(aux: str) -> Iterator[Vertex | Log]:
-    """Decode one message. Leave out malformed parts.
+    """Decode instruction message. Skip malformed parts.
 
     Source: `StatusResponse` of moby/buildkit api/services/control/control.proto, whose numbers
     are the same from 0.8 on.
@@ -96,7 +96,7 @@ _PARSING = re.compile(r"parse error (?:on )?line (\d+)", re.IGNORECASE)
 
 
 class BuildOutput:
-    """Stores the last lines of one build and its position in the Dockerfile."""
+    """Stores the last lines of instruction build and its position in the Dockerfile."""
 
     def __init__(self, name: str, file: Dockerfile, tag: str) -> None:
         self._name = name
@@ -108,7 +108,7 @@ class BuildOutput:
         self._instruction = ""
 
     def take(self, event: Mapping[str, Any]) -> None:
-        """Process one message of the engine; raise `SandboxError` if it is a failure."""
+        """Process instruction message of the engine; raise `SandboxError` if it is a failure."""
         if "error" in event:
             raise self.failed(str(event["error"]))
         if event.get("id") == _TRACE:
@@ -121,24 +121,24 @@ class BuildOutput:
             if status.digest == self._vertex:
                 self._print(status.text.rstrip("\n"))
             return
-        named = _STEP_NAME.fullmatch(status.name)
-        if named is not None and status.started and status.digest != self._vertex:
+        match = _STEP_NAME.fullmatch(status.name)
+        if match is not None and status.started and status.digest != self._vertex:
             self._vertex = status.digest
-            self._begin(self._line_of(named[1] or "", int(named[2])), named[3])
+            self._begin(self._line_of(match[1] or "", int(match[2])), match[3])
 
     def _line_of(self, stage: str, number: int) -> int:
         """Return the line of a stage's step, counted as BuildKit's frontend does."""
         lines, names, count = list[int](), set[str](), 0
-        for one in self._file.instructions:
-            if one.name == "FROM":
+        for instruction in self._file.instructions:
+            if instruction.name == "FROM":
                 if lines and stage in names:
                     break
-                words = one.text.lower().split()
+                words = instruction.text.lower().split()
                 earlier = words[0] in names or words[0] == "scratch"
-                lines, count = ([] if earlier else [one.line]), count + 1
+                lines, count = ([] if earlier else [instruction.line]), count + 1
                 names = {f"stage-{count - 1}", *words[2:3]}
-            elif one.name in _COUNTED:
-                lines.append(one.line)
+            elif instruction.name in _COUNTED:
+                lines.append(instruction.line)
         return lines[number - 1] if 0 < number <= len(lines) else 0
 
     def _begin(self, line: int, instruction: str) -> None:

@@ -18,7 +18,7 @@ from benchflow_sandbox_docker.labels import BUILT, KIND
 
 
 def pack_texts(packed: IO[bytes], files: Mapping[str, str]) -> None:
-    """Write files that root owns and every user may read."""
+    """Write files that root owns and that every user may read."""
     with tarfile.open(fileobj=packed, mode="w", format=tarfile.PAX_FORMAT) as archive:
         for path, text in files.items():
             _add_text(archive, path, text)
@@ -72,14 +72,14 @@ def _add(archive: tarfile.TarFile, entry: ContextEntry) -> None:
 
 
 IN_MEMORY = 16 << 20
-"""Bytes of an archive that stay in memory."""
+"""The maximum bytes of an archive in memory. A larger archive goes to a file."""
 
 
 @asynccontextmanager
 async def beside(
     engine: DockerEngine, name: str, pack: Callable[[IO[bytes]], None]
 ) -> AsyncGenerator[None]:
-    """Give the engine an image of what `pack` writes, for the length of the block.
+    """Import the archive that `pack` writes as an image, which exists inside the block.
 
     Raises:
         SandboxError: The engine refused.
@@ -95,6 +95,6 @@ async def beside(
             )
         yield
     finally:
-        # An image that stays is found by its label.
+        # If this fails, `reap` finds the image by its label.
         with suppress(SandboxError):
             await finish(engine.do("remove_image", name))

@@ -88,13 +88,15 @@ class Recipes:
                 if now != name:
                     await self._engine.do("tag", name, *now.split(":"))
         if found is None:
-            raise SandboxError(f"the engine built {name!r}, and lost the image", retryable=True)
+            raise SandboxError(
+                f"the engine built {name!r}, but the image is missing", retryable=True
+            )
         return found
 
     async def _lower(
         self, recipe: ImageRecipe, file: Dockerfile, beside: str, hidden: str, images: list[str]
     ) -> Lowering:
-        """Prepare a build. Pull its bases: a build has no credentials for a registry.
+        """Prepare a build. Pull its bases, because a build has no credentials for a registry.
 
         The variables of the bases are needed to expand here-documents.
         """
@@ -158,10 +160,10 @@ _LOOK = 0.05
 
 @asynccontextmanager
 async def locked(directory: Path, digest: str) -> AsyncGenerator[None]:
-    """Hold the lock of a digest. There are sixteen lock files, which are never removed."""
+    """Hold the lock of a digest. The sixteen lock files are never removed."""
     fd = _open(directory, digest[0])
     try:
-        while not _taken(fd):  # noqa: ASYNC110 - a lock has no event
+        while not _try_lock(fd):  # noqa: ASYNC110 - a lock has no event
             await asyncio.sleep(_LOOK)
         yield
     finally:
@@ -173,7 +175,7 @@ def _open(directory: Path, name: str) -> int:
     return os.open(directory / name, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
 
 
-def _taken(fd: int) -> bool:
+def _try_lock(fd: int) -> bool:
     try:
         fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:

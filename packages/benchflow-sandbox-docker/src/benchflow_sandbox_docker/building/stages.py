@@ -49,7 +49,7 @@ class BuildStages:
         """Return the images that a stage needs, also through other stages.
 
         Without a stage named `target`, the last stage counts. Stages and `scratch` are not
-        images. A name that the arguments before the first FROM do not resolve is left out.
+        images. A name that the arguments before the first FROM do not resolve is skipped.
         """
         parts, found = self._parts(), dict[str, None]()
         start = _earlier(parts, target, len(parts))
@@ -61,7 +61,7 @@ class BuildStages:
                     found[name] = None
                 elif earlier not in todo:
                     todo.append(earlier)
-        # A number names a stage or nothing.
+        # A number can only be the number of a stage.
         return [name for name in found if name not in {"scratch", ""} and not name.isdecimal()]
 
     def _parts(self) -> list["_Part"]:
@@ -95,7 +95,7 @@ def _earlier(parts: list[_Part], name: str, before: int) -> int | None:
 
 
 def _sources(one: Instruction) -> list[str]:
-    """Return the images or stages that COPY or RUN take files from."""
+    """Return the images or stages from which COPY or RUN take files."""
     found = [value for key, value in one.flags if key == "from" and one.name == "COPY"]
     for key, value in one.flags:
         if key == "mount" and one.name == "RUN":

@@ -1,4 +1,4 @@
-"""Service containers beside the sandbox's own, on shared networks."""
+"""Service containers beside the sandbox's container, on shared networks."""
 
 from .service_config import with_options
 from .stack import ServiceStack

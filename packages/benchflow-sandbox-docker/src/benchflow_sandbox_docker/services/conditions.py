@@ -15,7 +15,7 @@ def needs_of(spec: SandboxSpec) -> dict[str, Mapping[str, ServiceCondition]]:
     """Return the conditions that each service, and `main`, waits for.
 
     Raises:
-        UsageError: Two services have one name, a needed service is missing, or a service uses
+        UsageError: Two services have the same name, a needed service is missing, or a service uses
             the network of the sandbox itself, which another container may replace.
     """
     needs: dict[str, Mapping[str, ServiceCondition]] = {MAIN: spec.container.needs}
@@ -31,8 +31,8 @@ def needs_of(spec: SandboxSpec) -> dict[str, Mapping[str, ServiceCondition]]:
                 f"service {service.name!r} cannot use the sandbox's own network",
                 where="services",
             )
-    for name, wanted in needs.items():
-        for other, condition in wanted.items():
+    for name, conditions in needs.items():
+        for other, condition in conditions.items():
             if other not in needs:
                 raise UsageError(
                     f"{name!r} waits for {other!r}, which is not a service", where="services"
@@ -43,7 +43,7 @@ def needs_of(spec: SandboxSpec) -> dict[str, Mapping[str, ServiceCondition]]:
 
 
 def start_order(needs: Mapping[str, Mapping[str, ServiceCondition]]) -> list[str]:
-    """Return the names in the order of their needs. Those that depend on `main` come last.
+    """Return the names in the order of their needs. Services that need `main` come last.
 
     Raises:
         UsageError: Services wait for each other.
@@ -62,7 +62,7 @@ def start_order(needs: Mapping[str, Mapping[str, ServiceCondition]]) -> list[str
     return [*before, MAIN, *(name for name in order if name in behind)]
 
 
-_PATIENCE = 10
+_MAX_RESTARTS = 10
 """Number of restarts after which a service counts as failed."""
 
 
@@ -75,7 +75,7 @@ class ServiceState:
     health: str | None
     """`None` without a healthcheck."""
     restarts: int
-    """How often the engine has restarted the container."""
+    """The number of restarts by the engine."""
 
     @classmethod
     def of(cls, container: Any) -> "ServiceState":  # noqa: ANN401 - the engine's JSON
@@ -93,19 +93,19 @@ class ServiceState:
         return self.status in {"exited", "dead"}
 
     def fulfils(self, condition: ServiceCondition) -> bool:
-        """Whether the state meets the condition of a dependent."""
+        """Return whether the state meets a condition."""
         if condition == "healthy":
             return self.health == "healthy"
-        well_ended = self.ended and self.exit_code == 0
-        return well_ended or (condition == "started" and self.status == "running")
+        has_succeeded = self.ended and self.exit_code == 0
+        return has_succeeded or (condition == "started" and self.status == "running")
 
     def never_fulfils(self, condition: ServiceCondition) -> bool:
-        """Whether the state can no longer meet the condition."""
-        ill = condition == "healthy" and self.health in {None, "unhealthy"}
-        return self.ended or ill or self.restarts >= _PATIENCE
+        """Return whether the state can no longer meet a condition."""
+        is_unhealthy = condition == "healthy" and self.health in {None, "unhealthy"}
+        return self.ended or is_unhealthy or self.restarts >= _MAX_RESTARTS
 
     def __str__(self) -> str:
         """Return the text that follows the service's name in an error."""
-        if self.ended or self.restarts >= _PATIENCE:
+        if self.ended or self.restarts >= _MAX_RESTARTS:
             return f"ended with exit code {self.exit_code}"
         return f"is {self.health or self.status}"

@@ -16,14 +16,14 @@ from benchflow_sandbox_docker.labels import PREFIX, ResourceLabel
 from benchflow_sandbox_docker.pending_cleanup import PendingCleanup
 
 NETWORK, VOLUME, SERVICE = "network", "volume", "service"
-"""Kinds of our resources in the engine."""
+"""The kinds of BenchFlow's resources in the engine."""
 
 
 class PrivateNetwork:
     """A bridge that only one sandbox and its services use.
 
     A network that is not public has no route, and the host has no address on it. Only names of
-    services are resolved. Otherwise the engine would ask the host's own resolver.
+    services are resolved; otherwise the engine would ask the host's resolver.
     """
 
     def __init__(
@@ -45,7 +45,7 @@ class PrivateNetwork:
         """Create the network.
 
         Raises:
-            SandboxError: The engine has no bridges, or no free addresses. It is retryable.
+            SandboxError: The engine has no bridges or no free addresses. The error is retryable.
         """
         options = {} if self.public else {"com.docker.network.bridge.inhibit_ipv4": "true"}
         try:
@@ -153,23 +153,23 @@ class SandboxNetworks:
         return {**config, "HostConfig": host, "NetworkingConfig": {"EndpointsConfig": endpoint}}
 
     async def join(self, container: str, name: str, options: ContainerOptions) -> None:
-        """Connect a container to all networks but its first."""
+        """Connect a container to all its networks except the first."""
         for network in self._of(options)[1:]:
             await network.join(container, self._names(name, options, network))
 
     async def step_aside(self, container: str) -> None:
-        """Disconnect the sandbox's own container from all networks."""
+        """Disconnect the sandbox's container from all networks."""
         for network in self._of(self._main):
             await network.leave(container)
 
     async def step_back(self, container: str) -> None:
-        """Connect the sandbox's own container again, unless it is gone."""
+        """Connect the sandbox's container again, unless it was removed."""
         with suppress(GoneError):
             for network in self._of(self._main):
                 await network.join(container, self._names(MAIN, self._main, network))
 
     async def widen(self, container: str, spec: SandboxSpec) -> None:
-        """Connect a container in the sandbox's place to what its spec allows.
+        """Connect a container in the sandbox's place to the networks of its spec.
 
         Raises:
             SandboxUnsupportedError: The spec allows less than the networks reach.
@@ -195,8 +195,8 @@ class SandboxNetworks:
 def _names_by_route() -> dict[str, Any]:
     """Return the DNS options that use the host's resolvers.
 
-    The engine asks them from the container's network, so there is no answer without a route.
-    A resolver on the host's loopback is left out: the engine would ask it from the host.
+    The engine asks them from the container's network, so without a route they do not answer.
+    A resolver on the host's loopback is skipped, because the engine would ask it from the host.
     """
     exists = RESOLVERS.is_file()
     lines = RESOLVERS.read_text("utf-8", "replace").splitlines() if exists else []

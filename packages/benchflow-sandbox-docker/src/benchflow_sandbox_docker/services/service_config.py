@@ -17,7 +17,7 @@ _NANO = 1_000_000_000
 def arguments(
     spec: ServiceSpec, image: str, labels: Mapping[str, str], volumes: Mapping[str, str]
 ) -> dict[str, Any]:
-    """Return the arguments of the engine's `create`; `volumes` maps names to the engine's."""
+    """Return the arguments of the engine's `create`. `volumes` maps names to engine names."""
     config: dict[str, Any] = {
         "Image": image,
         "Env": [f"{name}={value}" for name, value in spec.env.items()],
@@ -79,9 +79,9 @@ def _health(health: ServiceHealth) -> dict[str, Any]:
 def with_options(
     config: Mapping[str, Any], options: ContainerOptions, volumes: Mapping[str, str]
 ) -> dict[str, Any]:
-    """Return the arguments of `create` with `options` added; `volumes` maps names to the engine's.
+    """Add `options` to the arguments of `create`. `volumes` maps names to engine names.
 
-    `options` does not include the entrypoint, the command, the networks and the needs.
+    The entrypoint, the command, the networks and the needs of `options` are ignored.
     """
     host = dict(config["HostConfig"])
     host["Mounts"] = [*host["Mounts"], *_mounts(options, volumes)]

@@ -1,4 +1,4 @@
-"""The services of one sandbox, from their start to their end."""
+"""The services of one sandbox, from start to removal."""
 
 import asyncio
 from collections.abc import Awaitable, Callable
@@ -58,7 +58,7 @@ class ServiceStack:
         self.networks = SandboxNetworks(engine, cleanup, label, spec)
 
     async def begin(self) -> None:
-        """Start the services before the sandbox, and wait for those that the sandbox needs.
+        """Start the services that come before the sandbox, and wait for the needed services.
 
         Raises:
             UsageError: The services contradict each other.
@@ -84,18 +84,18 @@ class ServiceStack:
 
     @property
     def main_volumes(self) -> list[str]:
-        """The engine's names of the sandbox's own volumes."""
+        """The engine's names of the volumes of the sandbox's container."""
         return [self._volumes[volume] for volume in self._main.volumes.values()]
 
     def with_main(self, config: dict[str, Any]) -> dict[str, Any]:
-        """Return the engine's arguments of the sandbox's own container, beside the services."""
+        """Return the engine's arguments of the sandbox's container, with networks and volumes."""
         volumes = ContainerOptions(volumes=self._main.volumes)
         return self.networks.with_first(
             with_options(config, volumes, self._volumes), MAIN, self._main
         )
 
     async def join(self, container: str, spec: SandboxSpec) -> None:
-        """Connect the sandbox's own container, or the one in its place, to its networks."""
+        """Connect the sandbox's container, or a container in its place, to its networks."""
         await self.networks.join(container, MAIN, self._main)
         await self.networks.widen(container, spec)
 
@@ -121,7 +121,7 @@ class ServiceStack:
                 return await self._exit_code(created["Id"])
         except TimeoutError:
             raise SandboxTimeoutError(
-                f"the command in service {service!r} ran over {timeout:g} s"
+                f"the command in service {service!r} did not end within {timeout:g} s"
             ) from None
 
     async def logs(self, service: str, max_bytes: int) -> bytes:
@@ -139,7 +139,7 @@ class ServiceStack:
             pause = min(_LONGEST_PAUSE, pause * 2)
 
     async def remove(self) -> None:
-        """Remove everything. The sandbox's own container must be gone. Idempotent."""
+        """Remove all services, networks and volumes, after the sandbox's container. Idempotent."""
         async with asyncio.TaskGroup() as group:
             for container in self._containers.values():
                 group.create_task(self._engine.remove(container))
@@ -155,7 +155,7 @@ class ServiceStack:
         config = self._connected(config, service)
         self.images[service.name] = image.digest
         name = f"{PREFIX}{self._label.id}-{service.name}"
-        # Use the name until the id is known: a cancelled call may leave a container too.
+        # Use the name until the id is known, because a cancelled call may create a container.
         self._containers[service.name] = name
         volumes = [self._volumes[volume] for volume in service.volumes.values()]
         with self._cleanup.track("container", name, volumes):

@@ -23,8 +23,8 @@ _MAX_ACCOUNTS = 16 << 20
 class ContainerArchive:
     """Reads the files of one container.
 
-    A failed engine is not a missing file: it raises a plain `SandboxError`, as `DockerEngine.do`
-    does.
+    A failure of the engine is not reported as a missing file. It raises `SandboxError`, as
+    `DockerEngine.do` does.
     """
 
     def __init__(self, engine: DockerEngine, container: str) -> None:
@@ -33,7 +33,7 @@ class ContainerArchive:
         self._url = f"{api.base_url}/v{api.api_version}/containers/{container}/archive"
 
     def is_link(self, path: str) -> bool:
-        """Whether `path` is a symbolic link; raise `TransferError` if it does not exist."""
+        """Return whether `path` is a symbolic link. Raise `TransferError` if it does not exist."""
         answer = self._ask(path)
         _expect(answer, path)
         return bool(_stat(answer)["mode"] & _GO_LINK)
@@ -42,7 +42,7 @@ class ContainerArchive:
         """Require that the engine can read the account files of a snapshot.
 
         The engine opens them for each container that it starts. If one is a pipe, the engine
-        waits for ever. It then does not answer about that container and removes no image.
+        waits forever. It then does not answer about that container and does not remove images.
 
         Raises:
             SandboxLimitError: A file is not a regular file, or it is too large.
@@ -57,7 +57,7 @@ class ContainerArchive:
             stat = _stat(answer)
             if stat["mode"] & _GO_KINDS or stat["size"] > _MAX_ACCOUNTS:
                 raise SandboxLimitError(
-                    f"no snapshot can start: {path!r} is not a regular file of at most "
+                    f"a snapshot could not start: {path!r} is not a regular file of at most "
                     f"{_MAX_ACCOUNTS >> 20} MB"
                 )
 

@@ -23,7 +23,7 @@ _OVERHEAD = 4096
 
 
 class ArchiveDownload:
-    """Copies one file or tree to a new local path, all of it or nothing.
+    """Copies one file or tree to a new local path. If this fails, the path does not exist.
 
     The engine reads the files, so the container may be paused.
     """
@@ -45,7 +45,7 @@ class ArchiveDownload:
             HostError: The host could not write. `local` does not exist then.
         """
         if os.path.lexists(local):
-            raise TransferError(f"{str(local)!r} exists; name a new path")
+            raise TransferError(f"{str(local)!r} already exists; name a new path")
         path = absolute(remote)
         self._refuse_links_on_the_way(path)
         temporary = local.with_name(f".{local.name}.{secrets.token_hex(6)}")

@@ -1,4 +1,4 @@
-"""Copy from the host into a container, through a program of ours inside."""
+"""Copy from the host into a container, with a program of BenchFlow inside."""
 
 import asyncio
 import os
@@ -61,7 +61,7 @@ def _item(target: str, entry: UploadEntry) -> UploadItem:
 
 
 async def put(guest: FifoBox, uid: int, gid: int, items: Iterable[UploadItem]) -> None:
-    """Write files and directories for one owner, in that order.
+    """Write files and directories for one owner, in order.
 
     Raises:
         TransferError: An item was refused or failed. Earlier items are written.
