@@ -124,7 +124,7 @@ def test_a_snapshot_that_the_disk_has_no_room_for_is_the_hosts_fault(with_small,
         box = await provider.create(SandboxSpec(limits={"disk_mb": 4096}))
         await python(box, SPARSE)
         before = small.used_mb
-        with pytest.raises(HostError, match="room for") as caught:
+        with pytest.raises(HostError, match="has space for") as caught:
             await box.snapshot()
         assert caught.value.retryable
         assert small.used_mb - before < 20
