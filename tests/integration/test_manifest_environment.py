@@ -69,7 +69,7 @@ def test_without_python_the_sqlite3_program_does_the_same(tmp_path: Path):
             assert await bank.call("/") == {"a": 60, "b": 40}
             assert (await environment.readiness()).ready
             await bank.root(f"sqlite3 {snap.path}/0/0.db 'UPDATE account SET money = 9'")
-            with pytest.raises(EnvironmentError_, match="not what was captured"):
+            with pytest.raises(EnvironmentError_, match="match its digest"):
                 await environment.restore(snap)
             assert await bank.root("ls -d /.bf-state/*/ | wc -l") == "2\n"
 
@@ -239,7 +239,7 @@ def test_a_tampered_or_foreign_snapshot_is_refused_and_the_world_stays(tmp_path:
             with pytest.raises(EnvironmentError_, match="not made by this environment"):
                 await bank.environment.restore(snap.model_copy(update={"path": "/workspace"}))
             await bank.root(f"sqlite3 {snap.path}/0/0.db 'UPDATE account SET money = 9'")
-            with pytest.raises(EnvironmentError_, match="not what was captured"):
+            with pytest.raises(EnvironmentError_, match="match its digest"):
                 await bank.environment.restore(snap)
             await bank.root(f"rm -r {snap.path}")
             with pytest.raises(EnvironmentError_, match="not in this sandbox"):

@@ -86,7 +86,7 @@ def test_a_files_snapshot_that_was_tampered_with_is_refused_and_nothing_changes(
             snap = await world.environment.snapshot()
             await world.root("echo 7 > /data/notes/a")
             await world.root(f"echo 9 > {snap.path}/0/0/a")
-            with pytest.raises(EnvironmentError_, match="not what was captured"):
+            with pytest.raises(EnvironmentError_, match="match its digest"):
                 await world.environment.restore(snap)
             assert await world.root("cat /data/notes/a; ls /data") == "7\nnotes"
             await world.root("ln -s /etc /data/notes/link")
@@ -175,10 +175,10 @@ def test_state_in_memory_is_carried_by_no_file_and_says_so(tmp_path: Path):
     async def test():
         async with shop(tmp_path, text, {"/opt/notes.py": NOTES}) as world:
             snap = await world.environment.snapshot()
-            with pytest.raises(EnvironmentError_, match="only a live fork carries it"):
+            with pytest.raises(EnvironmentError_, match="only a live fork copies it"):
                 await world.environment.restore(snap)
             await world.environment.reset()
-            with pytest.raises(EnvironmentError_, match="only a live fork carries it"):
+            with pytest.raises(EnvironmentError_, match="only a live fork copies it"):
                 async with world.fork():
                     pass
 

@@ -92,7 +92,7 @@ def test_one_object_is_provisioned_once(tmp_path: Path):
     async def test(environment: ManifestEnvironment, box: FakeSandbox):
         handle = await environment.provision(ProvisionContext(box, "t"))
         assert (handle.name, handle.services) == ("office", ("mail",))
-        with pytest.raises(EnvironmentError_, match="provisioned already"):
+        with pytest.raises(EnvironmentError_, match="already provisioned"):
             await environment.provision(ProvisionContext(box, "t"))
 
     in_box(tmp_path, STATELESS, test)
@@ -232,7 +232,7 @@ def test_carry_names_each_running_service_and_refuses_a_dead_one(tmp_path: Path)
         async with asyncio.timeout(30):
             while running.exit_code is None:  # noqa: ASYNC110 - the watcher's next turn sets it
                 await asyncio.sleep(0)
-        with pytest.raises(SnapshotError, match="dead service"):
+        with pytest.raises(SnapshotError, match="has ended cannot be captured"):
             await environment.live_services()
         with pytest.raises(EnvironmentError_, match="'mail' ended"):
             await environment.check()

@@ -36,7 +36,7 @@ def in_box(test: Callable[[FakeSandboxProvider, FakeSandbox], Awaitable[None]]) 
 
 async def until_dead(services: Services) -> None:
     async with asyncio.timeout(10):
-        while not services.dead():  # noqa: ASYNC110 - the watcher's next turn sets it
+        while not services.ended():  # noqa: ASYNC110 - the watcher's next turn sets it
             await asyncio.sleep(0)
 
 
@@ -49,7 +49,7 @@ def test_services_run_as_root_with_their_own_variables():
             (("chat-service",), "root", "/"),
         ]
         assert all(call.env["TOKEN"] == "t" for call in box.calls)
-        assert services.dead() == []
+        assert services.ended() == []
         await services.stop()
         assert services.running == ()
         await services.stop()
@@ -69,8 +69,8 @@ def test_a_service_that_ends_leaves_its_last_lines():
         services = Services(box, {})
         await services.start([MAIL, CHAT])
         await until_dead(services)
-        (dead,) = services.dead()
-        text = dead.obituary()
+        (dead,) = services.ended()
+        text = dead.exit_report()
         assert text.startswith("service 'mail' ended with exit code 3; its last lines:\n")
         assert "line 2999" in text
         assert "line 10\n" not in text

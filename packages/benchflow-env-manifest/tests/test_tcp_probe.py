@@ -5,7 +5,7 @@ import socket
 from collections.abc import Awaitable, Callable
 
 import pytest
-from benchflow_env_manifest.tcp_probe import Dialler, can_dial
+from benchflow_env_manifest.tcp_probe import TcpProber, can_probe
 
 Serve = Callable[[asyncio.StreamReader, asyncio.StreamWriter], Awaitable[None]]
 
@@ -32,8 +32,8 @@ def probe(port: int, path: str = "/", host: str = "localhost", tls: str = "") ->
     return {"host": host, "port": str(port), "path": path, "tls": tls}
 
 
-def dialler(stirred: asyncio.Event | None = None, dead: str = "") -> Dialler:
-    return Dialler(Loopback(), stirred or asyncio.Event(), lambda: dead)
+def prober(activity: asyncio.Event | None = None, dead: str = "") -> TcpProber:
+    return TcpProber(Loopback(), activity or asyncio.Event(), lambda: dead)
 
 
 async def answered(said: bytes, seconds: float = 30) -> str:
@@ -47,7 +47,7 @@ async def answered(said: bytes, seconds: float = 30) -> str:
     server = await asyncio.start_server(serve, "127.0.0.1", 0)
     async with server:
         port = server.sockets[0].getsockname()[1]
-        answers = await dialler(dead="only one try").ask_all({"x": probe(port)}, seconds)
+        answers = await prober(dead="only one try").ask_all({"x": probe(port)}, seconds)
     return answers["x"]
 
 
@@ -73,15 +73,15 @@ def test_only_2xx_and_3xx_mean_ready_and_no_more_than_the_status_is_read(
 
 def test_a_service_that_stirs_is_asked_again_at_once():
     async def test() -> None:
-        stirred = asyncio.Event()
+        activity = asyncio.Event()
         with socket.socket() as late:
             late.bind(("127.0.0.1", 0))
             probes = {"tcp": probe(late.getsockname()[1], path="")}
             async with asyncio.TaskGroup() as group:
-                asking = group.create_task(dialler(stirred).ask_all(probes, 60))
+                asking = group.create_task(prober(activity).ask_all(probes, 60))
                 await asyncio.sleep(0)
                 late.listen()
-                stirred.set()
+                activity.set()
             assert asking.result() == {"tcp": ""}
 
     asyncio.run(test())
@@ -92,7 +92,7 @@ def test_a_dead_service_ends_the_asking():
         with socket.socket() as closed:
             closed.bind(("127.0.0.1", 0))
             port = closed.getsockname()[1]
-            answers = await dialler(dead="it died").ask_all({"http": probe(port)}, 3600)
+            answers = await prober(dead="it died").ask_all({"http": probe(port)}, 3600)
         assert "ConnectionRefusedError" in answers["http"]
 
     asyncio.run(test())
@@ -102,15 +102,15 @@ def test_a_silent_service_is_given_up_on_time():
     async def test() -> None:
         with socket.create_server(("127.0.0.1", 0)) as silent:
             port = silent.getsockname()[1]
-            answers = await dialler().ask_all({"http": probe(port)}, 0.1)
+            answers = await prober().ask_all({"http": probe(port)}, 0.1)
         assert "TimeoutError" in answers["http"]
 
     asyncio.run(test())
 
 
 def test_what_is_encrypted_or_elsewhere_is_not_dialled():
-    assert can_dial(probe(1))
-    assert can_dial(probe(1, host="127.0.0.1"))
-    assert not can_dial(probe(1, host="::1"))
-    assert not can_dial(probe(1, host="mail.internal"))
-    assert not can_dial(probe(1, tls="yes"))
+    assert can_probe(probe(1))
+    assert can_probe(probe(1, host="127.0.0.1"))
+    assert not can_probe(probe(1, host="::1"))
+    assert not can_probe(probe(1, host="mail.internal"))
+    assert not can_probe(probe(1, tls="yes"))

@@ -1,6 +1,6 @@
-"""Rules that tie several keys of a manifest together.
+"""Check the rules that concern several keys of a manifest.
 
-They check the plain table, so that one report has their errors and those of single keys.
+The rules read the unvalidated table, so one report lists these errors and those of single keys.
 A value of the wrong type is skipped here.
 """
 
@@ -8,7 +8,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, cast
 
 Problem = tuple[str, str]
-"""A dotted key, and what is wrong with it."""
+"""A dotted key, and its error."""
 
 
 def cross_problems(document: Mapping[str, Any]) -> list[Problem]:
@@ -28,10 +28,10 @@ def cross_problems(document: Mapping[str, Any]) -> list[Problem]:
 
 
 def _image_problems(environment: Mapping[str, Any]) -> Iterable[Problem]:
-    given = [key for key in ("image", "base_image") if environment.get(key) is not None]
-    if len(given) == 2:
+    present = [key for key in ("image", "base_image") if environment.get(key) is not None]
+    if len(present) == 2:
         yield "environment.base_image", "set `image` or `base_image`, not both"
-    elif not given:
+    elif not present:
         yield "environment.image", "set one of `image` and `base_image`"
 
 
@@ -63,7 +63,7 @@ def _service_problems(environment: Mapping[str, Any]) -> Iterable[Problem]:
                 continue
             if value in seen:
                 key = f"environment.services[{index}].{field}"
-                yield key, "is taken by another service"
+                yield key, "is used by another service"
             seen.add(value)
 
 
@@ -84,7 +84,7 @@ def _nested_repeats(
 
 
 def state_items(environment: Mapping[str, Any]) -> list[tuple[str, Mapping[str, Any]]]:
-    """Return each table of state with its dotted key: one, or the items of an array."""
+    """Return each table of state with its dotted key."""
     state = environment.get("state")
     single = _table(state)
     if single is not None:
@@ -96,14 +96,14 @@ def state_items(environment: Mapping[str, Any]) -> list[tuple[str, Mapping[str, 
 
 
 def _state_problems(environment: Mapping[str, Any]) -> Iterable[Problem]:
-    taken: list[object] = []
+    names: list[object] = []
     services = [_name(item) for item in _items(environment.get("services"))]
     for key, item in state_items(environment):
         for at, name in enumerate(_state_names(item)):
-            if name in taken and isinstance(name, str):
+            if name in names and isinstance(name, str):
                 field = f"paths[{at}]" if "paths" in item else "name"
                 yield f"{key}.{field}", "is listed twice"
-            taken.append(name)
+            names.append(name)
         if item.get("kind") == "process" and services and item.get("service") not in services:
             yield f"{key}.service", "is not one of [[environment.services]]"
 
@@ -128,9 +128,9 @@ def _invariant_problems(environment: Mapping[str, Any]) -> Iterable[Problem]:
         if (sql is None) == (command is None):
             yield key, "set one of `sql` and `command`"
         elif sql is not None and invariant.get("expect") is None:
-            yield f"{key}.expect", "is missing: state what `sql` must return"
+            yield f"{key}.expect", "is missing: set the value that `sql` must return"
         elif sql is not None and invariant.get("state") not in known:
-            yield f"{key}.state", "names no SQLite path and no Postgres state of this manifest"
+            yield f"{key}.state", "is not a SQLite path or Postgres state of this manifest"
 
 
 def _items(value: object) -> Sequence[object]:

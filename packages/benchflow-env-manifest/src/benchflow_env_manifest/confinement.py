@@ -27,13 +27,15 @@ done
 
 
 async def make_state_folders(shell: SandboxShell, paths: Sequence[str]) -> None:
-    """Make missing directories of state files, for root only."""
+    """Create missing directories of state files, for root only."""
     if paths:
-        await shell.must(["sh", "-c", _MAKE_FOLDERS, "sh", *paths], what="making state directories")
+        await shell.must(
+            ["sh", "-c", _MAKE_FOLDERS, "sh", *paths], what="creating state directories"
+        )
 
 
 async def close_state_files(shell: SandboxShell, files: Sequence[str]) -> None:
-    """Make state readable by its owner only; SQLite's new side files follow."""
+    """Make state readable by its owner only; SQLite gives its new side files the same mode."""
     if files:
         await shell.must(["sh", "-c", _CLOSE_FILES, "sh", *files], what="closing the state files")
 

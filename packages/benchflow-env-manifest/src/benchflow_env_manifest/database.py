@@ -1,4 +1,4 @@
-"""Read a copy of a database on the host. Its content is hostile."""
+"""Read a copy of a database on the host. Its content is untrusted."""
 
 import contextlib
 import hashlib
@@ -35,25 +35,25 @@ _CONSTRAINT = re.compile(r" value in .+\..+|^CHECK constraint failed")
 FILES = ("", "-wal", "-journal")
 """The suffixes of a database, of its write-ahead log and of its journal."""
 
-_KEPT_READINGS = 32
+_CACHED_READINGS = 32
 _readings: OrderedDict[str, Mapping[str, TableState]] = OrderedDict()
 
 
 def read_database(path: Path, name: str) -> Mapping[str, TableState]:
-    """Return every table of the database copy at `path`; `name` is for errors.
+    """Read every table of the database copy at `path`; `name` is for errors.
 
     The result is cached by the digest of the files: the children of one fork have the same
     bytes, which are parsed once.
 
     The copy may be opened for writing: its write-ahead log or journal is applied first.
-    Code in its schema is not executed; views are left out.
+    Code in its schema is not executed; views are skipped.
 
     Raises:
         EnvironmentError_: The file is not SQLite, is damaged, or exceeds a limit.
     """
     digest = _digest(path)
-    if (kept := known_reading(digest)) is not None:
-        return kept
+    if (cached := known_reading(digest)) is not None:
+        return cached
     with path.open("rb") as file:
         head = file.read(len(_MAGIC))
     if head and head != _MAGIC:
@@ -65,7 +65,7 @@ def read_database(path: Path, name: str) -> Mapping[str, TableState]:
     except sqlite3.Error as exc:
         raise EnvironmentError_(f"state file {name!r} cannot be read: {exc}") from None
     _readings[digest] = tables
-    while len(_readings) > _KEPT_READINGS:
+    while len(_readings) > _CACHED_READINGS:
         _readings.popitem(last=False)
     return tables
 
@@ -91,7 +91,7 @@ def ask_database(path: Path, name: str, sql: str) -> str:
 
 
 def digest_of(digests: Mapping[str, str]) -> str:
-    """Return one digest of a database's files, whose SHA-256 are given by suffix."""
+    """Return one digest of a database's files from their SHA-256 digests by suffix."""
     total = hashlib.sha256()
     for suffix in FILES:
         if suffix in digests:
@@ -110,7 +110,7 @@ def _digest(path: Path) -> str:
 
 
 def _open(path: Path) -> sqlite3.Connection:
-    # `mode=rw` never creates; a log beside the copy is recovered by opening it.
+    # `mode=rw` never creates a file; opening the copy also recovers a log beside it.
     uri = f"{path.absolute().as_uri()}?mode=rw"
     conn = sqlite3.connect(uri, uri=True, isolation_level=None)
     end = time.monotonic() + _SECONDS

@@ -39,7 +39,7 @@ class ManifestEnvironment:
     """
 
     def __init__(self, manifest: Manifest, directory: Path) -> None:
-        """Describe a world; `directory` holds the manifest and its `images`."""
+        """Describe a world; `directory` contains the manifest and its `images`."""
         self._manifest = manifest
         self._images = directory.absolute() / "images"
         self._world: World | None = None
@@ -87,13 +87,13 @@ class ManifestEnvironment:
 
         Raises:
             EnvironmentError_: No service is installed, a state path is within the
-                agent's reach, or this object is provisioned already.
+                agent's reach, or this object is already provisioned.
             SandboxError: A service could not be started; the others are stopped again.
         """
         if self._world is not None:
             raise EnvironmentError_(
-                f"environment {self.name!r} is provisioned already",
-                hint="make a new environment for every sandbox",
+                f"environment {self.name!r} is already provisioned",
+                hint="create a new environment for every sandbox",
             )
         env = self._selection_env(ctx.task_id, reach="exec")
         if not self._manifest.environment.owns_lifecycle:
@@ -108,7 +108,7 @@ class ManifestEnvironment:
 
         A service that ends meanwhile is reported at once, with its last
         lines. When all answer, state files and hidden files are closed to the agent
-        and the baseline of `reset` is taken.
+        and the baseline of `reset` is captured.
 
         Raises:
             EnvironmentError_: One of these last steps failed.
@@ -127,7 +127,7 @@ class ManifestEnvironment:
 
     @asynccontextmanager
     async def quiesce(self) -> AsyncGenerator[None, None]:
-        """Keep servers such as Redis and Postgres from writing, and read them.
+        """Stop servers such as Redis and Postgres from writing, and read their state.
 
         Raises:
             EnvironmentError_: A server did not become idle; `retryable`.
@@ -142,7 +142,7 @@ class ManifestEnvironment:
 
         Raises:
             RuntimeError: The manifest has no `[environment.state]`.
-            EnvironmentError_: The capture failed; nothing is left of it.
+            EnvironmentError_: The capture failed; its files are removed.
         """
         return await self._store().snapshot()
 
@@ -157,13 +157,13 @@ class ManifestEnvironment:
         await self._store().restore(snap)
 
     async def reset(self) -> None:
-        """Go back to the baseline: stop the services, restore, start, wait.
+        """Restore the baseline: stop the services, restore, start, wait.
 
         The services of an image with `owns_lifecycle = true` cannot be restarted here, so this
         does nothing for them; create a new sandbox instead.
 
         Raises:
-            ReadinessError: The services did not come up again.
+            ReadinessError: The services did not become ready again.
             EnvironmentError_: The baseline could not be restored.
         """
         world = self._provisioned()
@@ -192,7 +192,7 @@ class ManifestEnvironment:
     async def live_services(self) -> Mapping[str, str]:
         """Return the process id of each service that the framework started.
 
-        Within `quiesce`, also of each session that holds a server.
+        Within `quiesce`, also of each session that locks a server.
         Services of an image with `owns_lifecycle = true` are in a live image without an entry.
 
         Raises:
@@ -223,8 +223,8 @@ class ManifestEnvironment:
 
     def _selection_env(self, task_id: str, *, reach: str) -> dict[str, str]:
         selection = self._manifest.environment.task_selection
-        chosen = selection.mechanism == "env_var" and selection.inject_into == reach
-        return {selection.key: task_id} if chosen else {}
+        is_set = selection.mechanism == "env_var" and selection.inject_into == reach
+        return {selection.key: task_id} if is_set else {}
 
     def _forwarded_env(self) -> Mapping[str, str]:
         values: dict[str, str] = {}
@@ -237,7 +237,7 @@ class ManifestEnvironment:
 
 
 def manifest_environment(manifest: Path) -> EnvironmentFactory:
-    """Read a manifest; return a factory of its environments.
+    """Read a manifest and return a factory of its environments.
 
     Raises:
         ManifestError: As `load_manifest` does.
@@ -260,13 +260,13 @@ def environment_of_task(task: Task, *, manifest: Path | None = None) -> Environm
     """
     if manifest is None:
         raise TaskError(
-            f"task {task.id!r} names the environment 'manifest' and has no environment.toml",
+            f"task {task.id!r} has the environment 'manifest' but no environment.toml",
             where="task.toml:environment.provider",
             hint="put environment.toml into the task's folder `environment`",
         )
     if task.config.environment.options:
         raise TaskError(
-            "the environment 'manifest' takes no options",
+            "the environment 'manifest' does not accept options",
             where="task.toml:environment.options",
             hint="write them into environment.toml",
         )

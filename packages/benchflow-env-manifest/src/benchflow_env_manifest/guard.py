@@ -10,7 +10,7 @@ from benchflow_contracts import EnvironmentError_, SandboxFrozenError
 
 from .sandbox_shell import SandboxShell
 
-# One process for all paths, because this runs for every fork. A missing path has no line.
+# One process for all paths, because this runs for every fork. There is no line for a missing path.
 # The agent's user is looked up once.
 _STAT = ("stat", "-c", "%f %u %g %h %n", "--")
 _ID = re.compile(r"uid=(\d+)\S* gid=\S+ groups=(.*)")
@@ -70,37 +70,37 @@ class Guard:
         if not self._files and not self._trees:
             return frozenset()
         try:
-            self._seen = await self._look()
+            self._seen = await self._examine_paths()
         except SandboxFrozenError:
             if self._seen is None:
                 raise
         return self._seen
 
-    async def _look(self) -> frozenset[str]:
+    async def _examine_paths(self) -> frozenset[str]:
         paths = [*self._folders, *self._files, *self._trees]
-        who, lines = await self._stat(paths)
-        user_id = _ID.match(who)
+        ids, lines = await self._stat(paths)
+        user_id = _ID.match(ids)
         entries = [line.split(" ", 4) for line in lines]
-        known = all(len(each) == 5 and each[4] in paths for each in entries)
-        if user_id is None or not known or "/" not in [each[4] for each in entries]:
+        valid = all(len(entry) == 5 and entry[4] in paths for entry in entries)
+        if user_id is None or not valid or "/" not in [entry[4] for entry in entries]:
             raise EnvironmentError_("the sandbox's `stat` printed an unexpected result")
-        self._shell.who = who
+        self._shell.agent_ids = ids
         groups = re.findall(r"(?:^|,)(\d+)", user_id.group(2))
         agent = _Agent(int(user_id.group(1)), frozenset(map(int, groups)))
         for *fields, path in entries:
             _check_entry(path, fields, agent, self._allowed(path))
-        existing = {each[4] for each in entries}
+        existing = {entry[4] for entry in entries}
         return frozenset(existing.difference(self._folders))
 
     async def _stat(self, paths: Sequence[str]) -> tuple[str, Sequence[str]]:
-        """Return the agent's user, and a line for each existing path."""
-        who = self._shell.who
-        if who is None:
-            # By the user itself: without root the sandbox has one user, whatever its name is.
+        """Return the output of `id` for the agent's user, and a line for each existing path."""
+        ids = self._shell.agent_ids
+        if ids is None:
+            # The agent's user runs it: a sandbox without root has one user of any name.
             answer = await self._shell.sandbox.exec(["id"], cwd="/", timeout=_ID_SEC)
-            who = answer.stdout.strip()
+            ids = answer.stdout.strip()
         result = await self._shell.run([*_STAT, *paths])
-        return who, result.stdout.splitlines()
+        return ids, result.stdout.splitlines()
 
     def _allowed(self, path: str) -> frozenset[int]:
         if path in self._folders:
@@ -111,8 +111,8 @@ class Guard:
 def _check_entry(path: str, fields: Sequence[str], agent: _Agent, allowed: frozenset[int]) -> None:
     mode, (uid, gid, links) = int(fields[0], 16), map(int, fields[1:])
     if stat.S_IFMT(mode) not in allowed:
-        wanted = "regular file" if stat.S_IFREG in allowed else "directory"
-        raise _refused(path, f"is not a {wanted}")
+        expected = "regular file" if stat.S_IFREG in allowed else "directory"
+        raise _refused(path, f"is not a {expected}")
     if stat.S_ISREG(mode) and links != 1:
         raise _refused(path, "has a second hard link")
     if agent.uid != 0 and agent.may_write(mode, uid, gid):
@@ -122,5 +122,5 @@ def _check_entry(path: str, fields: Sequence[str], agent: _Agent, allowed: froze
 def _refused(path: str, reason: str) -> EnvironmentError_:
     return EnvironmentError_(
         f"state path {path!r} {reason}",
-        hint="keep state in a directory of its own that root owns, such as /data",
+        hint="keep state in a separate directory that root owns, such as /data",
     )

@@ -1,4 +1,4 @@
-"""The sandbox's spec from a manifest."""
+"""Compute the sandbox's spec from a manifest."""
 
 import json
 import re

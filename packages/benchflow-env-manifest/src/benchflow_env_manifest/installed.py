@@ -23,16 +23,16 @@ _ABSENT = re.compile(r"No module named|can't open file")
 async def missing_services(shell: SandboxShell, services: Sequence[Service]) -> dict[str, str]:
     """Return the services whose program is not installed, each with the reason.
 
-    Each program is started with `--help`. If it starts, it is installed, also if it refuses
+    Each program is started with `--help`. If it starts, it is installed, even if it rejects
     the option or still runs after 10 s.
     """
     async with asyncio.TaskGroup() as group:
-        asked = {each.name: group.create_task(_why_missing(shell, each)) for each in services}
-    reasons = {name: task.result() for name, task in asked.items()}
+        tasks = {each.name: group.create_task(_find_reason(shell, each)) for each in services}
+    reasons = {name: task.result() for name, task in tasks.items()}
     return {name: reason for name, reason in reasons.items() if reason}
 
 
-async def _why_missing(shell: SandboxShell, service: Service) -> str:
+async def _find_reason(shell: SandboxShell, service: Service) -> str:
     entry = entry_point(service.command)
     script = _FIND if _SHELL.match(entry[0]) else _PROBE
     try:

@@ -33,7 +33,9 @@ def _hidden_glob(text: str) -> str:
     if not path.parts or path.parts == ("/",):
         raise ValueError("must name something below the working directory or /")
     if ".." in path.parts or "**" in text:
-        raise ValueError("must not contain `..` or `**`; a hidden directory hides all below it")
+        raise ValueError(
+            "must not contain `..` or `**`; a hidden directory hides all files below it"
+        )
     return text
 
 
@@ -62,7 +64,7 @@ class Service(Table):
     health_path: Annotated[
         str, Field(pattern=r"^(/[^\s]*)?$", max_length=4096), AfterValidator(printable)
     ] = "/health"
-    """Empty for a service without HTTP: then it must accept a connection."""
+    """Empty for a service without HTTP, which must accept a connection instead."""
 
     @property
     def health_url(self) -> str:
@@ -85,11 +87,11 @@ class ForwardEnv(Table):
 
 
 class Invariant(Table):
-    """`[[environment.invariants]]`: conditions that hold in every state of the world."""
+    """`[[environment.invariants]]`: a condition that is true in every state of the world."""
 
     name: Annotated[Text, Field(max_length=200)]
     command: Text | None = None
-    """Run as root; its output is compared, or without `expect` its exit code."""
+    """Runs as root. Its output must equal `expect`; without `expect` it must exit with 0."""
     sql: Text | None = None
     """One SELECT; the first column of its first row is compared."""
     state: Annotated[Text, Field(max_length=1024)] | None = None
@@ -131,7 +133,7 @@ class VerifierTable(Table):
 
 
 class Manifest(Table):
-    """One `environment.toml`, read and checked."""
+    """One valid `environment.toml`."""
 
     environment: EnvironmentTable
     verifier: VerifierTable = VerifierTable()
@@ -145,7 +147,7 @@ class Manifest(Table):
 
     @property
     def image(self) -> str:
-        """The image that the manifest names, ready-made or base."""
+        """The manifest's `image` or `base_image`."""
         image = self.environment.image or self.environment.base_image
-        assert image is not None, "cross_problems demands exactly one"
+        assert image is not None, "cross_problems requires exactly one"
         return image

@@ -140,9 +140,9 @@ def _place(source: str, text: str, message: str) -> str:
 
 
 def _error(source: str, problems: Iterable[Problem]) -> ManifestError:
-    """One error for all problems; the first line's place is also `where`."""
+    """Return one error for all problems; the first problem's location is `where`."""
     (key, text), *rest = dict.fromkeys(problems)
-    lines = [text, *(f"{source}:{other}: {what}" for other, what in rest)]
+    lines = [text, *(f"{source}:{other}: {problem}" for other, problem in rest)]
     return ManifestError("\n".join(lines), where=f"{source}:{key}", hint=_HINT)
 
 
@@ -157,7 +157,7 @@ def _key_problems(exc: ValidationError, document: Mapping[str, Any]) -> Iterable
 
 
 def _written(loc: tuple[int | str, ...], document: Mapping[str, Any]) -> tuple[int | str, ...]:
-    """Return a location as in the file, without the kinds that the model adds."""
+    """Return a location in the file, without the kinds that the model adds."""
     if loc[:2] != ("environment", "state") or len(loc) < 3:
         return loc
     single = isinstance(document["environment"]["state"], Mapping)

@@ -9,15 +9,15 @@ from benchflow_contracts import EnvironmentError_, ReadinessProbe, SupportsTcpCo
 
 from .manifest import EnvironmentTable, Service
 from .sandbox_shell import SandboxShell
-from .tcp_probe import Dialler, can_dial
+from .tcp_probe import TcpProber, can_probe
 
 _ROUND_SEC = 1.0
 _PAUSE_SEC = 0.2
-_GLANCE_SEC = 0.1
+_SHORT_ROUND_SEC = 0.1
 _NOT_ASKED = "not asked"
 _CLIENTS = {"python3", "curl", "bash"}
 
-# Each prints one line per probe: nothing when it answers, else what is wrong.
+# Each prints one line per probe: empty if the probe succeeds, else the problem.
 _CURL = """
 for probe in "$@"; do
   case $probe in
@@ -51,14 +51,14 @@ def probes_for(
 
     Explicit URLs replace URLs of services. A service without a health path must accept a
     connection. Without any probe, the ports of the image are probed. Probes of skipped
-    services are left out.
+    services are skipped.
     """
     readiness = environment.readiness
     absent = {service.port for service in skipped}
     urls = readiness.http or tuple(each.health_url for each in running if each.health_path)
-    mute = () if readiness.http else tuple(each.port for each in running if not each.health_path)
-    asked = (*readiness.tcp, *mute)
-    ports = asked if urls or asked else environment.ports
+    no_http = () if readiness.http else tuple(s.port for s in running if not s.health_path)
+    tcp = (*readiness.tcp, *no_http)
+    ports = tcp if urls or tcp else environment.ports
     names = [url for url in urls if urlsplit(url).port not in absent]
     names += [f"tcp:{port}" for port in ports if port not in absent]
     return list(dict.fromkeys(names))
@@ -69,57 +69,57 @@ async def wait_until_ready(
     names: Sequence[str],
     *,
     timeout_sec: float,
-    obituary: Callable[[], str],
-    stirred: asyncio.Event,
+    exit_report: Callable[[], str],
+    activity: asyncio.Event,
 ) -> ReadinessProbe:
-    """Repeat all probes until each has succeeded, a service died, or the time is over.
+    """Repeat all probes until each has succeeded, a service has ended, or the time is over.
 
-    `obituary` returns what is to be said about services that ended, or `""`; when
-    `stirred` is set, it is worth asking.
+    `exit_report` describes the services that ended, `""` if none did. `activity` is set when a
+    service prints something or ends; then the probes are repeated at once.
     """
     started = time.monotonic()
     sandbox = shell.sandbox
-    dialler: Dialler | None = None
+    prober: TcpProber | None = None
     if isinstance(sandbox, SupportsTcpConnect):
-        dialler = Dialler(sandbox, stirred, obituary)
+        prober = TcpProber(sandbox, activity, exit_report)
     answers: Mapping[str, str] = dict.fromkeys(names, _NOT_ASKED)
     while True:
         left = started + timeout_sec - time.monotonic()
-        if not (dead := obituary()) and left > 0:
+        if not (ended := exit_report()) and left > 0:
             seconds = min(left, _ROUND_SEC)
-            answers = await _round(shell, names, seconds, dialler)
-            dead = obituary()
-        ready = not dead and not any(answers.values())
-        if ready or dead or left <= 0:
+            answers = await _round(shell, names, seconds, prober)
+            ended = exit_report()
+        ready = not ended and not any(answers.values())
+        if ready or ended or left <= 0:
             return ReadinessProbe(
                 ready=ready,
                 checked={name: not problem for name, problem in answers.items()},
-                error=None if ready else dead or _too_late(answers, timeout_sec),
+                error=None if ready else ended or _too_late(answers, timeout_sec),
                 waited_sec=time.monotonic() - started,
             )
 
 
 def _too_late(answers: Mapping[str, str], timeout_sec: float) -> str:
-    open_ones = "; ".join(f"{name}: {problem}" for name, problem in answers.items() if problem)
-    return f"not ready after {timeout_sec:g} s: {open_ones}"
+    problems = "; ".join(f"{name}: {problem}" for name, problem in answers.items() if problem)
+    return f"not ready after {timeout_sec:g} s: {problems}"
 
 
 async def _round(
-    shell: SandboxShell, names: Sequence[str], seconds: float, dialler: Dialler | None
+    shell: SandboxShell, names: Sequence[str], seconds: float, prober: TcpProber | None
 ) -> Mapping[str, str]:
-    """Run probes from the host where possible, and the others inside.
+    """Run probes from the host if possible, and the others inside the sandbox.
 
     A probe that fails from the host is repeated inside: a service may listen only on the
     IPv6 loopback.
     """
-    if dialler is None:
+    if prober is None:
         return await _ask(shell, names, seconds)
-    probes = {name: probe for name in names if can_dial(probe := _split(name))}
-    answers = await dialler.ask_all(probes, seconds)
+    probes = {name: probe for name in names if can_probe(probe := _split(name))}
+    answers = await prober.ask_all(probes, seconds)
     rest = [name for name in names if answers.get(name, _NOT_ASKED)]
     if not rest or (len(probes) == len(names) and not _CLIENTS & await shell.tools()):
         return answers
-    return {**answers, **await _ask(shell, rest, _GLANCE_SEC if probes else seconds)}
+    return {**answers, **await _ask(shell, rest, _SHORT_ROUND_SEC if probes else seconds)}
 
 
 async def _ask(shell: SandboxShell, names: Sequence[str], seconds: float) -> Mapping[str, str]:
@@ -142,13 +142,15 @@ async def _ask(shell: SandboxShell, names: Sequence[str], seconds: float) -> Map
             command += [probe["host"], probe["port"], probe["path"]]
     else:
         raise EnvironmentError_(
-            "the sandbox has no python3, curl or bash to ask the services with",
+            "the sandbox has no python3, curl or bash to probe the services with",
             hint="add one of them to the image",
         )
     output = await shell.must(command, what="the readiness probe", timeout=3 * len(names) + 30)
     lines = output.split("\n")[:-1]
     if len(lines) != len(names):
-        raise EnvironmentError_(f"the readiness probe gave {len(lines)} answers to {len(names)}")
+        raise EnvironmentError_(
+            f"the readiness probe printed {len(lines)} answers to {len(names)} probes"
+        )
     return dict(zip(names, lines, strict=True))
 
 
@@ -157,7 +159,7 @@ def _split(name: str) -> dict[str, str]:
         port = name.removeprefix("tcp:")
         return {"host": "localhost", "port": port, "path": "", "tls": ""}
     url = urlsplit(name)
-    assert url.hostname is not None, "the manifest's parser demands one"
+    assert url.hostname is not None, "the manifest's parser requires one"
     tls = url.scheme == "https"
     path = (url.path or "/") + (f"?{url.query}" if url.query else "")
     port = str(url.port or (443 if tls else 80))

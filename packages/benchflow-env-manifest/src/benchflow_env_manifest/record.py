@@ -1,4 +1,4 @@
-"""The record of a world inside its sandbox, for the worlds forked from it."""
+"""Write and read the record of a world inside its sandbox, for its forks."""
 
 import json
 import tempfile
@@ -17,14 +17,14 @@ _WRITE = 'umask 077; mkdir -p "${1%/*}" && printf %s "$2" > "$1.new" && mv "$1.n
 
 
 class WorldRecord(Model):
-    """The path of the record. Only root can read or write it, so a fork may trust it."""
+    """Results that a fork can reuse. Only root can read or write the file, so it is trusted."""
 
     missing: tuple[str, ...] = ()
     """Names of the services that are missing in the image."""
     tools: tuple[str, ...] = ()
     """The result of `SandboxShell.tools`."""
     who: str | None = None
-    """The value of `SandboxShell.who`."""
+    """The value of `SandboxShell.agent_ids`."""
     baseline: StateSnapshot | None = None
 
 
@@ -33,9 +33,11 @@ async def write_record(
 ) -> None:
     """Save results that a fork can reuse."""
     tools = tuple(sorted(await shell.tools()))
-    record = WorldRecord(missing=tuple(missing), tools=tools, who=shell.who, baseline=baseline)
+    record = WorldRecord(
+        missing=tuple(missing), tools=tools, who=shell.agent_ids, baseline=baseline
+    )
     command = ["sh", "-c", _WRITE, "sh", _PATH, record.model_dump_json()]
-    await shell.must(command, what="writing down the world")
+    await shell.must(command, what="saving the world's record")
 
 
 async def read_record(shell: SandboxShell) -> WorldRecord | None:

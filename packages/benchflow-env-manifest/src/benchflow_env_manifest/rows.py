@@ -1,4 +1,4 @@
-"""Tables from rows of a sandbox. The rows are hostile."""
+"""Build tables from rows of a sandbox. The rows are untrusted."""
 
 import hashlib
 import json
@@ -11,10 +11,10 @@ from benchflow_contracts import EnvironmentError_, TableState
 from .in_sandbox.tables import row_line
 
 ROW_CAP = 10_000
-"""Rows of one table, at most. Of a larger table only its size and digest are kept."""
+"""The limit of rows in one table. A larger table has only its size and digest."""
 
-KEPT_BYTES_CAP = 16 * 1024 * 1024
-"""Characters of one table's rows, at most. Beyond it only size and digest are kept."""
+ROWS_BYTES_CAP = 16 * 1024 * 1024
+"""The limit of bytes in one table's rows. A larger table has only its size and digest."""
 
 _TABLE_CAP = 1000
 
@@ -24,23 +24,23 @@ Value = str | int | float | None
 def table_state(
     columns: Sequence[str], key: Sequence[str], rows: Iterable[tuple[Value | bytes, ...]]
 ) -> TableState:
-    """Count and digest all rows; keep the rows of a small table."""
+    """Count and digest all rows; include the rows of a small table."""
     digest = hashlib.sha256(row_line(tuple(columns)).encode())
-    kept: list[tuple[Value, ...]] | None = []
-    count = kept_bytes = 0
+    values: list[tuple[Value, ...]] | None = []
+    count = size = 0
     for row in rows:
         line = row_line(row).encode()
         digest.update(b"\n" + line)
         count += 1
-        kept_bytes += len(line)
-        if count > ROW_CAP or kept_bytes > KEPT_BYTES_CAP:
-            kept = None
-        if kept is not None:
-            kept.append(tuple(map(_value, row)))
+        size += len(line)
+        if count > ROW_CAP or size > ROWS_BYTES_CAP:
+            values = None
+        if values is not None:
+            values.append(tuple(map(_value, row)))
     return TableState(
         columns=tuple(columns),
         key=tuple(key),
-        rows=None if kept is None else tuple(kept),
+        rows=None if values is None else tuple(values),
         row_count=count,
         digest=f"sha256:{digest.hexdigest()}",
     )
@@ -53,7 +53,7 @@ def _value(value: Value | bytes) -> Value:
 
 
 def read_rows(path: Path, name: str) -> Mapping[str, TableState]:
-    """Return the tables of a file of JSON lines; `name` is for errors.
+    """Read the tables of a file of JSON lines; `name` is for errors.
 
     An object `{"table", "columns", "key"}` begins a table; each array after it is one
     of its rows.
@@ -69,7 +69,7 @@ def read_rows(path: Path, name: str) -> Mapping[str, TableState]:
             if not line.strip():
                 continue
             try:
-                _take(json.loads(line), heads, tables, rows)
+                _read_item(json.loads(line), heads, tables, rows)
             except (ValueError, TypeError, KeyError, RecursionError) as exc:
                 raise EnvironmentError_(
                     f"the state of {name!r}, line {number}, is neither a table nor a row: {exc}"
@@ -81,7 +81,7 @@ def read_rows(path: Path, name: str) -> Mapping[str, TableState]:
 Heads = dict[str, tuple[tuple[str, ...], tuple[str, ...]]]
 
 
-def _take(
+def _read_item(
     item: object, heads: Heads, tables: dict[str, TableState], rows: list[tuple[Value, ...]]
 ) -> None:
     if isinstance(item, dict):

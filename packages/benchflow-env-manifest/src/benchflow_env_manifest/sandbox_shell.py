@@ -40,8 +40,8 @@ class SandboxShell:
 
     def __init__(self, sandbox: Sandbox) -> None:
         self.sandbox = sandbox
-        self.who: str | None = None
-        """The output of `id` for the agent's user, after its first use."""
+        self.agent_ids: str | None = None
+        """The output of `id` for the agent's user; `None` before its first use."""
         self._tools: frozenset[str] | None = None
 
     async def run(
@@ -76,14 +76,14 @@ class SandboxShell:
     async def tools(self) -> frozenset[str]:
         """Return the usable programs that the sandbox has. The result is cached."""
         if self._tools is None:
-            found = await self.must(["sh", "-c", _FIND], what="looking for tools in the sandbox")
-            self._tools = frozenset(found.split())
+            output = await self.must(["sh", "-c", _FIND], what="looking for tools in the sandbox")
+            self._tools = frozenset(output.split())
         return self._tools
 
-    def believe(self, tools: Iterable[str], who: str | None) -> None:
+    def use_results(self, tools: Iterable[str], agent_ids: str | None) -> None:
         """Use the results of another world in the same image."""
         self._tools = frozenset(tools)
-        self.who = who
+        self.agent_ids = agent_ids
 
     async def python(
         self, modules: Sequence[str], request: Mapping[str, Any], *, timeout: float
@@ -91,7 +91,7 @@ class SandboxShell:
         """Run a program of `in_sandbox` with the sandbox's Python; return its JSON result.
 
         Raises:
-            EnvironmentError_: The program crashed, or printed something else.
+            EnvironmentError_: The program crashed, or its output is not a JSON result.
         """
         folder = files("benchflow_env_manifest").joinpath("in_sandbox")
         texts = {name: folder.joinpath(f"{name}.py").read_text("utf-8") for name in modules}
@@ -109,5 +109,5 @@ class SandboxShell:
 
 def tail_of(result: ExecResult) -> str:
     """Return the exit code and the end of a command's output."""
-    said = (result.stderr.strip() or result.stdout.strip())[-_TAIL:]
-    return f"exit code {result.exit_code}: {said}" if said else f"exit code {result.exit_code}"
+    output = (result.stderr.strip() or result.stdout.strip())[-_TAIL:]
+    return f"exit code {result.exit_code}: {output}" if output else f"exit code {result.exit_code}"

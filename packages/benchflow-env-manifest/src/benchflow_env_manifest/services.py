@@ -1,4 +1,4 @@
-"""The services that the framework starts, watches and stops."""
+"""Start, watch and stop the services of a world."""
 
 import asyncio
 import contextlib
@@ -14,22 +14,22 @@ _PLAIN = re.compile(r"[A-Za-z0-9_@%+:,./-][A-Za-z0-9_@%+=:,./ -]*")
 
 
 class Tail:
-    """Keeps the last bytes written to it, and counts them all."""
+    """The last bytes of an output, and the count of all."""
 
     def __init__(self, max_bytes: int = 8192) -> None:
         self._max = max_bytes
-        self._kept = bytearray()
+        self._last = bytearray()
         self.total = 0
 
     def write(self, data: bytes) -> None:
-        """Append; bytes before the window are dropped."""
+        """Append `data`; drop the oldest bytes beyond the limit."""
         self.total += len(data)
-        self._kept += data
-        del self._kept[: -self._max]
+        self._last += data
+        del self._last[: -self._max]
 
     def text(self) -> str:
-        """Return the kept bytes as text, without control characters except line ends."""
-        text = self._kept.decode("utf-8", "replace").strip()
+        """Return the last bytes as text; control characters except tabs and line ends are "�"."""
+        text = self._last.decode("utf-8", "replace").strip()
         return "".join(char if char.isprintable() or char in "\n\t" else "�" for char in text)
 
 
@@ -41,13 +41,13 @@ class RunningService:
     process: Process
     tail: Tail = field(default_factory=Tail)
     exit_code: int | None = None
-    """Set when the service ended, which it should not."""
+    """The exit code if the service has ended, which is always an error."""
 
-    def obituary(self) -> str:
+    def exit_report(self) -> str:
         """Return the exit code of the service and its last lines."""
-        said = self.tail.text()
+        output = self.tail.text()
         end = f"service {self.service.name!r} ended with exit code {self.exit_code}"
-        return f"{end}; its last lines:\n{said}" if said else f"{end} and printed nothing"
+        return f"{end}; its last lines:\n{output}" if output else f"{end} without any output"
 
 
 class Services:
@@ -62,16 +62,16 @@ class Services:
         self._env = dict(env)
         self._running: list[RunningService] = []
         self._supervisor: asyncio.Task[None] | None = None
-        self.stirred = asyncio.Event()
+        self.activity = asyncio.Event()
         """Set when a service prints something or ends."""
 
     @property
     def running(self) -> Sequence[RunningService]:
-        """The started services, dead or alive, until they are stopped."""
+        """The services that were started and not stopped, also those that ended."""
         return tuple(self._running)
 
-    def dead(self) -> Sequence[RunningService]:
-        """The services that ended by themselves."""
+    def ended(self) -> Sequence[RunningService]:
+        """Return the services that ended by themselves."""
         return [each for each in self._running if each.exit_code is not None]
 
     async def start(self, services: Sequence[Service]) -> None:
@@ -94,20 +94,20 @@ class Services:
         """Start a command, without a shell if that has the same meaning and works."""
         words = plain_words(command)
         if words is not None:
-            # A shell may know the word; else the shell reports the error.
+            # The word may be a builtin of the shell; if not, the shell reports the error.
             with contextlib.suppress(SandboxError):
                 return await self._sandbox.spawn(words, user="root", cwd="/", env=self._env)
         return await self._sandbox.spawn(command, user="root", cwd="/", env=self._env)
 
-    async def attach(self, services: Sequence[Service], carried: Mapping[str, str]) -> None:
+    async def attach(self, services: Sequence[Service], process_ids: Mapping[str, str]) -> None:
         """Attach to the services of a live image.
 
         Raises:
-            SandboxError: A service is missing; none is attached.
+            SandboxError: A process is missing; then no service is attached.
         """
         try:
             for service in services:
-                process = await self._sandbox.attach(carried[service.name])
+                process = await self._sandbox.attach(process_ids[service.name])
                 self._running.append(RunningService(service, process))
         except BaseException:
             await self.stop()
@@ -146,17 +146,17 @@ class Services:
         # The next call to a lost sandbox reports it.
         with contextlib.suppress(SandboxError):
             each.exit_code = await each.process.wait()
-            self.stirred.set()
+            self.activity.set()
 
     async def _drain(self, reader: ByteReader, tail: Tail) -> None:
         with contextlib.suppress(SandboxError):
             while data := await reader.read():
                 tail.write(data)
-                self.stirred.set()
+                self.activity.set()
 
 
 def plain_words(command: str) -> list[str] | None:
-    """Return the words of a command that means the same to a shell and to `execve`.
+    """Return the words of a command that has the same effect without a shell.
 
     `None` if it has an expansion, a quote, an assignment or several programs. The first word
     may still be a shell builtin, such as `cd`.

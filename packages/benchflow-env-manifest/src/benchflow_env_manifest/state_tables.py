@@ -41,7 +41,7 @@ class Table(Model):
 
 
 class SqliteTable(Table):
-    """`kind = "sqlite"`: database files, also while services hold them open."""
+    """`kind = "sqlite"`: database files, which services may have open."""
 
     kind: Literal["sqlite"] = "sqlite"
     paths: tuple[StatePath, ...] = Array
@@ -59,7 +59,7 @@ class RedisTable(Table):
 
     kind: Literal["redis"]
     name: Name = "redis"
-    """Its name in the state."""
+    """The name of this item in the state."""
     port: Port = 6379
     password: str = Field(default="", max_length=256, repr=False)
     data: StatePath | None = None
@@ -71,14 +71,14 @@ class PostgresTable(Table):
 
     kind: Literal["postgres"]
     name: Name = "postgres"
-    """Its name in the state."""
+    """The name of this item in the state."""
     host: Annotated[str, Field(pattern=r"^(127\.0\.0\.1|localhost|/[A-Za-z0-9/._-]+)$")] = (
         "127.0.0.1"
     )
-    """Loopback, or the directory of its socket."""
+    """Loopback, or the directory of the server's socket."""
     port: Port = 5432
     user: Name = "postgres"
-    """The user: it may lock, drop and create every table."""
+    """A user that may lock, drop and create every table."""
     database: Name = "postgres"
     password: str = Field(default="", max_length=256, repr=False)
     sessions: Literal["keep", "end"] = "keep"
@@ -92,11 +92,11 @@ class CommandTable(Table):
 
     kind: Literal["command"]
     name: Name = "command"
-    """Its name in the state."""
+    """The name of this item in the state."""
     snapshot: Text
     """Writes a copy below `$BENCHFLOW_STATE_DIR`."""
     restore: Text
-    """Restores the copy below `$BENCHFLOW_STATE_DIR`: all of it, or nothing."""
+    """Restores the copy below `$BENCHFLOW_STATE_DIR`; on an error, nothing is changed."""
     query: Text | None = None
     """Prints JSON lines: `{"table", "columns", "key"}`, then one array per row."""
     check: Text | None = None
@@ -104,7 +104,7 @@ class CommandTable(Table):
     quiesce: Text | None = None
     """Makes writers wait, and writes everything to disk."""
     resume: Text | None = None
-    """Lets writers continue. May run twice."""
+    """Lets writers continue. It may run twice."""
 
 
 class ProcessTable(Table):
@@ -117,8 +117,8 @@ class ProcessTable(Table):
 StateTable = SqliteTable | FilesTable | RedisTable | PostgresTable | CommandTable | ProcessTable
 
 
-def _listed(value: object) -> object:
-    """Read one `[environment.state]` as a list of one, and SQLite as the usual kind."""
+def _as_list(value: object) -> object:
+    """Convert a single `[environment.state]` to a list; the default kind is `sqlite`."""
     if isinstance(value, dict):
         return (_with_kind(cast("object", value)),)
     if not isinstance(value, (list, tuple)):
@@ -133,5 +133,5 @@ def _with_kind(item: object) -> object:
 
 
 StateTables = Annotated[
-    tuple[Annotated[StateTable, Field(discriminator="kind")], ...], BeforeValidator(_listed)
+    tuple[Annotated[StateTable, Field(discriminator="kind")], ...], BeforeValidator(_as_list)
 ]

@@ -15,23 +15,23 @@ _LONGEST_PAUSE = 0.2
 Probe = Mapping[str, str]
 
 
-def can_dial(probe: Probe) -> bool:
-    """Return whether a probe goes to the inside's IPv4 loopback, without encryption."""
+def can_probe(probe: Probe) -> bool:
+    """Return whether a probe needs only IPv4 loopback of the sandbox, without encryption."""
     return probe["host"] in ("localhost", "127.0.0.1") and not probe["tls"]
 
 
-class Dialler:
-    """Repeats probes at once when a service prints something, else after growing pauses."""
+class TcpProber:
+    """Repeats probes when a service prints something or ends, else after growing pauses."""
 
     def __init__(
-        self, sandbox: SupportsTcpConnect, stirred: asyncio.Event, dead: Callable[[], object]
+        self, sandbox: SupportsTcpConnect, activity: asyncio.Event, has_ended: Callable[[], object]
     ) -> None:
         self._sandbox = sandbox
-        self._stirred = stirred
-        self._dead = dead
+        self._activity = activity
+        self._has_ended = has_ended
 
     async def ask_all(self, probes: Mapping[str, Probe], seconds: float) -> dict[str, str]:
-        """Repeat until each probe has succeeded or a service died, at most for `seconds`.
+        """Repeat until each probe has succeeded or a service has ended, at most for `seconds`.
 
         Return the problem of each probe by name, `""` for success. Only the status of a
         response is read.
@@ -40,26 +40,26 @@ class Dialler:
         answers = dict.fromkeys(probes, "not asked")
         pause = _FIRST_PAUSE
         while True:
-            self._stirred.clear()
+            self._activity.clear()
             await self._ask_open(probes, answers, end)
             left = end - time.monotonic()
-            if not any(answers.values()) or left <= 0 or self._dead():
+            if not any(answers.values()) or left <= 0 or self._has_ended():
                 return answers
             try:
                 async with asyncio.timeout(min(pause, left)):
-                    await self._stirred.wait()
+                    await self._activity.wait()
             except TimeoutError:
                 pause = min(2 * pause, _LONGEST_PAUSE)
 
     async def _ask_open(
         self, probes: Mapping[str, Probe], answers: dict[str, str], end: float
     ) -> None:
-        async def one(name: str) -> None:
+        async def probe_service(name: str) -> None:
             answers[name] = await self._ask(probes[name], max(0.05, end - time.monotonic()))
 
         async with asyncio.TaskGroup() as group:
             for name in [name for name, problem in answers.items() if problem]:
-                group.create_task(one(name))
+                group.create_task(probe_service(name))
 
     async def _ask(self, probe: Probe, timeout: float) -> str:
         try:

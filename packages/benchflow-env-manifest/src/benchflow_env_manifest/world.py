@@ -40,14 +40,14 @@ class World:
     ) -> None:
         self._manifest = manifest
         self._resumed = ctx.resumed
-        self._carried = ctx.live_services
+        self._live_services = ctx.live_services
         self._sealed_state = ctx.state
         self._services = Services(ctx.sandbox, service_env)
         self._installed: tuple[Service, ...] = ()
         self._baseline: StateSnapshot | None = None
         self._sealed = False
-        self._looked = False
-        """Whether the state files were checked since the last prompt of an agent."""
+        self._files_checked = False
+        """Whether `start` checked the state files of a fork, and `check` can skip this."""
         self.shell = SandboxShell(ctx.sandbox)
         tables = manifest.environment.state
         self.store: StateStore | None = make_store(self.shell, tables) if tables else None
@@ -61,21 +61,21 @@ class World:
         """
         environment = self._manifest.environment
         record = await self._find_record()
-        if self._carried is None and self._resumed:
+        if self._live_services is None and self._resumed:
             # Paths that the parent checked stay safe, so the check runs while the services
             # start.
             await self._start_services(record)
-            await self._look_or_stop()
-        elif self._carried is None:
+            await self._check_store_or_stop()
+        elif self._live_services is None:
             await self._ready_store()
             await self._start_services(record)
         else:
             await self._ready_store()
-            self._installed = self._find_carried(services_in(self._carried))
-            await self._services.attach(self._installed, self._carried)
+            self._installed = self._attached_services(services_in(self._live_services))
+            await self._services.attach(self._installed, self._live_services)
             # Before the gate: a probe may be a request that writes.
             if self.store is not None:
-                await self.store.servers.let_go(self._carried, self._sealed_state)
+                await self.store.servers.release(self._live_services, self._sealed_state)
         return EnvHandle(
             name=environment.name,
             services=tuple(service.name for service in self._installed),
@@ -89,33 +89,33 @@ class World:
         self._installed = await self._find_installed(record)
         await self._services.start(self._installed)
 
-    async def _look_or_stop(self) -> None:
+    async def _check_store_or_stop(self) -> None:
         try:
             await self._ready_store()
         except BaseException:
             await self._services.stop()
             raise
-        self._looked = True
+        self._files_checked = True
 
     async def _ready_store(self) -> None:
         if self.store is None:
             return
         await self.store.examine()
         if not self._resumed:
-            ours = () if self._manifest.environment.owns_lifecycle else self.store.files
-            await make_state_folders(self.shell, [*ours, f"{ROOT}/any"])
+            databases = () if self._manifest.environment.owns_lifecycle else self.store.files
+            await make_state_folders(self.shell, [*databases, f"{ROOT}/any"])
 
-    def _find_carried(self, carried: Mapping[str, str]) -> tuple[Service, ...]:
+    def _attached_services(self, live: Mapping[str, str]) -> tuple[Service, ...]:
         services = self._manifest.environment.services
-        if unknown := carried.keys() - {service.name for service in services}:
-            raise EnvironmentError_(f"carried services {sorted(unknown)} are not in the manifest")
-        return tuple(service for service in services if service.name in carried)
+        if unknown := live.keys() - {service.name for service in services}:
+            raise EnvironmentError_(f"live services {sorted(unknown)} are not in the manifest")
+        return tuple(service for service in services if service.name in live)
 
     async def _find_record(self) -> WorldRecord | None:
         """Read the record of the parent world, which is trusted."""
         record = await read_record(self.shell) if self._resumed else None
         if record is not None:
-            self.shell.believe(record.tools, record.who)
+            self.shell.use_results(record.tools, record.who)
         return record
 
     async def _find_installed(self, record: WorldRecord | None) -> tuple[Service, ...]:
@@ -134,26 +134,26 @@ class World:
         return tuple(service for service in services if service.name not in missing)
 
     async def gate(self) -> ReadinessProbe:
-        """Wait for every probe; then close the world's files and take the baseline."""
+        """Wait for every probe; then close the world's files and capture the baseline."""
         probe = await self._wait()
         if probe.ready:
             await self._seal()
         return probe
 
     async def _wait(self) -> ReadinessProbe:
-        """Wait for the probes, then until servers do more than accept a connection."""
+        """Wait for the probes, then until every server of the state responds."""
         probe = await self._wait_for_probes()
         timeout = self._manifest.environment.readiness.timeout_sec
         end = time.monotonic() + timeout - probe.waited_sec
-        while probe.ready and (reason := await self._unserved()):
-            if self._obituary() or time.monotonic() > end:
-                error = self._obituary() or f"not ready after {timeout:g} s: {reason}"
+        while probe.ready and (reason := await self._server_problem()):
+            if self._exit_reports() or time.monotonic() > end:
+                error = self._exit_reports() or f"not ready after {timeout:g} s: {reason}"
                 return probe.model_copy(update={"ready": False, "error": error})
             await asyncio.sleep(_PAUSE_SEC)
         return probe
 
-    async def _unserved(self) -> str:
-        return await self.store.servers.serving() if self.store is not None else ""
+    async def _server_problem(self) -> str:
+        return await self.store.servers.find_problem() if self.store is not None else ""
 
     async def _wait_for_probes(self) -> ReadinessProbe:
         environment = self._manifest.environment
@@ -162,17 +162,17 @@ class World:
             self.shell,
             probes_for(environment, self._installed, skipped),
             timeout_sec=environment.readiness.timeout_sec,
-            obituary=self._obituary,
-            stirred=self._services.stirred,
+            exit_report=self._exit_reports,
+            activity=self._services.activity,
         )
 
-    def _obituary(self) -> str:
-        return "\n".join(each.obituary() for each in self._services.dead())
+    def _exit_reports(self) -> str:
+        return "\n".join(each.exit_report() for each in self._services.ended())
 
     async def _seal(self) -> None:
-        """Close the world to the agent. In a fork it is closed already; use the parent's state."""
+        """Close the world's files to the agent. A fork uses the closed files of its parent."""
         if self._resumed:
-            if self.store is not None and not self._sealed and self._carried is None:
+            if self.store is not None and not self._sealed and self._live_services is None:
                 self.store.adopt()
             self._sealed = True
             return
@@ -183,7 +183,7 @@ class World:
         await hide(self.shell, self._manifest.verifier.hidden_from_agent)
         if self.store is not None:
             # Services may seed their databases while they start: the task's baseline
-            # is the world that the agent is about to meet.
+            # is the world at the start of the agent.
             self._baseline = await self.store.snapshot()
         services = self._manifest.environment.services
         missing = [each.name for each in services if each not in self._installed]
@@ -197,11 +197,11 @@ class World:
             EnvironmentError_: A check failed.
             SnapshotError: The state is not `expected`.
         """
-        if dead := self._obituary():
-            raise EnvironmentError_(dead)
+        if ended := self._exit_reports():
+            raise EnvironmentError_(ended)
         if self.store is not None:
-            looked, self._looked = self._looked, False
-            await self.store.check(expected, looked=looked)
+            checked, self._files_checked = self._files_checked, False
+            await self.store.check(expected, files_checked=checked)
         if self._manifest.environment.invariants:
             await check_invariants(self.shell, self.store, self._manifest.environment.invariants)
 
@@ -216,26 +216,29 @@ class World:
             await self.shell.must(words, what="a reseed hook", timeout=300)
 
     def live_services(self) -> Mapping[str, str]:
-        """Return the process id of each running service, and of each holder of a server.
+        """Return the process id of each running service, and of each session that locks a server.
 
         Raises:
             SnapshotError: A service has ended.
         """
-        if dead := self._obituary():
-            raise SnapshotError(f"a dead service cannot be carried: {dead}")
-        held: Mapping[str, str] = (
+        if ended := self._exit_reports():
+            raise SnapshotError(f"a service that has ended cannot be captured: {ended}")
+        sessions: Mapping[str, str] = (
             self.store.servers.live_services() if self.store is not None else {}
         )
-        return {**held, **{each.service.name: each.process.id for each in self._services.running}}
+        services = {each.service.name: each.process.id for each in self._services.running}
+        return {**sessions, **services}
 
     async def reset(self) -> None:
-        """Return to the baseline with new services.
+        """Restore the baseline with new services.
 
         Raises:
             ReadinessError: The services did not become ready.
         """
         if not self._sealed:
-            raise EnvironmentError_("reset before the world was ready: there is no baseline")
+            raise EnvironmentError_(
+                "the world cannot be reset before it is ready: there is no baseline"
+            )
         if self._baseline is None and self._resumed:
             record = await read_record(self.shell)
             self._baseline = record.baseline if record is not None else None
@@ -253,5 +256,5 @@ class World:
             await self.store.restore(self._baseline, online=online)
 
     async def stop(self) -> None:
-        """Stop what this object started. Idempotent."""
+        """Stop the services that this object started or attached to. Idempotent."""
         await self._services.stop()

@@ -1,6 +1,6 @@
-"""Capture and restore SQLite databases that other processes hold open.
+"""Capture and restore SQLite databases while other processes use them.
 
-Runs inside the sandbox as root, behind the text of `tables.py`; `main` reads one JSON
+Runs inside the sandbox as root, after the text of `tables.py`; `main` reads one JSON
 argument and prints one JSON line. Standard library only.
 """
 
@@ -17,8 +17,8 @@ from typing import Any
 
 from .tables import content_digest, read_text_losslessly
 
-# A writer may slip in between a restore and its check; the window is microseconds, so
-# some attempt meets none.
+# A writer may commit between a restore and its check. The time between is microseconds, so one
+# of the attempts succeeds.
 _ATTEMPTS = 20
 
 _UNDO_SEC = 30
@@ -32,11 +32,11 @@ class Deadline:
 
     @property
     def left(self) -> float:
-        """Seconds until the end, at least a moment."""
+        """Seconds until the end, at least 0.05."""
         return max(0.05, self._end - time.monotonic())
 
     def check(self, *_: object) -> None:
-        """Raise when the time is over. Also a `progress` callback."""
+        """Raise `TimeoutError` after the end. Also a `progress` callback."""
         if time.monotonic() > self._end:
             raise TimeoutError("a service held a lock on the database for too long")
 
@@ -49,9 +49,9 @@ def connect(path: str, deadline: Deadline) -> sqlite3.Connection:
 
 
 def open_capture(path: str) -> sqlite3.Connection:
-    """Open a captured file as it lies, without leaving a file beside it."""
+    """Open a captured file for reading, without creating a file beside it."""
     if not Path(path).exists():
-        # The database did not exist then; an empty one is the same world.
+        # The database did not exist at the capture; an empty database is equivalent.
         conn = sqlite3.connect(":memory:", isolation_level=None)
     else:
         conn = sqlite3.connect(f"file:{path}?mode=ro&immutable=1", uri=True, isolation_level=None)
@@ -69,13 +69,13 @@ def captured_digests(directory: str, count: int) -> list[str]:
 
 
 def digest_of(paths: Sequence[str], digests: Sequence[str]) -> str:
-    """Return one digest for a whole capture, bound to the paths it belongs to."""
+    """Return one digest of a whole capture, which includes its paths."""
     text = json.dumps(list(zip(paths, digests, strict=True)))
     return "sha256:" + hashlib.sha256(text.encode()).hexdigest()
 
 
 def capture(paths: Sequence[str], directory: str, deadline: Deadline) -> list[str]:
-    """Copy all databases, from one instant, into the new `directory`; return their digests."""
+    """Copy all databases at one instant into the new `directory`; return their digests."""
     copy_all(paths, directory, deadline)
     try:
         return captured_digests(directory, len(paths))
@@ -85,16 +85,16 @@ def capture(paths: Sequence[str], directory: str, deadline: Deadline) -> list[st
 
 
 def copy_all(paths: Sequence[str], directory: str, deadline: Deadline) -> None:
-    """Copy all databases, from one instant, into the new `directory`."""
+    """Copy all databases at one instant into the new `directory`."""
     parent = Path(directory).parent
     parent.mkdir(mode=0o700, parents=True, exist_ok=True)
     parent.chmod(0o700)
     partial = Path(f"{directory}.partial")
     if Path(directory).exists():
-        raise FileExistsError(f"{directory} exists already")
+        raise FileExistsError(f"{directory} already exists")
     partial.mkdir(mode=0o700)
     try:
-        with _writers_held(paths, deadline):
+        with _with_write_locks(paths, deadline):
             for index, path in enumerate(paths):
                 if Path(path).exists():
                     _copy_out(path, f"{partial}/{index}.db", deadline)
@@ -113,8 +113,8 @@ def remove(directory: Path) -> None:
 
 
 @contextlib.contextmanager
-def _writers_held(paths: Sequence[str], deadline: Deadline) -> Generator[None, None, None]:
-    """Hold every database's write lock: nobody commits between two copies."""
+def _with_write_locks(paths: Sequence[str], deadline: Deadline) -> Generator[None, None, None]:
+    """Lock every database against writers, so that no commit is between two copies."""
     with contextlib.ExitStack() as stack:
         for path in paths:
             if Path(path).exists():
@@ -128,7 +128,7 @@ def _copy_out(path: str, target: str, deadline: Deadline) -> None:
         contextlib.closing(connect(path, deadline)) as source,
         contextlib.closing(sqlite3.connect(target, isolation_level=None)) as copy,
     ):
-        # The copy is thrown away when anything fails, so it needs no journal.
+        # The copy is deleted if anything fails, so it does not need a journal.
         copy.execute("PRAGMA journal_mode = OFF").fetchall()
         copy.execute("PRAGMA synchronous = OFF")
         source.backup(copy, pages=-1, progress=deadline.check, sleep=0.01)
@@ -137,26 +137,28 @@ def _copy_out(path: str, target: str, deadline: Deadline) -> None:
 def restore(
     paths: Sequence[str], directory: str, digest: str, safety: str, deadline: Deadline
 ) -> None:
-    """Put all captured databases back into the live ones, or none of them."""
+    """Restore all captured databases; if one fails, restore the earlier contents."""
     if not Path(directory).is_dir():
         raise ValueError("the snapshot is not in this sandbox")
     expected = captured_digests(directory, len(paths))
     if digest_of(paths, expected) != digest:
-        raise ValueError("the snapshot's files are not what was captured")
+        raise ValueError("the files of the snapshot do not match its digest")
     copy_all(paths, safety, deadline)
     touched: list[int] = []
     try:
-        _put_back(range(len(paths)), paths, directory, expected, touched, deadline)
+        _restore_all(range(len(paths)), paths, directory, expected, touched, deadline)
     except BaseException:
-        # Only what was reached: what is locked was not changed, and stays locked.
+        # Only the databases that were changed: a locked database was not, and stays locked.
         before = captured_digests(safety, len(paths))
-        _put_back(list(dict.fromkeys(touched)), paths, safety, before, touched, Deadline(_UNDO_SEC))
+        _restore_all(
+            list(dict.fromkeys(touched)), paths, safety, before, touched, Deadline(_UNDO_SEC)
+        )
         raise
     finally:
         remove(Path(safety))
 
 
-def _put_back(
+def _restore_all(
     indices: Sequence[int],
     paths: Sequence[str],
     directory: str,
@@ -164,17 +166,17 @@ def _put_back(
     touched: list[int],
     deadline: Deadline,
 ) -> None:
-    with contextlib.ExitStack() as held:
+    with contextlib.ExitStack() as locked:
         for index in indices:
             source, path = f"{directory}/{index}.db", Path(paths[index])
             if not Path(source).exists() and not path.exists():
                 continue
             path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-            live = held.enter_context(contextlib.closing(connect(str(path), deadline)))
+            live = locked.enter_context(contextlib.closing(connect(str(path), deadline)))
             for _ in range(_ATTEMPTS):
                 _copy_in(source, live, deadline)
                 touched.append(index)
-                if _holds(live, expected[index]):
+                if _matches(live, expected[index]):
                     break
                 deadline.check()
             else:
@@ -183,13 +185,13 @@ def _put_back(
 
 def _copy_in(source: str, live: sqlite3.Connection, deadline: Deadline) -> None:
     # SQLite's own backup writes through the log that the services read, so they see the
-    # result with their next statement. A file copied over the path would be hidden by it.
+    # result with their next statement. They would not see a file that replaces the path.
     with contextlib.closing(open_capture(source)) as captured:
         captured.backup(live, pages=-1, progress=deadline.check, sleep=0.01)
 
 
-def _holds(live: sqlite3.Connection, expected: str) -> bool:
-    """Whether the content is as expected; then it is held by a write lock."""
+def _matches(live: sqlite3.Connection, expected: str) -> bool:
+    """Return whether the content is as expected; if so, keep it write-locked."""
     live.execute("BEGIN IMMEDIATE")
     if content_digest(live) == expected:
         return True

@@ -1,7 +1,7 @@
-"""Ask services whether they are up, from inside the sandbox.
+"""Probe services from inside the sandbox.
 
-`main` reads one JSON argument, asks until all answer or the round is over, and prints
-one JSON line. Standard library only, and little of it: it starts once per round.
+`main` reads one JSON argument, probes until all answer or the round is over, and prints
+one JSON line. It imports few modules of the standard library, because it starts once per round.
 """
 
 import json
@@ -13,11 +13,11 @@ from collections.abc import Mapping
 _FIRST_PAUSE = 0.01
 _LONGEST_PAUSE = 0.2
 STATUS_LINE = 12
-"""Bytes that hold a status, as `HTTP/1.1 200` does."""
+"""The length of a status such as `HTTP/1.1 200`."""
 
 
 def ask(probe: Mapping[str, str], timeout: float) -> str:
-    """Return `""` for a connection, with a `path` for a 2xx or 3xx answer, else why not."""
+    """Return `""` for a connection, with a `path` for a 2xx or 3xx answer, else the reason."""
     try:
         with socket.create_connection((probe["host"], int(probe["port"])), timeout) as conn:
             if not probe["path"]:
@@ -30,7 +30,7 @@ def ask(probe: Mapping[str, str], timeout: float) -> str:
 def _encrypted(conn: socket.socket) -> socket.socket:
     import ssl  # noqa: PLC0415 - slow to import, and rarely needed
 
-    # Loopback inside one sandbox: the question is whether it answers, not who it is.
+    # Loopback inside one sandbox: the probe needs an answer, not an authentic server.
     context = ssl.create_default_context()
     context.check_hostname = False
     context.verify_mode = ssl.CERT_NONE
@@ -46,13 +46,13 @@ def _http_answer(conn: socket.socket, probe: Mapping[str, str]) -> str:
 
 
 def request_of(probe: Mapping[str, str]) -> bytes:
-    """Return what an HTTP probe sends."""
+    """Return the request of an HTTP probe."""
     lines = (f"GET {probe['path']} HTTP/1.1", f"Host: {probe['host']}:{probe['port']}")
     return "\r\n".join((*lines, "Connection: close", "", "")).encode()
 
 
 def problem_of(answer: bytes) -> str:
-    """Return what is wrong with the beginning of an HTTP answer, `""` for 2xx and 3xx."""
+    """Return the problem of an HTTP answer from its first bytes, `""` for 2xx and 3xx."""
     status = answer[:STATUS_LINE].decode("ascii", "replace")
     if status.startswith("HTTP/1.") and status[8:10] in (" 2", " 3"):
         return ""
@@ -60,7 +60,7 @@ def problem_of(answer: bytes) -> str:
 
 
 def ask_all(probes: Mapping[str, Mapping[str, str]], seconds: float) -> Mapping[str, str]:
-    """Ask until every probe has answered once, at most for `seconds`."""
+    """Repeat each probe until it succeeds, at most for `seconds`."""
     end = time.monotonic() + seconds
     answers = dict.fromkeys(probes, "not asked")
     pause = _FIRST_PAUSE

@@ -1,4 +1,4 @@
-"""The server's own file, streamed out of it and into it as between two Redis servers.
+"""Stream the server's own data file out of it and into it, as between two Redis servers.
 
 Runs inside the sandbox as root. Standard library only.
 """
@@ -18,7 +18,7 @@ _PAUSE_SEC = 0.005
 
 
 def can_stream(client: Client) -> bool:
-    """Whether this server is alone, and new enough to load a file beside its old data."""
+    """Return whether this server has no replicas and can load a file beside its old data."""
     server, peers = client.info("server"), client.info("replication")
     major = server.get("redis_version", "0").split(".")[0]
     alone = peers.get("role") == "master" and peers.get("connected_slaves") == "0"
@@ -26,27 +26,27 @@ def can_stream(client: Client) -> bool:
 
 
 def save(client: Client, link: Client, target: str) -> None:
-    """Write everything as of now, as a replica on `link` would get it."""
+    """Write the present data to `target`, as a replica on `link` gets it."""
     settings = {"repl-diskless-sync": "yes", "repl-diskless-sync-delay": "0"}
     with _configured(client, settings), contextlib.closing(link), Path(target).open("wb") as out:
         link.call("REPLCONF", "capa", "eof", "rdb-only", "1")
         link.send(b"SYNC\r\n")
-        while not (head := link.line()):
-            pass  # it says that it is alive
+        while not (head := link.read_line()):
+            pass  # an empty line keeps the connection open
         if not head.startswith(b"$EOF:"):
             raise RuntimeError(f"the server did not stream its data: {head[:200]!r}")
         mark, tail = head[5:], b""
         while tail != mark:
-            # The mark is no part of the file, and comes last.
-            held = tail + link.some(_CHUNK)
-            out.write(held[:-_MARK])
-            tail = held[-_MARK:]
+            # The mark follows the file and is not part of it.
+            data = tail + link.read_some(_CHUNK)
+            out.write(data[:-_MARK])
+            tail = data[-_MARK:]
 
 
 def load(client: Client, source: str, deadline: float) -> None:
-    """Replace everything by a file, as a replica of ours; until it is loaded, nothing changes.
+    """Replace all data by a file: the server becomes a replica of this program and loads it.
 
-    Writers wait meanwhile, and readers see the old data, then the new. Clients in a
+    Writers wait meanwhile; readers see the old data until the file is loaded. Clients in a
     blocking command have to connect again.
     """
     settings = {"repl-diskless-load": "swapdb", "replica-read-only": "no"}
@@ -66,16 +66,16 @@ def load(client: Client, source: str, deadline: float) -> None:
 
 
 def _feed(client: Client, listener: socket.socket, source: str, deadline: float) -> None:
-    """Be its master until it has loaded `source`."""
+    """Act as the master of the server until it has loaded `source`."""
     connection, _ = listener.accept()
     connection.settimeout(max(0.1, deadline - time.monotonic()))
     with contextlib.closing(Wire(connection)) as replica, Path(source).open("rb") as file:
         while True:
-            command, *words = replica.take()
+            command, *words = replica.read_value()
             if command.upper() == b"PSYNC":
                 break
             replica.send(b"+PONG\r\n" if command.upper() == b"PING" else b"+OK\r\n")
-        # Under its own history's name it goes on to answer readers while it loads.
+        # With the name of its own history it still answers readers while it loads.
         replica.send(b"+FULLRESYNC %s 0\r\n$%d\r\n" % (words[0], os.fstat(file.fileno()).st_size))
         while data := file.read(_CHUNK):
             replica.send(data)
@@ -86,7 +86,7 @@ def _feed(client: Client, listener: socket.socket, source: str, deadline: float)
 
 
 def _settle(client: Client, deadline: float) -> None:
-    """Wait until the append-only file, where there is one, holds what was loaded."""
+    """Wait until the append-only file, if there is one, contains the loaded data."""
     while True:
         facts = client.info("persistence")
         if facts.get("aof_rewrite_in_progress") == facts.get("aof_rewrite_scheduled") == "0":
@@ -98,7 +98,7 @@ def _settle(client: Client, deadline: float) -> None:
 
 @contextlib.contextmanager
 def _configured(client: Client, settings: Mapping[str, str]) -> Generator[None, None, None]:
-    """Change settings for a while."""
+    """Change settings of the server until the exit."""
     before = {name: client.call("CONFIG", "GET", name)[1] for name in settings}
     try:
         for name, value in settings.items():

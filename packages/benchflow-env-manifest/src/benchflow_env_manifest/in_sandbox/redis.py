@@ -1,7 +1,7 @@
-"""Read, hold, copy and restore a Redis server over its own protocol.
+"""Read, pause, copy and restore a Redis server over its own protocol.
 
 Runs inside the sandbox as root; `main` reads one JSON argument and prints one JSON line.
-Standard library only: no client has to be installed.
+Standard library only: the image does not need a client.
 """
 
 import json
@@ -18,17 +18,17 @@ from .resp import Client, Reply
 
 _BATCH = 200
 _PAUSE_MS = 60_000
-# A checkpoint's children are held until they are let go, however late that is.
+# The children of a checkpoint stay paused until they are released, which may be much later.
 _CHECKPOINT_PAUSE_MS = 100 * 365 * 24 * 3600 * 1000
 _FEW = 1000
 _KEYS, _RDB = "keys", "dump.rdb"
 
 Link = Callable[[], Client]
-"""Makes one more connection."""
+"""Opens another connection."""
 
 
 def databases(client: Client) -> list[int]:
-    """Return the numbers of the databases that hold keys."""
+    """Return the numbers of the databases that have keys."""
     return [int(name.removeprefix("db")) for name in client.info("keyspace")]
 
 
@@ -79,7 +79,7 @@ def _plain(kind: str, value: Reply) -> Reply:
         return sorted(map(_text, value))
     if kind == "hash":
         pairs = sorted(zip(value[::2], value[1::2], strict=True))
-        return {_text(name): _text(held) for name, held in pairs}
+        return {_text(name): _text(item) for name, item in pairs}
     return _nested(value)
 
 
@@ -104,7 +104,7 @@ def read(client: Client, target: str) -> None:
 
 
 def hold(client: Client, *, persist: bool, deadline: float) -> None:
-    """Let writers wait; with `persist`, put on disk what is only in memory."""
+    """Make writers wait; with `persist`, write the data in memory to disk."""
     client.call("CLIENT", "PAUSE", _CHECKPOINT_PAUSE_MS if persist else _PAUSE_MS, "WRITE")
     if not persist:
         return
@@ -125,11 +125,11 @@ def _persist(client: Client, deadline: float) -> None:
             client.call("SAVE")
             return
         time.sleep(0.02)
-    raise TimeoutError("the server did not come to rest")
+    raise TimeoutError("the server did not become idle")
 
 
 def capture(client: Client, directory: str, link: Link) -> None:
-    """Copy everything: key by key while they are few, else as the server's own file."""
+    """Copy all data: key by key if there are few keys, else as the server's own file."""
     total = sum(int(facts.split(",")[0][5:]) for facts in client.info("keyspace").values())
     if total > _FEW and can_stream(client):
         save(client, link(), f"{directory}/{_RDB}")
@@ -138,7 +138,7 @@ def capture(client: Client, directory: str, link: Link) -> None:
 
 
 def restore(client: Client, directory: str, deadline: float) -> None:
-    """Replace everything by what `capture` wrote."""
+    """Replace all data by the files of `capture`."""
     if Path(f"{directory}/{_RDB}").exists():
         load(client, f"{directory}/{_RDB}", deadline)
     else:
@@ -146,7 +146,7 @@ def restore(client: Client, directory: str, deadline: float) -> None:
 
 
 def write_keys(client: Client, target: str) -> None:
-    """Write every key as the server serialises it, with its expiry, and all functions."""
+    """Write every key in the server's own format, with its expiry, and all functions."""
     with Path(target).open("wb") as out:
         functions = client.calls([("FUNCTION", "DUMP")])[0]
         _put(out, functions if isinstance(functions, bytes) else b"")
@@ -174,7 +174,7 @@ def _parts(source: str) -> Iterator[bytes]:
 
 
 def put_keys(client: Client, source: str) -> None:
-    """Replace everything in one transaction: all of it, or nothing."""
+    """Replace all data in one transaction."""
     parts = _parts(source)
     functions = next(parts)
     queued: list[Sequence[str | bytes | int]] = [("FLUSHALL", "SYNC")]

@@ -8,9 +8,9 @@ import sqlite3
 from collections.abc import Iterator
 
 _LONG = 64
-"""Bytes of a value beyond which a content digest takes the value's own digest."""
+"""A content digest uses the digest of a value that has more bytes than this."""
 
-_OWN = r"name NOT LIKE 'sqlite\_%' ESCAPE '\'"
+_USER_OBJECTS = r"name NOT LIKE 'sqlite\_%' ESCAPE '\'"
 
 
 def quoted(name: str) -> str:
@@ -19,7 +19,7 @@ def quoted(name: str) -> str:
 
 
 def read_text_losslessly(conn: sqlite3.Connection) -> None:
-    """Make text columns that are not UTF-8 readable; each has one spelling."""
+    """Decode text that is not UTF-8 with backslash escapes instead of an error."""
     conn.text_factory = _text
 
 
@@ -28,8 +28,10 @@ def _text(raw: bytes) -> str:
 
 
 def table_names(conn: sqlite3.Connection) -> list[str]:
-    """Return the tables that hold rows: no views, no virtual or internal tables."""
-    query = f"SELECT name FROM sqlite_master WHERE type = 'table' AND rootpage > 0 AND {_OWN}"  # noqa: S608
+    """Return the names of tables with stored rows: no views, no virtual or internal tables."""
+    query = (
+        f"SELECT name FROM sqlite_master WHERE type = 'table' AND rootpage > 0 AND {_USER_OBJECTS}"  # noqa: S608
+    )
     return sorted(row[0] for row in conn.execute(query))
 
 
@@ -44,7 +46,7 @@ def ordered_rows(conn: sqlite3.Connection, table: str) -> sqlite3.Cursor:
     """Return a table's rows in primary-key order, then in row id order."""
     names = conn.execute(f"SELECT * FROM {quoted(table)} LIMIT 0").description  # noqa: S608
     columns = {name.lower() for name, *_ in names}
-    # A service's own collation does not exist here; integers need none.
+    # A service's own collation does not exist here; integers do not need any.
     keys = [
         quoted(name) if kind.upper() == "INTEGER" else f"{quoted(name)} COLLATE BINARY"
         for name, kind in key_columns(conn, table)
@@ -60,7 +62,7 @@ def ordered_rows(conn: sqlite3.Connection, table: str) -> sqlite3.Cursor:
 
 
 def content_digest(conn: sqlite3.Connection) -> str:
-    """Return a digest of the schema and of every row, whatever the pages look like."""
+    """Return a digest of the schema and of every row; it does not depend on the pages."""
     digest = hashlib.sha256()
     for line in _content(conn):
         digest.update(line.encode())
@@ -69,14 +71,14 @@ def content_digest(conn: sqlite3.Connection) -> str:
 
 
 def row_line(row: tuple[object, ...]) -> str:
-    """Return a row as one line that keeps types apart and depends on nothing else."""
+    """Return a row as one line that depends only on the values and their types."""
     return ascii(row)
 
 
 def _content(conn: sqlite3.Connection) -> Iterator[str]:
     yield row_line(conn.execute("PRAGMA user_version").fetchone())
     yield row_line(conn.execute("PRAGMA application_id").fetchone())
-    schema = f"SELECT type, name, tbl_name, sql FROM sqlite_master WHERE {_OWN}"  # noqa: S608
+    schema = f"SELECT type, name, tbl_name, sql FROM sqlite_master WHERE {_USER_OBJECTS}"  # noqa: S608
     yield from sorted(map(row_line, conn.execute(schema)))
     names = table_names(conn)
     if conn.execute("SELECT 1 FROM sqlite_master WHERE name = 'sqlite_sequence'").fetchone():
@@ -87,12 +89,12 @@ def _content(conn: sqlite3.Connection) -> Iterator[str]:
 
 
 def _short_line(row: tuple[object, ...]) -> str:
-    """Return a row's line with its long bytes digested: to spell them out takes far longer."""
+    """Return a row's line with digests for long bytes, which is much faster."""
     return row_line(tuple(map(_short, row)))
 
 
 def _short(value: object) -> object:
     if isinstance(value, bytes) and len(value) > _LONG:
-        # No value of a row is a tuple, so this is the line of nothing else.
+        # No value of a row is a tuple, so no other row has this line.
         return ("bytes", len(value), hashlib.sha256(value).hexdigest())
     return value

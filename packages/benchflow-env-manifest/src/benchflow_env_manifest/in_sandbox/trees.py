@@ -1,4 +1,4 @@
-"""Copy files and directories that other processes may be writing, and put them back.
+"""Copy and restore files and directories while other processes may write to them.
 
 Runs inside the sandbox as root; `main` reads one JSON argument and prints one JSON line.
 Standard library only.
@@ -17,46 +17,47 @@ _ATTEMPTS = 5
 
 
 def entries(path: str) -> Iterator[os.DirEntry[str]]:
-    """Yield everything below `path`; no link is followed."""
-    with os.scandir(path) as found:
-        for entry in sorted(found, key=lambda each: each.name):
+    """Yield every entry below `path`, without following links."""
+    with os.scandir(path) as children:
+        for entry in sorted(children, key=lambda child: child.name):
             yield entry
             if entry.is_dir(follow_symlinks=False):
                 yield from entries(entry.path)
 
 
-def look(paths: Sequence[str]) -> list[tuple[str | int, ...]]:
-    """Return what changes whenever a file below `paths` is written, made or removed."""
-    seen: list[tuple[str | int, ...]] = []
+def fingerprint(paths: Sequence[str]) -> list[tuple[str | int, ...]]:
+    """Return a value that differs after a file below `paths` is written, created or removed."""
+    statuses: list[tuple[str | int, ...]] = []
     for path in paths:
         if os.path.lexists(path):
-            found = os.lstat(path)
-            seen.append(_print_of(path, found))
-            if stat.S_ISDIR(found.st_mode):
-                each = (_print_of(e.path, e.stat(follow_symlinks=False)) for e in entries(path))
-                seen.extend(each)
-    return seen
+            status = os.lstat(path)
+            statuses.append(_status_of(path, status))
+            if stat.S_ISDIR(status.st_mode):
+                below = (_status_of(e.path, e.stat(follow_symlinks=False)) for e in entries(path))
+                statuses.extend(below)
+    return statuses
 
 
-def _print_of(path: str, found: os.stat_result) -> tuple[str | int, ...]:
-    if not stat.S_ISDIR(found.st_mode) and not stat.S_ISREG(found.st_mode):
+def _status_of(path: str, status: os.stat_result) -> tuple[str | int, ...]:
+    if not stat.S_ISDIR(status.st_mode) and not stat.S_ISREG(status.st_mode):
         raise ValueError(f"{path} is neither a file nor a directory")
-    times = (found.st_mtime_ns, found.st_ctime_ns)
-    return (path, found.st_mode, found.st_uid, found.st_gid, found.st_ino, found.st_size, *times)
+    owner = (status.st_uid, status.st_gid)
+    times = (status.st_mtime_ns, status.st_ctime_ns)
+    return (path, status.st_mode, *owner, status.st_ino, status.st_size, *times)
 
 
 def copy(source: str, target: str) -> None:
-    """Copy with owners, modes and times, sharing blocks where the file system can."""
+    """Copy with owners, modes and times; share blocks if the file system can."""
     command = ["cp", "-a", "--reflink=auto", "-T", "--", source, target]
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
-    if done.returncode:
-        raise OSError(done.stderr.strip()[-500:])
+    result = subprocess.run(command, capture_output=True, text=True, check=False)
+    if result.returncode:
+        raise OSError(result.stderr.strip()[-500:])
 
 
 def capture(paths: Sequence[str], directory: str) -> bool:
-    """Copy all paths into the new `directory`; `False` when they kept changing.
+    """Copy all paths into the new `directory`; return `False` if every attempt saw a change.
 
-    Nothing was written between the two looks, so the copy is of one instant.
+    The fingerprints before and after the copy are equal, so the copy is of one instant.
     """
     partial = Path(f"{directory}.partial")
     for _ in range(_ATTEMPTS):
@@ -71,9 +72,9 @@ def capture(paths: Sequence[str], directory: str) -> bool:
 
 
 def _copied(paths: Sequence[str], directory: str) -> bool:
-    """Copy once; `False` when something was written meanwhile."""
+    """Copy once; return `False` if a file was changed meanwhile."""
     try:
-        before = look(paths)
+        before = fingerprint(paths)
     except FileNotFoundError:
         return False
     try:
@@ -89,13 +90,13 @@ def _copied(paths: Sequence[str], directory: str) -> bool:
 
 def _unchanged(paths: Sequence[str], before: list[tuple[str | int, ...]]) -> bool:
     try:
-        return look(paths) == before
+        return fingerprint(paths) == before
     except FileNotFoundError:
         return False
 
 
-def dress(paths: Sequence[str], directory: str) -> None:
-    """Give a copy that lost them the owners and modes of the live files."""
+def copy_owners(paths: Sequence[str], directory: str) -> None:
+    """Set owners and modes of the live files on a copy that lost them."""
     for index, path in enumerate(paths):
         root = f"{directory}/{index}"
         if os.path.lexists(root):
@@ -103,15 +104,15 @@ def dress(paths: Sequence[str], directory: str) -> None:
             for copied in (root, *below):
                 live = path + copied.removeprefix(root)
                 try:
-                    found = os.lstat(live)
+                    status = os.lstat(live)
                 except FileNotFoundError:
-                    continue  # a writer that never stops has removed it since
-                os.chown(copied, found.st_uid, found.st_gid, follow_symlinks=False)
-                Path(copied).chmod(stat.S_IMODE(found.st_mode))
+                    continue  # a writer has removed it since the copy
+                os.chown(copied, status.st_uid, status.st_gid, follow_symlinks=False)
+                Path(copied).chmod(stat.S_IMODE(status.st_mode))
 
 
 def restore(paths: Sequence[str], directory: str) -> None:
-    """Put all copies in place of what is there, or none of them."""
+    """Replace all paths by their copies; if one fails, move the old files back."""
     fresh = [f"{path}.bf-new" for path in paths]
     old = [f"{path}.bf-old" for path in paths]
     try:
@@ -133,19 +134,19 @@ def restore(paths: Sequence[str], directory: str) -> None:
 
 
 def move(source: str, target: str) -> None:
-    """Make `target` what `source` is, taking its files away.
+    """Move the files of `source` to `target` and remove other files there.
 
-    A directory that both have stays: an overlay cannot rename one of its lower layers,
-    and whoever has it open sees the new entries.
+    A directory that both have stays, because an overlay cannot rename one of its lower layers,
+    and a process that has it open sees the new entries.
     """
     if not os.path.lexists(source):
         _remove(target)
     elif _is_folder(source) and _is_folder(target):
-        names = {each.name for folder in (source, target) for each in Path(folder).iterdir()}
+        names = {child.name for folder in (source, target) for child in Path(folder).iterdir()}
         for name in names:
             move(f"{source}/{name}", f"{target}/{name}")
-        found = os.lstat(source)
-        os.chown(target, found.st_uid, found.st_gid, follow_symlinks=False)
+        status = os.lstat(source)
+        os.chown(target, status.st_uid, status.st_gid, follow_symlinks=False)
         shutil.copystat(source, target, follow_symlinks=False)
     else:
         if _is_folder(source) or _is_folder(target):
@@ -172,8 +173,8 @@ def main() -> None:
     try:
         if request["do"] == "capture":
             answer["still"] = "yes" if capture(paths, directory) else ""
-        elif request["do"] == "dress":
-            dress(paths, directory)
+        elif request["do"] == "copy_owners":
+            copy_owners(paths, directory)
         else:
             restore(paths, directory)
     except (OSError, ValueError) as exc:

@@ -8,7 +8,7 @@ from pathlib import Path
 from benchflow_contracts import EnvironmentError_, EnvState, TableState
 
 ROOT = "/.bf-state"
-"""A directory that only root of the sandbox can read."""
+"""A directory of the sandbox that only root can read."""
 
 Tables = Mapping[str, TableState]
 
@@ -20,25 +20,25 @@ class StateBackend(ABC):
     """
 
     label: str
-    """Its name in errors."""
+    """The name of this backend in errors."""
     name: str = ""
-    """Its name in the state, if it does not use its paths."""
+    """The name of this backend in the state; "" if the state has its paths."""
     online: bool = False
     """Whether only a running server can read and restore it."""
     reading_proves: bool = False
     """Whether `read` finds all damage that `check` finds."""
     files: tuple[str, ...] = ()
-    """Regular files of it that the agent must not reach."""
+    """Regular files that the agent must not reach."""
     trees: tuple[str, ...] = ()
-    """Files or directories of it that the agent must not reach."""
+    """Files or directories that the agent must not reach."""
     only_live: str = ""
-    """Why a `state` fork or a restore cannot include it; "" if it can."""
+    """Why a `state` fork or a restore cannot include this state; "" if it can."""
     holder: str = ""
-    """Within `hold`, the id of the process that holds it, if there is one."""
+    """Within `hold`, the id of the process that locks the server, if there is one."""
 
     @asynccontextmanager
     async def hold(self, *, persist: bool) -> AsyncGenerator[None, None]:
-        """Keep its server from writing. With `persist`, its files then have all of its state.
+        """Stop the server from writing. With `persist`, its files then have all of its state.
 
         The exit never fails. A hold with `persist` lasts until it is released, also in every
         child of a live image.
@@ -48,7 +48,7 @@ class StateBackend(ABC):
 
     @abstractmethod
     async def capture(self, directory: str) -> str:
-        """Copy it into `directory`, a new path; return the digest of the copy."""
+        """Copy the state into the new `directory`; return the digest of the copy."""
 
     @abstractmethod
     async def restore(self, directory: str, digest: str) -> None:
@@ -56,32 +56,32 @@ class StateBackend(ABC):
 
     @abstractmethod
     async def read(self, folder: Path, *, still: bool) -> EnvState:
-        """Return its contents; `folder` is an empty host directory for copies.
+        """Return the contents; `folder` is an empty host directory for copies.
 
         `still`: the caller has frozen the sandbox. Never true for an online backend.
         """
 
-    async def copied(self, folder: Path, *, still: bool) -> Callable[[], Awaitable[EnvState]]:
+    async def copy(self, folder: Path, *, still: bool) -> Callable[[], Awaitable[EnvState]]:
         """Copy the contents; return a function that reads the copy without the sandbox."""
         state = await self.read(folder, still=still)
 
-        async def known() -> EnvState:
+        async def read_copy() -> EnvState:
             return state
 
-        return known
+        return read_copy
 
-    async def glance(self) -> EnvState | None:
-        """Return its contents if they are cached for its bytes, while everything runs.
+    async def read_cached(self) -> EnvState | None:
+        """Return the contents if they are cached for the bytes of the files; nothing is stopped.
 
-        `None` if they are not cached, or if they change; then call `read`.
+        `None` if they are not cached; then call `read`.
         """
         return None
 
     async def forget(self, directory: str) -> None:
-        """Remove what `capture` created outside of `directory`. Idempotent."""
+        """Remove the copies of `capture` outside of `directory`. Idempotent."""
         del directory
 
-    def holds(self, state: str) -> bool:
+    def answers_about(self, state: str) -> bool:
         """Return whether this backend answers SQL about `state`."""
         del state
         return False
@@ -94,23 +94,25 @@ class StateBackend(ABC):
         return {}
 
     async def check(self, folder: Path, *, still: bool) -> None:
-        """Check that it is undamaged, without changing it. See `read`."""
+        """Check that the state is undamaged, without changing it. See `read`."""
         del folder, still
 
-    async def let_go(self, holder: str) -> None:
-        """Release the hold from a live image, by its `holder`."""
+    async def release(self, holder: str) -> None:
+        """End the `hold` of a live image; `holder` is the process of that hold."""
         del holder
 
-    def lasting(self, state: EnvState, at: float) -> EnvState:
+    def without_expired(self, state: EnvState, at: float) -> EnvState:
         """Return `state` without entries that expired before `at`, in seconds since the epoch."""
         del at
         return state
 
-    def agree(self, then: Tables, now: Tables) -> bool:
-        """Return whether a held server of a live image still has the contents `then`."""
+    def is_unchanged(self, then: Tables, now: Tables) -> bool:
+        """Return whether a paused server of a live image still has the contents `then`."""
         return then == now
 
 
 def refusal(backend: StateBackend) -> EnvironmentError_:
     """Return the error of a state that is `only_live`."""
-    return EnvironmentError_(backend.only_live, hint="require fidelity `live`, or keep it in files")
+    return EnvironmentError_(
+        backend.only_live, hint="require fidelity `live`, or keep this state in files"
+    )

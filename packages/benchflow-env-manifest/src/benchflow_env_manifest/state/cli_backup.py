@@ -1,4 +1,4 @@
-"""Copies of live databases through the sqlite3 program, for images without Python."""
+"""Copy live databases with the sqlite3 program, for images without Python."""
 
 import hashlib
 from collections.abc import Sequence
@@ -21,7 +21,7 @@ done
 mv "$dir.partial" "$dir"
 """
 
-# A dump that broke off does not end with COMMIT.
+# An incomplete dump does not end with COMMIT.
 _DIGEST = f"""
 umask 077; dump=$1; shift
 for db in "$@"; do
@@ -45,7 +45,7 @@ _SEC = 300
 
 
 class CliBackup:
-    """The same through `.backup` and `.restore`.
+    """The work of `PythonBackup` through `.backup` and `.restore`.
 
     Each database is captured at its own instant: the program cannot lock several at once.
     """
@@ -60,21 +60,21 @@ class CliBackup:
 
     async def restore(self, paths: Sequence[str], directory: str, digest: str, safety: str) -> None:
         """Restore `directory` if it still has `digest`; `safety` is an unused path."""
-        found = await self._shell.run(["test", "-d", directory])
-        if not found.ok:
+        exists = await self._shell.run(["test", "-d", directory])
+        if not exists.ok:
             raise EnvironmentError_("restore failed: the snapshot is not in this sandbox")
         expected = await self._captured_digests(paths, directory)
         if _combined(paths, expected) != digest:
-            raise EnvironmentError_("restore failed: the snapshot is not what was captured")
+            raise EnvironmentError_("restore failed: the snapshot does not match its digest")
         await self.capture(paths, safety)
         before = await self._captured_digests(paths, safety)
         try:
-            await self._put_back(paths, directory, expected)
+            await self._restore_all(paths, directory, expected)
         except BaseException:
-            await self._put_back(paths, safety, before)
+            await self._restore_all(paths, safety, before)
             raise
 
-    async def _put_back(
+    async def _restore_all(
         self, paths: Sequence[str], directory: str, expected: Sequence[str]
     ) -> None:
         for index, path in enumerate(paths):
@@ -85,7 +85,7 @@ class CliBackup:
                     break
             else:
                 raise EnvironmentError_(
-                    f"restore of {path!r} failed: a writer changes what was just restored",
+                    f"restore of {path!r} failed: a process wrote to it during every attempt",
                     hint="stop the agent before a restore, or add python3 to the image",
                 )
 

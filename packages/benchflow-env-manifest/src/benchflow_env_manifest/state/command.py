@@ -1,4 +1,4 @@
-"""State that the manifest's own commands copy and restore."""
+"""Copy and restore state with the manifest's own commands."""
 
 import logging
 import shlex
@@ -12,7 +12,7 @@ from benchflow_env_manifest.sandbox_shell import SandboxShell
 from benchflow_env_manifest.state_tables import CommandTable
 
 from .backend import StateBackend, Tables
-from .spool import free_path, take_rows, tree_digest, verify
+from .spool import free_path, move_rows, tree_digest, verify
 
 _SEC = 600
 _log = logging.getLogger(__name__)
@@ -46,12 +46,12 @@ class CommandState(StateBackend):
 
     async def capture(self, directory: str) -> str:
         """Run `snapshot` in a new directory."""
-        await self._shell.must(["mkdir", "-m", "700", directory], what="making a directory")
+        await self._shell.must(["mkdir", "-m", "700", directory], what="creating a directory")
         await self._run(self._table.snapshot, "snapshot", directory)
         return await tree_digest(self._shell, directory)
 
     async def restore(self, directory: str, digest: str) -> None:
-        """Run `restore`; if it fails, restore the state from before."""
+        """Run `restore`; if it fails, restore the previous state."""
         await verify(self._shell, directory, digest)
         before = free_path()
         await self.capture(before)
@@ -70,7 +70,7 @@ class CommandState(StateBackend):
             return EnvState()
         spool = free_path()
         await self._run(f"umask 077; {{ {self._table.query}\n}} > {shlex.quote(spool)}", "query")
-        tables = await take_rows(self._shell, spool, folder, self._table.name)
+        tables = await move_rows(self._shell, spool, folder, self._table.name)
         return EnvState(databases={self._table.name: tables})
 
     async def check(self, folder: Path, *, still: bool) -> None:
@@ -79,13 +79,13 @@ class CommandState(StateBackend):
         if self._table.check:
             await self._run(self._table.check, "check")
 
-    async def let_go(self, holder: str) -> None:
-        """Undo the `quiesce` from a live image."""
+    async def release(self, holder: str) -> None:
+        """Run `resume` for the `quiesce` of a live image."""
         del holder
         await self._resume()
 
-    def agree(self, then: Tables, now: Tables) -> bool:
-        """Return whether `query` prints the same; without `quiesce` nothing was held."""
+    def is_unchanged(self, then: Tables, now: Tables) -> bool:
+        """Return whether `query` prints the same; without `quiesce` it may differ."""
         return not self._table.quiesce or then == now
 
     async def _resume(self) -> None:
@@ -97,5 +97,5 @@ class CommandState(StateBackend):
 
     async def _run(self, command: str, what: str, directory: str = "") -> None:
         env = ["env", f"BENCHFLOW_STATE_DIR={directory}"] if directory else []
-        said = f"{what} of {self._table.name!r}"
-        await self._shell.must([*env, "sh", "-c", command], what=said, timeout=_SEC)
+        label = f"{what} of {self._table.name!r}"
+        await self._shell.must([*env, "sh", "-c", command], what=label, timeout=_SEC)

@@ -1,4 +1,4 @@
-"""Copies of state files on the host."""
+"""Copy state files to the host."""
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -6,7 +6,7 @@ from pathlib import Path
 from benchflow_contracts import EnvironmentError_, Sandbox, TransferError
 
 MAX_FILE_BYTES = 1 << 30
-"""The size of one database file or log beyond which `query` refuses."""
+"""The limit of one database file or log; `query` refuses a larger one."""
 
 
 async def frozen_copies(
@@ -33,7 +33,7 @@ async def captured_copies(
     directory: str,
     folder: Path,
 ) -> Mapping[str, Path]:
-    """Copy the captured files into `directory` of the sandbox."""
+    """Copy the captured files out of `directory` of the sandbox."""
     copies: dict[str, Path] = {}
     for index, path in enumerate(paths):
         if path in existing:
@@ -55,8 +55,8 @@ async def fetch(sandbox: Sandbox, path: str, target: Path, existing: frozenset[s
     except TransferError as exc:
         if isinstance(exc.__cause__, FileNotFoundError):
             return False
-        unsaid = exc.__cause__ is None and (path not in existing or path.endswith("-journal"))
-        if not unsaid:
+        is_missing = exc.__cause__ is None and (path not in existing or path.endswith("-journal"))
+        if not is_missing:
             raise EnvironmentError_(f"state file {path!r} cannot be read: {exc}") from exc
         return False
     return True

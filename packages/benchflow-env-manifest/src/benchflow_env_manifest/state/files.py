@@ -1,4 +1,4 @@
-"""Plain files and directories."""
+"""Copy and restore plain files and directories."""
 
 import asyncio
 import hashlib
@@ -20,9 +20,9 @@ _SEC = 600
 
 
 class FilesState(StateBackend):
-    """Files and whole directories, copied from one instant.
+    """Files and whole directories, copied at one instant.
 
-    A copy is taken while nothing changes, or under a freeze if a process never stops writing.
+    A copy is made while nothing changes, or under a freeze if a process never stops writing.
     A restore replaces files: a service with an open file sees the roll-back when it opens the
     file again. Links and devices are refused.
     """
@@ -35,7 +35,7 @@ class FilesState(StateBackend):
         self.trees = tuple(paths)
 
     async def capture(self, directory: str) -> str:
-        """Copy everything, as reflinks where the file system has them."""
+        """Copy everything, as reflinks if the file system has them."""
         try:
             answer = await self._ask("capture", directory)
             if not answer["still"]:
@@ -72,7 +72,7 @@ class FilesState(StateBackend):
             async with self._shell.sandbox.freeze():
                 await self._download(copies)
             await self._shell.sandbox.upload(copies, directory)
-        await self._ask("dress", directory)
+        await self._ask("copy_owners", directory)
 
     async def _download(self, folder: Path) -> Mapping[str, Path]:
         existing = await self._guard.examine()
@@ -89,18 +89,18 @@ class FilesState(StateBackend):
         if "error" in answer:
             raise EnvironmentError_(
                 f"{do} of {', '.join(self.trees)} failed: {answer['error']}",
-                hint="keep plain files and directories there, and some free disk",
+                hint="use only plain files and directories, and leave free space on the disk",
             )
         return answer
 
 
 def _digests(local: Mapping[str, Path]) -> dict[str, str]:
-    found: dict[str, str] = {}
+    digests: dict[str, str] = {}
     for path, copy in local.items():
         below = [copy] if copy.is_file() else sorted(copy.rglob("*"))
         for file in below:
             if file.is_file():
                 name = path if file == copy else f"{path}/{file.relative_to(copy).as_posix()}"
                 with file.open("rb") as data:
-                    found[name] = f"sha256:{hashlib.file_digest(data, 'sha256').hexdigest()}"
-    return found
+                    digests[name] = f"sha256:{hashlib.file_digest(data, 'sha256').hexdigest()}"
+    return digests

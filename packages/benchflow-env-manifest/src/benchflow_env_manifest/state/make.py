@@ -1,4 +1,4 @@
-"""Backends of a manifest's tables."""
+"""Create the backends of a manifest's tables."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -32,8 +32,8 @@ class ProcessState(StateBackend):
     def __init__(self, service: str) -> None:
         self.label = f"process {service!r}"
         self.only_live = (
-            f"the state of service {service!r} lives in its process's memory: only a live fork"
-            " carries it"
+            f"the state of service {service!r} is in the memory of its process: only a live fork"
+            " copies it"
         )
 
     async def capture(self, directory: str) -> str:
@@ -47,7 +47,7 @@ class ProcessState(StateBackend):
         raise refusal(self)
 
     async def read(self, folder: Path, *, still: bool) -> EnvState:
-        """Return nothing."""
+        """Return an empty state."""
         del folder, still
         return EnvState()
 

@@ -1,4 +1,4 @@
-"""A database of a PostgreSQL server."""
+"""Copy and restore a database of a PostgreSQL server."""
 
 import asyncio
 from collections.abc import AsyncGenerator, Mapping
@@ -14,7 +14,7 @@ from .backend import StateBackend
 from .postgres_session import PostgresSession
 from .postgres_sql import HOLD, READ, RESTORE
 from .postgres_template import PostgresTemplate
-from .spool import free_path, take_rows, tree_digest, verify
+from .spool import free_path, move_rows, tree_digest, verify
 
 _HOLD_SEC = 60
 _ATTEMPTS = 5
@@ -24,7 +24,7 @@ _DUMP, _TEMPLATE = "dump.sql", "template"
 class PostgresState(StateBackend):
     """One database, through `psql` and `pg_dump`.
 
-    While it is held, a session of BenchFlow locks every table against writers. A copy is a
+    Within `hold`, a session of BenchFlow locks every table against writers. A copy is a
     dump from one snapshot of the database. One transaction restores it: it drops and creates
     all schemas, so that sessions see it with their next statement. If sessions may end, a copy
     is a closed database beside it.
@@ -60,13 +60,13 @@ class PostgresState(StateBackend):
             await holder.aclose()
 
     async def capture(self, directory: str) -> str:
-        """Dump the database while its sessions go on, or end them and copy its files."""
-        await self._shell.must(["mkdir", "-m", "700", directory], what="making a directory")
+        """Dump the database while its sessions continue, or end them and copy its files."""
+        await self._shell.must(["mkdir", "-m", "700", directory], what="creating a directory")
         if self._table.sessions == "end" and await self._template.fits():
             words = ["sh", "-c", 'umask 077; printf %s "$2" > "$1"', "sh"]
-            made = await self._template.make()
-            what = "writing down a copy"
-            await self._shell.must([*words, f"{directory}/{_TEMPLATE}", made], what=what)
+            copy = await self._template.make()
+            what = "saving the name of a copy"
+            await self._shell.must([*words, f"{directory}/{_TEMPLATE}", copy], what=what)
         else:
             await self._session.write(self._session.pg_dump, f"{directory}/{_DUMP}", "dump")
         return await tree_digest(self._shell, directory)
@@ -74,31 +74,31 @@ class PostgresState(StateBackend):
     async def restore(self, directory: str, digest: str) -> None:
         """Replace all schemas in one transaction, or the database by a copy of it."""
         await verify(self._shell, directory, digest)
-        if made := await self._made(directory):
-            await self._template.restore(made)
+        if copy := await self._find_copy(directory):
+            await self._template.restore(copy)
         else:
             script = RESTORE.format(dump=f"{directory}/{_DUMP}")
             await self._session.run(script, "restore", _ATTEMPTS)
 
     async def forget(self, directory: str) -> None:
         """Drop the copy in the server."""
-        if made := await self._made(directory):
-            await self._template.forget(made)
+        if copy := await self._find_copy(directory):
+            await self._template.forget(copy)
 
-    async def _made(self, directory: str) -> str:
-        found = await self._shell.run(["cat", f"{directory}/{_TEMPLATE}"])
-        return found.stdout if found.ok else ""
+    async def _find_copy(self, directory: str) -> str:
+        result = await self._shell.run(["cat", f"{directory}/{_TEMPLATE}"])
+        return result.stdout if result.ok else ""
 
     async def read(self, folder: Path, *, still: bool) -> EnvState:
-        """Return every row of every table, by its name with the schema's."""
+        """Return every row of every table; the name of a table includes its schema."""
         del still
         spool = free_path()
         await self._session.write(self._session.psql, spool, "reading", stdin=READ.encode())
-        tables = await take_rows(self._shell, spool, folder, self._table.name)
+        tables = await move_rows(self._shell, spool, folder, self._table.name)
         return EnvState(databases={self._table.name: tables})
 
-    def holds(self, state: str) -> bool:
-        """Return whether `state` is its name."""
+    def answers_about(self, state: str) -> bool:
+        """Return whether `state` is the name of this database."""
         return state == self._table.name
 
     async def ask(
@@ -109,8 +109,8 @@ class PostgresState(StateBackend):
         answers: dict[str, object] = {}
         for name, (_, sql) in queries.items():
             script = f"BEGIN READ ONLY;\n{sql}\n;ROLLBACK;\n"
-            said = await self._session.run(script, f"invariant {name!r}")
-            answers[name] = said.splitlines()[0] if said.strip() else ""
+            output = await self._session.run(script, f"invariant {name!r}")
+            answers[name] = output.splitlines()[0] if output.strip() else ""
         return answers
 
     async def check(self, folder: Path, *, still: bool) -> None:
@@ -118,27 +118,27 @@ class PostgresState(StateBackend):
         del folder, still
         await self._session.run("SELECT 1;", "check")
 
-    async def let_go(self, holder: str) -> None:
-        """End the session from a live image, and with it its locks."""
+    async def release(self, holder: str) -> None:
+        """End the session of a live image, which releases its locks."""
         if holder:
             await (await self._shell.sandbox.attach(holder)).aclose()
 
     async def _lock(self, holder: Process) -> None:
-        said = ""
+        output = ""
         try:
             async with asyncio.timeout(_HOLD_SEC):
                 await holder.stdin.write(HOLD.encode())
-                while "held" not in said:
+                while "locked" not in output:
                     data = await holder.stdout.read()
                     if not data:
-                        said = (await holder.stderr.read()).decode("utf-8", "replace")
+                        output = (await holder.stderr.read()).decode("utf-8", "replace")
                         break
-                    said += data.decode("utf-8", "replace")
+                    output += data.decode("utf-8", "replace")
         except (SandboxError, TimeoutError) as exc:
-            said = f"{type(exc).__name__}: {exc}"
-        if "held" not in said:
+            output = f"{type(exc).__name__}: {exc}"
+        if "locked" not in output:
             raise EnvironmentError_(
-                f"{self.label} did not become idle: {said.strip()[-500:]}",
-                hint="a session keeps a transaction open, or may not lock the tables",
+                f"{self.label} did not become idle: {output.strip()[-500:]}",
+                hint="a session has an open transaction, or the user may not lock the tables",
                 retryable=True,
             )

@@ -16,24 +16,24 @@ class PostgresSession:
     def __init__(self, shell: SandboxShell, table: PostgresTable) -> None:
         self._shell = shell
         self._label = f"postgres {table.name!r}"
-        self._at = ["-h", table.host, "-p", str(table.port), "-U", table.user]
+        self._address = ["-h", table.host, "-p", str(table.port), "-U", table.user]
         self.database = table.database
         self.env: Mapping[str, str] = {"PGPASSWORD": table.password, "PGCONNECT_TIMEOUT": "30"}
 
     @property
     def psql(self) -> Sequence[str]:
-        """The command that reads SQL for our database."""
+        """The command that runs SQL from its input in the database."""
         return self._psql(self.database)
 
     @property
     def pg_dump(self) -> Sequence[str]:
-        """The command that prints our database."""
-        return ["pg_dump", *self._at, "-d", self.database]
+        """The command that prints a dump of the database."""
+        return ["pg_dump", *self._address, "-d", self.database]
 
     async def run(self, script: str, what: str, attempts: int = 1) -> str:
         """Run SQL and return its output; repeat it after a deadlock."""
         for left in reversed(range(attempts)):
-            result = await self._say(self.psql, script)
+            result = await self._run_sql(self.psql, script)
             if result.ok:
                 return result.stdout
             if not left or "deadlock" not in result.stderr:
@@ -41,9 +41,11 @@ class PostgresSession:
         raise AssertionError("the loop returns or raises")
 
     async def administer(self, script: str, what: str, **names: str) -> str:
-        """Run SQL in another database. `:db` is our database; `names` are further variables."""
-        given = [word for pair in {"db": self.database, **names}.items() for word in _set(*pair)]
-        result = await self._say([*self._psql("template1"), *given], script)
+        """Run SQL in `template1`. `:db` is the database; `names` are further variables."""
+        variables = [
+            word for pair in {"db": self.database, **names}.items() for word in _set(*pair)
+        ]
+        result = await self._run_sql([*self._psql("template1"), *variables], script)
         if not result.ok:
             raise self._error(what, result)
         return result.stdout.strip()
@@ -59,9 +61,9 @@ class PostgresSession:
             raise self._error(what, result)
 
     def _psql(self, database: str) -> Sequence[str]:
-        return ["psql", *self._at, "-d", database, "-XqAt", "-v", "ON_ERROR_STOP=1"]
+        return ["psql", *self._address, "-d", database, "-XqAt", "-v", "ON_ERROR_STOP=1"]
 
-    async def _say(self, command: Sequence[str], script: str) -> ExecResult:
+    async def _run_sql(self, command: Sequence[str], script: str) -> ExecResult:
         return await self._shell.run(command, timeout=_SEC, stdin=script.encode(), env=self.env)
 
     def _error(self, what: str, result: ExecResult) -> EnvironmentError_:

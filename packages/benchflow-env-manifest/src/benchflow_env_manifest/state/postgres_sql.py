@@ -1,8 +1,8 @@
 """The SQL behind `PostgresState`, for `psql`."""
 
-_OURS = "nspname NOT LIKE 'pg\\_%' AND nspname <> 'information_schema'"
+_USER_SCHEMAS = "nspname NOT LIKE 'pg\\_%' AND nspname <> 'information_schema'"
 
-# One statement locks all tables, so that two of ours cannot block each other. The
+# One statement locks all tables, so that two such sessions cannot block each other. The
 # message makes the commit reach the disk, and with it all commits before.
 HOLD = f"""
 SET synchronous_commit = on;
@@ -12,11 +12,11 @@ SET LOCAL lock_timeout = '30s';
 DO $$ DECLARE tables text; BEGIN
   SELECT string_agg(format('%I.%I', nspname, relname), ', ' ORDER BY c.oid) INTO tables
     FROM pg_class c JOIN pg_namespace n ON n.oid = relnamespace
-    WHERE relkind IN ('r', 'p') AND relpersistence <> 't' AND {_OURS};
+    WHERE relkind IN ('r', 'p') AND relpersistence <> 't' AND {_USER_SCHEMAS};
   IF tables IS NOT NULL THEN EXECUTE 'LOCK TABLE ' || tables || ' IN SHARE MODE'; END IF;
 END $$;
-SELECT 'held';
-"""  # noqa: S608 - nothing of anybody else is in it
+SELECT 'locked';
+"""  # noqa: S608 - only constants of this file are in it
 
 # Integers, booleans and floats as JSON has them, bytes as digests, all else as text.
 READ = f"""
@@ -40,7 +40,7 @@ WITH t AS (
       unnest(i.indkey) WITH ORDINALITY k(number, n), pg_attribute a
       WHERE indrelid = c.oid AND indisprimary AND attrelid = c.oid AND attnum = k.number) AS sort
   FROM pg_class c JOIN pg_namespace n ON n.oid = relnamespace
-  WHERE relkind = 'r' AND relpersistence <> 't' AND {_OURS})
+  WHERE relkind = 'r' AND relpersistence <> 't' AND {_USER_SCHEMAS})
 SELECT command FROM t, LATERAL (VALUES
   (1, format('SELECT %L', json_build_object('table', name, 'columns',
      coalesce(columns, '[]'), 'key', coalesce(key, '[]'))::text)),
@@ -48,14 +48,14 @@ SELECT command FROM t, LATERAL (VALUES
      coalesce(cells, ''''''), ref, coalesce(sort, '1')))) v(n, command)
   ORDER BY name COLLATE "C", n \\gexec
 COMMIT;
-"""  # noqa: S608 - nothing of anybody else is in it
+"""  # noqa: S608 - only constants of this file are in it
 
 RESTORE = f"""
 BEGIN;
 SET LOCAL lock_timeout = '30s';
 DO $$ DECLARE s record; BEGIN
   FOR s IN SELECT nspname AS name, pg_get_userbyid(nspowner) AS owner FROM pg_namespace
-    WHERE {_OURS} LOOP
+    WHERE {_USER_SCHEMAS} LOOP
     EXECUTE format('DROP SCHEMA %I CASCADE', s.name);
     IF s.name = 'public' THEN
       EXECUTE format('CREATE SCHEMA public AUTHORIZATION %I', s.owner);
@@ -65,4 +65,4 @@ DO $$ DECLARE s record; BEGIN
 END $$;
 \\i {{dump}}
 COMMIT;
-"""  # noqa: S608 - the path of a dump is ours
+"""  # noqa: S608 - BenchFlow chooses the path of the dump

@@ -1,4 +1,4 @@
-"""Copies of a PostgreSQL database beside it, in its server: files are copied, not rows."""
+"""Copy a PostgreSQL database inside its server: files are copied, not rows."""
 
 import json
 from uuid import uuid4
@@ -48,7 +48,7 @@ _DROP = 'DROP DATABASE IF EXISTS :"name" WITH (FORCE);'
 
 
 class PostgresTemplate:
-    """A closed copy of the database, for servers whose services connect again.
+    """A closed copy of the database, for services that reconnect by themselves.
 
     An administrator of the server can change a copy, so its files have a digest.
     """
@@ -58,8 +58,8 @@ class PostgresTemplate:
         self._session = session
 
     async def fits(self) -> bool:
-        """Return whether it is large, and a copy of its files is complete."""
-        return await self._session.administer(_FIT, "a look at the server") == "t"
+        """Return whether the database is large and a copy of its files is complete."""
+        return await self._session.administer(_FIT, "an inspection of the server") == "t"
 
     async def make(self) -> str:
         """End all sessions and copy the database; return the data for `restore`."""
@@ -76,30 +76,30 @@ class PostgresTemplate:
             await self._session.administer(_OPEN, "opening")
         return json.dumps({"name": name, "digest": digest})
 
-    async def restore(self, made: str) -> None:
-        """Replace the database by a new copy of the copy; all sessions end."""
-        known = json.loads(made)
-        if await self._digest(known["name"]) != known["digest"]:
-            raise EnvironmentError_("restore failed: the snapshot is not what was captured")
+    async def restore(self, copy: str) -> None:
+        """Replace the database by a second copy of `copy`; all sessions end."""
+        source = json.loads(copy)
+        if await self._digest(source["name"]) != source["digest"]:
+            raise EnvironmentError_("restore failed: the snapshot does not match its digest")
         fresh, old = (f"benchflow_{uuid4().hex}" for _ in range(2))
         try:
-            await self._session.administer(_COPY, "a copy", **{"from": known["name"], "to": fresh})
+            await self._session.administer(_COPY, "a copy", **{"from": source["name"], "to": fresh})
             await self._session.administer(_CLOSE + _SWAP, "the swap", fresh=fresh, old=old)
         finally:
             await self._session.administer(_OPEN, "opening")
             await self.drop(fresh)
             await self.drop(old)
 
-    async def forget(self, made: str) -> None:
+    async def forget(self, copy: str) -> None:
         """Drop the copy. Idempotent."""
-        await self.drop(json.loads(made)["name"])
+        await self.drop(json.loads(copy)["name"])
 
     async def drop(self, name: str) -> None:
         """Drop a database of BenchFlow if it exists."""
         await self._session.administer(_DROP, "dropping a copy", name=name)
 
     async def _digest(self, name: str) -> str:
-        where = await self._session.administer(_FILES, "a look at a copy", copy=name)
+        where = await self._session.administer(_FILES, "an inspection of a copy", copy=name)
         if not where:
             raise EnvironmentError_("restore failed: the snapshot is not in this sandbox")
         # The server creates and removes this cache at any time, and its content does not matter.

@@ -15,24 +15,24 @@ T = TypeVar("T")
 
 
 async def in_folder(work: Callable[[Path], Awaitable[T]]) -> T:
-    """Do `work` with an empty host directory for copies."""
+    """Call `work` with an empty host directory for copies."""
     with _folder() as folder:
         return await work(Path(folder))
 
 
 async def read_all(backends: Sequence[StateBackend], *, still: bool) -> EnvState:
-    """Read each in turn; `still` as in `StateBackend.read`."""
+    """Read one backend after the other; `still` as in `StateBackend.read`."""
     return merged([await in_folder(partial(each.read, still=still)) for each in backends])
 
 
 async def read_copies(
-    backends: Sequence[StateBackend], held: AbstractAsyncContextManager[bool]
+    backends: Sequence[StateBackend], freeze: AbstractAsyncContextManager[bool]
 ) -> EnvState:
-    """Copy each backend inside `held`, which yields `still`; read the copies afterwards."""
+    """Copy each backend inside `freeze`, which yields `still`; read the copies afterwards."""
     with ExitStack() as folders:
-        async with held as still:
+        async with freeze as still:
             readers = [
-                await each.copied(Path(folders.enter_context(_folder())), still=still)
+                await each.copy(Path(folders.enter_context(_folder())), still=still)
                 for each in backends
             ]
         return merged([await read() for read in readers])

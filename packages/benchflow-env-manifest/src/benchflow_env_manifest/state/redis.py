@@ -1,4 +1,4 @@
-"""A Redis server."""
+"""Copy and restore a Redis server."""
 
 import logging
 from collections.abc import AsyncGenerator
@@ -11,7 +11,7 @@ from benchflow_env_manifest.sandbox_shell import SandboxShell
 from benchflow_env_manifest.state_tables import RedisTable
 
 from .backend import StateBackend, Tables
-from .spool import free_path, take_rows, tree_digest, verify
+from .spool import free_path, move_rows, tree_digest, verify
 
 _WAIT_SEC = 60
 _SEC = 600
@@ -21,7 +21,7 @@ _log = logging.getLogger(__name__)
 class RedisState(StateBackend):
     """All databases of a server, over its own protocol; no connection is dropped.
 
-    While it is held, `CLIENT PAUSE` makes writers wait. A few keys are copied by `DUMP` and
+    Within `hold`, `CLIENT PAUSE` makes writers wait. A few keys are copied by `DUMP` and
     restored in one transaction. Many keys are streamed out of the server and into it, as
     between two servers. Before a fork of the files, the append-only file or a `SAVE`
     completes them.
@@ -47,7 +47,7 @@ class RedisState(StateBackend):
 
     async def capture(self, directory: str) -> str:
         """Copy every key of every database."""
-        await self._shell.must(["mkdir", "-m", "700", directory], what="making a directory")
+        await self._shell.must(["mkdir", "-m", "700", directory], what="creating a directory")
         await self._ask("capture", directory)
         return await tree_digest(self._shell, directory)
 
@@ -61,7 +61,7 @@ class RedisState(StateBackend):
         del still
         spool = free_path()
         await self._ask("read", spool)
-        tables = await take_rows(self._shell, spool, folder, self._table.name)
+        tables = await move_rows(self._shell, spool, folder, self._table.name)
         return EnvState(databases={self._table.name: tables})
 
     async def check(self, folder: Path, *, still: bool) -> None:
@@ -69,20 +69,20 @@ class RedisState(StateBackend):
         del folder, still
         await self._ask("check")
 
-    async def let_go(self, holder: str) -> None:
-        """End the pause from a live image."""
+    async def release(self, holder: str) -> None:
+        """End the pause of a live image."""
         del holder
         await self._ask("release")
 
-    def lasting(self, state: EnvState, at: float) -> EnvState:
+    def without_expired(self, state: EnvState, at: float) -> EnvState:
         """Return `state` without the keys that expired before `at`."""
         tables = state.databases.get(self.name, {})
-        kept = {name: left for name, each in tables.items() if (left := _unexpired(each, at))}
-        return state.model_copy(update={"databases": {**state.databases, self.name: kept}})
+        rest = {name: left for name, each in tables.items() if (left := _unexpired(each, at))}
+        return state.model_copy(update={"databases": {**state.databases, self.name: rest}})
 
-    def agree(self, then: Tables, now: Tables) -> bool:
+    def is_unchanged(self, then: Tables, now: Tables) -> bool:
         """Return whether all keys are equal, except keys that may have expired meanwhile."""
-        return _lasting(then) == _lasting(now)
+        return _without_expiry(then) == _without_expiry(now)
 
     async def _release(self) -> None:
         try:
@@ -111,12 +111,12 @@ def _unexpired(table: TableState, at: float) -> TableState | None:
     return left if rows else None
 
 
-def _lasting(tables: Tables) -> dict[str, object]:
-    """Return the rows without an expiry; of a large table, all that is known."""
-    found: dict[str, object] = {}
+def _without_expiry(tables: Tables) -> dict[str, object]:
+    """Return the rows without an expiry; for a large table, its digest."""
+    contents: dict[str, object] = {}
     for name, table in tables.items():
         if table.rows is None:
-            found[name] = table.digest
+            contents[name] = table.digest
         elif rows := [row for row in table.rows if row[3] is None]:
-            found[name] = rows
-    return found
+            contents[name] = rows
+    return contents

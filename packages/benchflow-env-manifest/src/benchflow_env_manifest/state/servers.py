@@ -1,4 +1,4 @@
-"""The backends whose state only a running server can read."""
+"""Pause, read and release the servers of the state together."""
 
 from collections.abc import AsyncGenerator, Mapping, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
@@ -9,17 +9,17 @@ from benchflow_contracts import EnvironmentError_, EnvState, SandboxFrozenError
 from .backend import StateBackend
 from .reading import in_folder, read_all
 
-_CARRIED = "state:"
-"""The prefix of holders in `capture`. No service has such a name."""
+_HOLDER_PREFIX = "state:"
+"""The prefix of names of holders in `live_services`. No service has such a name."""
 
 
 class Servers:
-    """All servers together: held, read and released as one."""
+    """All backends whose state only a running server can read."""
 
     def __init__(self, backends: Sequence[StateBackend]) -> None:
         self._backends = tuple(each for each in backends if each.online)
 
-    async def serving(self) -> str:
+    async def find_problem(self) -> str:
         """Return why a server does not respond yet, or `""`."""
         try:
             for each in self._backends:
@@ -29,11 +29,11 @@ class Servers:
         return ""
 
     @asynccontextmanager
-    async def held(self, *, persist: bool) -> AsyncGenerator[None, None]:
-        """Keep all from writing; see `StateBackend.hold`.
+    async def hold(self, *, persist: bool) -> AsyncGenerator[None, None]:
+        """Stop all servers from writing; see `StateBackend.hold`.
 
         Raises:
-            EnvironmentError_: A server did not become idle; none is held.
+            EnvironmentError_: A server did not become idle; all are released.
         """
         async with AsyncExitStack() as stack:
             for each in self._backends:
@@ -45,33 +45,35 @@ class Servers:
         return await read_all(self._backends, still=False)
 
     def live_services(self) -> Mapping[str, str]:
-        """Return the processes that hold the servers, for a live image."""
-        return {_CARRIED + each.name: each.holder for each in self._backends if each.holder}
+        """Return the processes that lock the servers, for a live image."""
+        return {_HOLDER_PREFIX + each.name: each.holder for each in self._backends if each.holder}
 
-    async def let_go(self, carried: Mapping[str, str], sealed: EnvState | None) -> None:
+    async def release(self, live_services: Mapping[str, str], sealed: EnvState | None) -> None:
         """Release the servers of a live image after a check that each has the state `sealed`.
 
-        They were held when the image was taken, so nothing can have written since.
+        They were paused when the image was captured, so nothing can have written since.
 
         Raises:
             EnvironmentError_: A server has another state.
         """
         if sealed is not None and self._backends:
-            found = (await self.read()).databases
+            databases = (await self.read()).databases
             for each in self._backends:
-                then, now = sealed.databases.get(each.name, {}), found.get(each.name, {})
-                if not each.agree(then, now):
+                then, now = sealed.databases.get(each.name, {}), databases.get(each.name, {})
+                if not each.is_unchanged(then, now):
                     raise EnvironmentError_(
-                        f"{each.label} does not hold what the live checkpoint says of it",
-                        hint="take live checkpoints within `quiesce()`",
+                        f"{each.label} does not have the state of the live checkpoint",
+                        hint="capture live checkpoints within `quiesce()`",
                     )
         for each in self._backends:
-            await each.let_go(carried.get(_CARRIED + each.name, ""))
+            await each.release(live_services.get(_HOLDER_PREFIX + each.name, ""))
 
 
-def services_in(carried: Mapping[str, str]) -> Mapping[str, str]:
-    """Return the services of `capture`, without the holders of servers."""
-    return {name: ident for name, ident in carried.items() if not name.startswith(_CARRIED)}
+def services_in(live_services: Mapping[str, str]) -> Mapping[str, str]:
+    """Return the services without the processes that lock servers."""
+    return {
+        name: ident for name, ident in live_services.items() if not name.startswith(_HOLDER_PREFIX)
+    }
 
 
 async def _hold(server: StateBackend, stack: AsyncExitStack, *, persist: bool) -> None:

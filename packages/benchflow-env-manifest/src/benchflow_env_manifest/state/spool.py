@@ -1,4 +1,4 @@
-"""Files that a backend creates inside the sandbox."""
+"""Digest and move files that a backend creates inside the sandbox."""
 
 import hashlib
 from collections.abc import Mapping
@@ -14,7 +14,7 @@ from .backend import ROOT
 from .copies import MAX_FILE_BYTES
 
 _DIGEST = 'cd "$1" && find . -type f -exec sha256sum {} + | LC_ALL=C sort'
-# The same lines: the library that Python has is several times faster.
+# It prints the same lines; Python's library is several times faster.
 _PYTHON = """cd "$1" && python3 -IS -c '
 import hashlib, os, sys
 def digest(path):
@@ -37,22 +37,22 @@ async def tree_digest(shell: SandboxShell, directory: str) -> str:
     script = f"{sums} && {_LAYOUT}"
     result = await shell.run(["sh", "-c", script, "sh", directory], timeout=_SEC)
     if not result.ok or result.stdout_dropped:
-        raise EnvironmentError_(f"restore failed: the snapshot is not here: {tail_of(result)}")
+        raise EnvironmentError_(f"restore failed: the snapshot cannot be read: {tail_of(result)}")
     return "sha256:" + hashlib.sha256(result.stdout.encode()).hexdigest()
 
 
 async def verify(shell: SandboxShell, directory: str, digest: str) -> None:
     """Refuse a copy that is missing or was changed."""
     if await tree_digest(shell, directory) != digest:
-        raise EnvironmentError_("restore failed: the snapshot is not what was captured")
+        raise EnvironmentError_("restore failed: the snapshot does not match its digest")
 
 
 def free_path() -> str:
-    """Return a path for a file that only root can read."""
+    """Return an unused path that only root can read."""
     return f"{ROOT}/{uuid4().hex}.spool"
 
 
-async def take_rows(
+async def move_rows(
     shell: SandboxShell, remote: str, folder: Path, name: str
 ) -> Mapping[str, TableState]:
     """Move a file of JSON lines out of the sandbox and return its tables."""

@@ -1,4 +1,4 @@
-"""Databases of SQLite."""
+"""Copy and restore SQLite databases."""
 
 import asyncio
 from collections.abc import Awaitable, Callable, Mapping, Sequence
@@ -51,10 +51,6 @@ class PythonBackup:
         request = {"do": "restore", "paths": paths, "directory": directory}
         await self._ask({**request, "digest": digest, "safety": safety})
 
-    async def check(self, paths: Sequence[str]) -> None:
-        """Let SQLite check every page of every database."""
-        await self._ask({"do": "check", "paths": paths, "directory": ""})
-
     async def _ask(self, request: Mapping[str, Any]) -> Mapping[str, str]:
         answer = await self._shell.python(
             ["tables", "backup"], {**request, "timeout": _LOCK_SEC}, timeout=_TOTAL_SEC
@@ -68,7 +64,7 @@ class PythonBackup:
 
 
 class SqliteState(StateBackend):
-    """The declared databases, copied by SQLite itself while services hold them open.
+    """The declared databases, copied by SQLite itself while services use them.
 
     The files are complete at every instant: a crash, and so a freeze, loses no commit.
     """
@@ -99,35 +95,35 @@ class SqliteState(StateBackend):
 
     async def read(self, folder: Path, *, still: bool) -> EnvState:
         """Return every row of every database that exists."""
-        return await (await self.copied(folder, still=still))()
+        return await (await self.copy(folder, still=still))()
 
-    async def copied(self, folder: Path, *, still: bool) -> Callable[[], Awaitable[EnvState]]:
+    async def copy(self, folder: Path, *, still: bool) -> Callable[[], Awaitable[EnvState]]:
         """Copy every database; digest and parse the copies later, which takes longer."""
         return partial(_read, await self._copies(folder, still=still))
 
-    async def glance(self) -> EnvState | None:
-        """Return cached contents of databases, such as the checkpoint's, by their digests."""
+    async def read_cached(self) -> EnvState | None:
+        """Return cached contents of the databases, by the digests of their files."""
         sandbox = self._shell.sandbox
         if not isinstance(sandbox, SupportsFileDigests):
             return None
         paths = [path + suffix for path in self.files for suffix in FILES]
         try:
-            found = await sandbox.file_digests(paths, max_bytes=MAX_FILE_BYTES)
+            digests = await sandbox.file_digests(paths, max_bytes=MAX_FILE_BYTES)
         except (TransferError, SandboxUnsupportedError):
             return None
         databases: dict[str, Mapping[str, TableState]] = {}
         for path in self.files:
-            beside = {suffix: found[path + suffix] for suffix in FILES if path + suffix in found}
-            if "" not in beside:
-                if beside:
+            own = {suffix: digests[path + suffix] for suffix in FILES if path + suffix in digests}
+            if "" not in own:
+                if own:
                     return None
                 continue
-            if (tables := known_reading(digest_of(beside))) is None:
+            if (tables := known_reading(digest_of(own))) is None:
                 return None
             databases[path] = tables
         return EnvState(databases=databases)
 
-    def holds(self, state: str) -> bool:
+    def answers_about(self, state: str) -> bool:
         """Return whether `state` is one of the databases."""
         return state in self.files
 

@@ -1,4 +1,4 @@
-"""All state of one world: snapshot, restore, query and check as one."""
+"""Capture, restore, read and check all state of one world together."""
 
 import hashlib
 import json
@@ -44,7 +44,7 @@ class StateStore:
         self._guard = guard
         self._backends = tuple(backends)
         self.servers = Servers(backends)
-        self._resting: EnvState | None = None
+        self._server_state: EnvState | None = None
         self._digests: dict[str, tuple[str, ...]] = {}
 
     async def examine(self) -> frozenset[str]:
@@ -72,20 +72,20 @@ class StateStore:
 
     @asynccontextmanager
     async def quiesce(self) -> AsyncGenerator[None, None]:
-        """Keep all servers from writing; write their state to disk, and read it.
+        """Stop all servers from writing; write their state to disk, and read it.
 
         Raises:
-            EnvironmentError_: A server did not become idle; none is held.
+            EnvironmentError_: A server did not become idle; all are released.
         """
-        async with self.servers.held(persist=True):
-            self._resting = await self.servers.read()
+        async with self.servers.hold(persist=True):
+            self._server_state = await self.servers.read()
             try:
                 yield
             finally:
-                self._resting = None
+                self._server_state = None
 
     async def query(self) -> EnvState:
-        """Read everything, from one instant.
+        """Read all state of one instant.
 
         Raises:
             EnvironmentError_: A file is refused, damaged or too large; or the state of a server
@@ -95,46 +95,46 @@ class StateStore:
         return await self._state()
 
     async def _state(self) -> EnvState:
-        if self._resting is not None:
-            return await self._read_files(self._resting)
-        async with self._held():
+        if self._server_state is not None:
+            return await self._read_files(self._server_state)
+        async with self._hold_servers():
             return await self._read_files(await self.servers.read())
 
     async def snapshot(self) -> StateSnapshot:
         """Copy everything into a new directory of the sandbox.
 
         Raises:
-            EnvironmentError_: The capture failed; nothing is left of it.
+            EnvironmentError_: The capture failed; its files are removed.
         """
         await self._guard.examine()
-        async with self._held():
+        async with self._hold_servers():
             return await self._capture(self._backends)
 
     async def restore(self, snap: StateSnapshot, *, online: bool | None = None) -> None:
         """Restore a snapshot.
 
         While the services are restarted, `online` selects the backends: files before
-        they start, servers once they respond. State in memory starts again.
+        they start, servers once they respond. State in memory is new.
 
         If a backend cannot be restored, the earlier ones get their previous state back.
 
         Raises:
-            EnvironmentError_: The snapshot is missing or not what was captured, or a
+            EnvironmentError_: The snapshot is missing or does not match its digest, or a
                 backend could not be written.
         """
         digests = await self._digests_of(snap)
-        chosen = [each for each in self._backends if online is None or _began(each, online)]
+        selected = [b for b in self._backends if online is None or _is_selected(b, online)]
         await self._guard.examine()
-        if len(chosen) < 2:  # a single backend is all or nothing by itself
-            await self._put_back(chosen, snap.path, digests)
+        if len(selected) < 2:  # a single backend is unchanged after an error
+            await self._restore_backends(selected, snap.path, digests)
             return
-        async with self._held():
-            before = await self._capture(chosen)
+        async with self._hold_servers():
+            before = await self._capture(selected)
         done: list[StateBackend] = []
         try:
-            await self._put_back(chosen, snap.path, digests, done.append)
+            await self._restore_backends(selected, snap.path, digests, done.append)
         except BaseException:
-            await self._put_back(done, before.path, self._digests[before.id])
+            await self._restore_backends(done, before.path, self._digests[before.id])
             raise
         finally:
             await self.forget(before)
@@ -147,28 +147,28 @@ class StateStore:
         """
         answers: dict[str, object] = {}
         for backend in self._backends:
-            mine = {name: asked for name, asked in queries.items() if backend.holds(asked[0])}
-            if mine:
+            own = {name: q for name, q in queries.items() if backend.answers_about(q[0])}
+            if own:
                 async with self._still_for(backend) as still:
-                    answers |= await in_folder(partial(backend.ask, mine, still=still))
+                    answers |= await in_folder(partial(backend.ask, own, still=still))
         return answers
 
-    async def check(self, expected: EnvState | None = None, *, looked: bool = False) -> None:
+    async def check(self, expected: EnvState | None = None, *, files_checked: bool = False) -> None:
         """Let each backend check that it is undamaged and that the state is `expected`.
 
-        With `looked`, the last check of the files is used: no agent has run since.
+        With `files_checked`, the files are not checked again: no agent has run since.
 
         Raises:
             EnvironmentError_: A backend is damaged.
             SnapshotError: The state differs from `expected`.
         """
-        if not looked:
+        if not files_checked:
             await self._guard.examine()
         for backend in self._backends:
             if expected is None or not backend.reading_proves:
                 async with self._still_for(backend) as still:
                     await in_folder(partial(backend.check, still=still))
-        if expected is None or await self._glances_at(expected):
+        if expected is None or await self._is_cached(expected):
             return
         if not self._same(expected, await self._state()):
             raise SnapshotError(
@@ -176,11 +176,11 @@ class StateStore:
                 hint="a service changes its state when it starts, or the copy is damaged",
             )
 
-    async def _glances_at(self, expected: EnvState) -> bool:
-        """Return whether cached contents prove the state, while the sandbox runs."""
+    async def _is_cached(self, expected: EnvState) -> bool:
+        """Return whether cached contents of all backends equal `expected`."""
         states: list[EnvState] = []
         for backend in self._backends:
-            if backend.online or (state := await backend.glance()) is None:
+            if backend.online or (state := await backend.read_cached()) is None:
                 return False
             states.append(state)
         return merged(states) == expected
@@ -188,7 +188,7 @@ class StateStore:
     def _same(self, then: EnvState, now: EnvState) -> bool:
         at = time.time()
         for backend in self._backends:
-            then, now = backend.lasting(then, at), backend.lasting(now, at)
+            then, now = backend.without_expired(then, at), backend.without_expired(now, at)
         return then == now
 
     async def forget(self, snap: StateSnapshot) -> None:
@@ -201,16 +201,16 @@ class StateStore:
         path = f"{ROOT}/{ident}"
         await self._shell.must(
             ["sh", "-c", f'umask 077; mkdir -p {ROOT} && mkdir "$1"', "sh", path],
-            what="making a directory for captured files",
+            what="creating a directory for captured files",
         )
         digests: list[str] = []
         try:
             for index, backend in enumerate(self._backends):
-                chosen = backend in backends
-                digests.append(await backend.capture(f"{path}/{index}") if chosen else "")
-            listed = json.dumps(digests)
-            record = ["sh", "-c", 'printf %s "$2" > "$1/digests"', "sh", path, listed]
-            await self._shell.must(record, what="writing down the digests")
+                is_selected = backend in backends
+                digests.append(await backend.capture(f"{path}/{index}") if is_selected else "")
+            text = json.dumps(digests)
+            record = ["sh", "-c", 'printf %s "$2" > "$1/digests"', "sh", path, text]
+            await self._shell.must(record, what="saving the digests")
         except BaseException:
             await self._remove(path)
             raise
@@ -226,21 +226,21 @@ class StateStore:
         """Return each backend's digest. The digests of a parent are beside its copies."""
         if not _ID.fullmatch(snap.id) or snap.path != f"{ROOT}/{snap.id}":
             raise EnvironmentError_(
-                f"snapshot {snap.id!r} at {snap.path!r} was not made by this environment",
-                hint="restore only what `snapshot` returned",
+                f"snapshot {snap.id!r} at {snap.path!r} was not created by this environment",
+                hint="restore only results of `snapshot`",
             )
-        found = await self._shell.run(["cat", f"{snap.path}/digests"])
-        if not found.ok:
+        result = await self._shell.run(["cat", f"{snap.path}/digests"])
+        if not result.ok:
             raise EnvironmentError_("restore failed: the snapshot is not in this sandbox")
         try:
-            digests = [str(each) for each in json.loads(found.stdout)]
+            digests = [str(each) for each in json.loads(result.stdout)]
         except (ValueError, TypeError, RecursionError):
             digests = []
         if len(digests) != len(self._backends) or _combined(digests) != snap.digest:
-            raise EnvironmentError_("restore failed: the snapshot is not what was captured")
+            raise EnvironmentError_("restore failed: the snapshot does not match its digest")
         return digests
 
-    async def _put_back(
+    async def _restore_backends(
         self,
         backends: Sequence[StateBackend],
         path: str,
@@ -252,8 +252,8 @@ class StateStore:
                 await backend.restore(f"{path}/{index}", digests[index])
                 done(backend)
 
-    def _held(self) -> AbstractAsyncContextManager[None]:
-        return nullcontext() if self._resting is not None else self.servers.held(persist=False)
+    def _hold_servers(self) -> AbstractAsyncContextManager[None]:
+        return nullcontext() if self._server_state is not None else self.servers.hold(persist=False)
 
     async def _read_files(self, servers: EnvState) -> EnvState:
         plain = [each for each in self._backends if not each.online]
@@ -274,7 +274,7 @@ class StateStore:
             yield still
 
 
-def _began(backend: StateBackend, online: bool) -> bool:
+def _is_selected(backend: StateBackend, online: bool) -> bool:
     return backend.online == online and not backend.only_live
 
 
