@@ -236,7 +236,7 @@ def test_a_tampered_or_foreign_snapshot_is_refused_and_the_world_stays(tmp_path:
         async with world(tmp_path) as bank:
             snap = await bank.environment.snapshot()
             await bank.call("/1", post=True)
-            with pytest.raises(EnvironmentError_, match="not made by this environment"):
+            with pytest.raises(EnvironmentError_, match="not created by this environment"):
                 await bank.environment.restore(snap.model_copy(update={"path": "/workspace"}))
             await bank.root(f"sqlite3 {snap.path}/0/0.db 'UPDATE account SET money = 9'")
             with pytest.raises(EnvironmentError_, match="match its digest"):
