@@ -57,7 +57,7 @@ def test_an_allowlist_of_one_step_alone_is_found(tmp_path: Path) -> None:
 def test_a_task_without_anything_to_run_is_refused(tmp_path: Path) -> None:
     files = without(task(), "environment/Dockerfile") | {"environment/data": "x"}
     (told,) = reasons(tmp_path, files)
-    assert "no image and nothing to build one from" in told
+    assert "neither an image nor a Dockerfile" in told
 
 
 @pytest.mark.parametrize(

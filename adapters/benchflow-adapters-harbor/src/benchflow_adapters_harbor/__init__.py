@@ -1,4 +1,4 @@
-"""Harbor and Terminal-Bench tasks and datasets, read for BenchFlow."""
+"""Read Harbor and Terminal-Bench tasks and datasets, and export rollouts for Harbor."""
 
 from .adapter import HarborAdapter
 from .blockers import blockers, refusals

@@ -26,7 +26,7 @@ class HarborAdapter:
 
     Args:
         policy: The hardware, networks and host access that a task may have here.
-        cache: The directory of fetched trees. `None` is the user's cache directory.
+        cache: The directory for fetched trees. `None` is the user's cache directory.
         options: The permissions that the operator gives to tasks.
     """
 
@@ -75,9 +75,9 @@ class HarborAdapter:
         task = load_harbor_task(path)
         if self._policy.force_build:
             task = ignore_prebuilt_images(task)
-        if found := tuple(blockers(task, self._policy)):
-            lines = [each.reason for each in found]
-            raise TaskError("; ".join(lines), where=found[0].where, hint=found[0].hint)
+        if problems := tuple(blockers(task, self._policy)):
+            lines = [each.reason for each in problems]
+            raise TaskError("; ".join(lines), where=problems[0].where, hint=problems[0].hint)
         if task.terminal_bench is not None:
             task = migrate(task, self._cache or cache_directory())
         return lower(task, self._policy)

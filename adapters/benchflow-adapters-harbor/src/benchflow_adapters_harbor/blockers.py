@@ -1,4 +1,4 @@
-"""The reasons why a task that was read cannot run here."""
+"""Report the reasons why a task cannot run here."""
 
 from collections.abc import Iterator
 
@@ -14,10 +14,10 @@ from .task import HarborStep, HarborTask
 
 
 def blockers(task: HarborTask, policy: HostPolicy) -> Iterator[TaskRefusal]:
-    """Yield what `policy` does not give, what a Task cannot say, and values beyond its limits."""
-    found = [*refusals(task, policy), *unsupported(task)]
-    yield from found
-    if not found:
+    """Yield each request that `policy` or a Task does not support, else values out of range."""
+    known_refusals = [*refusals(task, policy), *unsupported(task)]
+    yield from known_refusals
+    if not known_refusals:
         try:
             lower(task, policy)
         except TaskError as error:
@@ -29,14 +29,14 @@ def blockers(task: HarborTask, policy: HostPolicy) -> Iterator[TaskRefusal]:
 
 
 def refusals(task: HarborTask, policy: HostPolicy = HostPolicy()) -> Iterator[TaskRefusal]:  # noqa: B008
-    """Yield each reason why `task` cannot run under `policy` as its author meant."""
+    """Yield each reason why `task` cannot run under `policy` as its author intended."""
     file = task.path / ("task.yaml" if task.format == "terminal-bench" else "task.toml")
     for key, reason, hint in _needs(task, policy):
         yield TaskRefusal(where=f"{file}:{key}", reason=reason, hint=hint)
     if not (task.dockerfile or task.compose or task.config.environment.docker_image):
         yield TaskRefusal(
             where=f"{file}:environment",
-            reason="there is no image and nothing to build one from",
+            reason="there is neither an image nor a Dockerfile",
             hint="add environment/Dockerfile or environment.docker_image",
         )
     if task.compose is not None and not policy.host_access:
@@ -95,7 +95,7 @@ _WITH_HARBOR = "run the task with Harbor itself"
 
 
 def unsupported(task: HarborTask) -> Iterator[TaskRefusal]:
-    """Yield each request of `task` that a Task cannot say and that lowering would lose."""
+    """Yield each request of `task` that a Task cannot express and that lowering would lose."""
     file = task.path / ("task.yaml" if task.format == "terminal-bench" else "task.toml")
     compose = task.context / "docker-compose.yaml"
     if task.terminal_bench is not None:

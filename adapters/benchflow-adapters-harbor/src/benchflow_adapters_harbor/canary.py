@@ -1,4 +1,4 @@
-"""Canary lines, which keep benchmarks out of training data. They do not belong into prompts."""
+"""Remove canary lines from prompts. Benchmarks have them to stay out of training data."""
 
 
 def without_canary(text: str) -> str:

@@ -1,7 +1,7 @@
 """The services of an old task: the agent's as lines of a Dockerfile, the others as compose.
 
 The model is `harbor task migrate` of Harbor 0.24 (`harbor/mappers/terminal_bench.py`). It also
-writes a compose file for what a Dockerfile cannot say.
+writes a compose file for keys that a Dockerfile cannot express.
 """
 
 import json
@@ -50,7 +50,7 @@ def client_service(task: HarborTask) -> Mapping[str, Any]:
 def harbor_compose(task: HarborTask) -> Compose | None:
     """Return the compose file of the Harbor task that replaces an old task.
 
-    Its service `main` has what the Dockerfile cannot say. `None` if the Dockerfile says all.
+    Its service `main` has the keys that the Dockerfile cannot express. `None` if nothing is left.
     """
     assert task.compose is not None, "an old task has a compose file"
     client, document = client_name(task), task.compose.document
@@ -64,8 +64,8 @@ def harbor_compose(task: HarborTask) -> Compose | None:
     if not (main or others or any(not key.startswith("x-") for key in top)):
         return None
     services = {MAIN: main, **others}
-    made = {"services": services, "document": {**top, "services": services}}
-    return validate(Compose, made, task.path / "docker-compose.yaml")
+    replacement = {"services": services, "document": {**top, "services": services}}
+    return validate(Compose, replacement, task.path / "docker-compose.yaml")
 
 
 def _main(service: Mapping[str, Any]) -> dict[str, Any]:
@@ -96,7 +96,7 @@ def _rename_client(service: Mapping[str, Any], client: str) -> dict[str, Any]:
 
 
 def unsupported_service_keys(task: HarborTask) -> Iterator[tuple[str, str]]:
-    """Yield each key of the agent's service that neither a Dockerfile nor compose can say here."""
+    """Yield each key of the agent's service that a Dockerfile and compose cannot express here."""
     name, service = client_name(task), client_service(task)
     if service.get("platform") not in {None, *_PLATFORMS}:
         yield f"services.{name}.platform", "a Dockerfile has no equivalent"

@@ -59,8 +59,8 @@ def _lines(root: Path, file: Path) -> tuple[str, ...]:
     for number, line in enumerate(lines, start=1):
         # A pattern becomes a regular expression. Many stars make its matching exponential.
         if any(part.count("*") > _MAX_STARS for part in line.split("/")):
-            what = f"a pattern with more than {_MAX_STARS} stars in one name"
-            raise TaskError(what, where=f"{file}:{number}", hint="simplify the pattern")
+            problem = f"a pattern with more than {_MAX_STARS} stars in one name"
+            raise TaskError(problem, where=f"{file}:{number}", hint="simplify the pattern")
     return lines
 
 

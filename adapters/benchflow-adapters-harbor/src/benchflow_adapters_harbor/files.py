@@ -49,13 +49,13 @@ def check_inside(root: Path, path: Path) -> Path:
         if code not in {errno.ELOOP, errno.ENOTDIR, errno.ENAMETOOLONG}:
             raise TaskError(f"cannot be read: {error}", where=str(path)) from error
         raise TaskError(
-            "a link that leads nowhere", where=str(path), hint="remove the link"
+            "a link whose target does not exist", where=str(path), hint="remove the link"
         ) from error
     if not resolved.is_relative_to(root):
         raise TaskError(
             "a link that leaves the task directory",
             where=str(path),
-            hint="copy what it points to into the task",
+            hint="copy its target into the task",
         )
     return resolved
 

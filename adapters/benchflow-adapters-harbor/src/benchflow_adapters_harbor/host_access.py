@@ -33,7 +33,7 @@ _BUILD = _words(
 )
 _VOLUME = frozenset({"driver", "labels"})
 _NETWORK = frozenset({"driver", "internal", "attachable", "labels", "ipam", "enable_ipv6", "name"})
-"""A `name` is safe: compose does not use a network that it did not make."""
+"""A `name` is safe: compose does not use a network that it did not create."""
 _NAMESPACES = ("network_mode", "pid", "ipc", "uts", "userns_mode", "cgroup")
 _INSIDE = re.compile(r"none|bridge|private|shareable|service:[A-Za-z0-9_.-]+")
 _CAPS = _words(
@@ -119,15 +119,15 @@ def _build(value: object) -> Iterator[tuple[str, str]]:
 
 
 def _capabilities(value: object) -> Iterator[tuple[str, str]]:
-    asked = {str(cap).upper().removeprefix("CAP_") for cap in _items(value)}
-    if refused := sorted(asked - _CAPS):
-        yield "cap_add", f"asks for {', '.join(refused)[:80]}, which may reach beyond a container"
+    capabilities = {str(cap).upper().removeprefix("CAP_") for cap in _items(value)}
+    if refused := sorted(capabilities - _CAPS):
+        yield "cap_add", f"requests {', '.join(refused)[:80]}, which may reach beyond a container"
 
 
 def _deploy(value: object) -> Iterator[tuple[str, str]]:
     resources = _table(_table(value).get("resources"))
     if any(_table(part).get("devices") for part in resources.values()):
-        yield "deploy.resources", "asks for devices of the host"
+        yield "deploy.resources", "requests devices of the host"
 
 
 def _env_files(value: object) -> Iterator[tuple[str, str]]:

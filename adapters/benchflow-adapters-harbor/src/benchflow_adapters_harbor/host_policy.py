@@ -26,11 +26,11 @@ class HostPolicy(Record):
 
     def allowing(self, options: AdapterOptions) -> "HostPolicy":
         """Return a copy with the operator's permissions and the values of forwarded variables."""
-        found = {name: os.environ[name] for name in options.forward_env if name in os.environ}
+        values = {name: os.environ[name] for name in options.forward_env if name in os.environ}
         return self.model_copy(
             update={
                 "host_access": self.host_access or options.trust_host_access,
                 "force_build": self.force_build or options.force_build,
-                "forwarded": {**self.forwarded, **found},
+                "forwarded": {**self.forwarded, **values},
             }
         )

@@ -60,10 +60,10 @@ def migrate(task: HarborTask, cache: Path) -> HarborTask:
         update={"tests": (home / "tests",), "script": home / "tests" / "test.sh"}
     )
     solution = home / "solution" / "solve.sh" if step.solution else None
-    moved = step.model_copy(update={"verifier": verifier, "solution": solution})
+    new_step = step.model_copy(update={"verifier": verifier, "solution": solution})
     context = home / "environment"
     is_migrated = {"context": context, "dockerfile": True, "compose": harbor_compose(task)}
-    return task.model_copy(update={**is_migrated, "steps": (moved,), "is_migrated": True})
+    return task.model_copy(update={**is_migrated, "steps": (new_step,), "is_migrated": True})
 
 
 def _move_into_cache(stage: Path, home: Path) -> None:

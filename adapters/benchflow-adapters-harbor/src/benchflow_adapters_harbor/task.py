@@ -103,4 +103,4 @@ class HarborTask(Record):
     digest: str
     """`sha256:` and the content hash that Harbor's registry uses."""
     notes: tuple[str, ...]
-    """Oddities that do not prevent a run, such as unknown keys."""
+    """Warnings that do not prevent a run, such as unknown keys."""

@@ -35,11 +35,11 @@ class TerminalBenchConfig(Record):
 
     def as_harbor(self) -> HarborConfig:
         """Return the `task.toml` that `harbor task migrate` would write."""
-        kept = {"author_name", "author_email", "difficulty", "category", "tags"}
-        kept |= {"estimated_duration_sec", "expert_time_estimate_min", "junior_time_estimate_min"}
+        fields = {"author_name", "author_email", "difficulty", "category", "tags"}
+        fields |= {"estimated_duration_sec", "expert_time_estimate_min", "junior_time_estimate_min"}
         return HarborConfig.model_validate(
             {
-                "metadata": self.model_dump(mode="json", include=kept, exclude_none=True),
+                "metadata": self.model_dump(mode="json", include=fields, exclude_none=True),
                 "verifier": {"timeout_sec": self.max_test_timeout_sec},
                 "agent": {"timeout_sec": self.max_agent_timeout_sec},
             }
@@ -57,7 +57,7 @@ def load_terminal_bench(root: Path) -> HarborTask:
 
     file = root / "task.yaml"
     raw = read_yaml(root, file)
-    said = validate(TerminalBenchConfig, raw, file)
+    old = validate(TerminalBenchConfig, raw, file)
     compose_file = root / "docker-compose.yaml"
     compose = read_compose(root, compose_file)
     for name in ("tests", "run-tests.sh", "solution.sh"):
@@ -65,21 +65,21 @@ def load_terminal_bench(root: Path) -> HarborTask:
     script = root / "run-tests.sh"
     if not script.is_file():
         raise TaskError("the file is missing", where=str(script), hint="add run-tests.sh")
-    config = said.as_harbor()
-    notes = [f"unknown key {key[:80]!r}" for key in unknown_keys(said, raw)]
+    config = old.as_harbor()
+    notes = [f"unknown key {key[:80]!r}" for key in unknown_keys(old, raw)]
     if (root / "solution.yaml").exists():
-        notes.append("solution.yaml holds keystrokes, which the oracle cannot play")
+        notes.append("solution.yaml has keystrokes, which the oracle cannot replay")
     task = HarborTask(
         name=root.name,
         path=root,
         format="terminal-bench",
         config=config,
-        steps=(_step(root, said, config, script),),
+        steps=(_step(root, old, config, script),),
         context=root,
         dockerfile=False,
         compose=_with_services(compose, compose_file),
         upload_context=False,
-        terminal_bench=TerminalBench.model_validate(said.model_dump()),
+        terminal_bench=TerminalBench.model_validate(old.model_dump()),
         digest=task_digest(root, everything=True),
         notes=tuple(notes),
     )
@@ -93,10 +93,10 @@ def _with_services(compose: Compose, file: Path) -> Compose:
     return compose
 
 
-def _step(root: Path, said: TerminalBenchConfig, config: HarborConfig, script: Path) -> HarborStep:
+def _step(root: Path, old: TerminalBenchConfig, config: HarborConfig, script: Path) -> HarborStep:
     tests = root / "tests"
     solution = root / "solution.sh"
-    ends = "" if said.instruction.endswith("\n") else "\n"
+    ends = "" if old.instruction.endswith("\n") else "\n"
     verifier = VerifierPlan(
         mode="shared",
         environment=None,
@@ -104,14 +104,14 @@ def _step(root: Path, said: TerminalBenchConfig, config: HarborConfig, script: P
         tests_in_image=False,
         tests=(tests,) if tests.is_dir() else (),
         script=script,
-        timeout_sec=said.max_test_timeout_sec,
+        timeout_sec=old.max_test_timeout_sec,
         env={},
         user=None,
         network=NetworkPolicy(),
     )
     return HarborStep(
         name=None,
-        instruction=without_canary(said.instruction + ends),
+        instruction=without_canary(old.instruction + ends),
         trajectory=None,
         timeout_sec=config.agent.timeout_sec,
         user=None,

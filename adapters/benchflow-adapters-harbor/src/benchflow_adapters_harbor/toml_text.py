@@ -56,8 +56,8 @@ def validate(kind: type[AnyRecord], data: object, file: Path) -> AnyRecord:
             for item in error.errors(include_url=False, include_input=False)
         ]
         if len(found) == 1:
-            (where, what), hint = found[0], "correct the value"
-            raise TaskError(what, where=where, hint=hint) from error
+            (where, problem), hint = found[0], "correct the value"
+            raise TaskError(problem, where=where, hint=hint) from error
         lines = [": ".join(pair) for pair in found[:_SHOWN]]
         lines += [f"{file}: {len(found) - _SHOWN} more"] if len(found) > _SHOWN else []
         raise TaskError("\n".join(lines), hint="correct the values") from error

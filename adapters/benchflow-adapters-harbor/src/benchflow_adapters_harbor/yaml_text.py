@@ -1,4 +1,4 @@
-"""YAML of tasks, parsed with limits on what aliases expand to."""
+"""Parse the YAML of tasks, with limits on the expansion of aliases."""
 
 import re
 from collections.abc import Iterator
@@ -13,7 +13,7 @@ from .files import read_text
 MAX_BYTES = 256 * 1024
 MAX_DEPTH = 32
 MAX_NODES = 50_000
-"""Values of a document. An alias counts as all values that it stands for."""
+"""Largest number of values in a document. An alias counts as all values of its anchor."""
 
 
 def read_yaml(
@@ -33,8 +33,8 @@ def read_yaml(
     except yaml.YAMLError as error:
         mark = getattr(error, "problem_mark", None)
         where = f"{file}:{mark.line + 1}" if mark is not None else str(file)
-        what = getattr(error, "problem", None) or str(error)
-        raise TaskError(f"not YAML: {what}", where=where, hint="repair the file") from error
+        reason = getattr(error, "problem", None) or str(error)
+        raise TaskError(f"not YAML: {reason}", where=where, hint="repair the file") from error
     except (ValueError, OverflowError, RecursionError) as error:
         raise TaskError(f"invalid value: {error}", where=str(file)) from error
     if not isinstance(data, dict):

@@ -97,7 +97,7 @@ class HarborEnvironment(Record):
 
     @model_validator(mode="before")
     @classmethod
-    def _from_older_schemas(cls, data: Any) -> Any:  # noqa: ANN401 - what TOML gave
+    def _from_older_schemas(cls, data: Any) -> Any:  # noqa: ANN401 - any TOML value
         table = as_table(data)
         if table is None:
             return data

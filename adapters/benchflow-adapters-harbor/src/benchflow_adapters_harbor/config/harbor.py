@@ -71,7 +71,7 @@ class HarborConfig(Record):
 
     @model_validator(mode="before")
     @classmethod
-    def _rename_version(cls, data: Any) -> Any:  # noqa: ANN401 - what TOML gave
+    def _rename_version(cls, data: Any) -> Any:  # noqa: ANN401 - any TOML value
         table = as_table(data)
         if table is None or "version" not in table:
             return data

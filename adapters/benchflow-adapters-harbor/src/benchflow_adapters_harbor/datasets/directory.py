@@ -135,8 +135,8 @@ def _below(
                 error = TaskError("a link instead of a folder", where=str(child), hint="copy it")
                 yield refused_task(child.name, error, child)
         elif is_task(child):
-            found = list_task(child.name, child, policy)
-            yield check_digest(found, digests.get(found.name))
+            listed = list_task(child.name, child, policy)
+            yield check_digest(listed, digests.get(listed.name))
 
 
 def _digests(path: Path) -> dict[str, str]:

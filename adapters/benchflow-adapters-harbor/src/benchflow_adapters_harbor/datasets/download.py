@@ -25,36 +25,36 @@ def download(source: str, cache: Path) -> bytes:
     """
     url, fragment = urldefrag(source)
     digest = _expected_digest(source, fragment)
-    kept = cache / "registries" / digest if digest else None
-    if kept is not None and kept.is_file():
-        data = kept.read_bytes()
+    cached = cache / "registries" / digest if digest else None
+    if cached is not None and cached.is_file():
+        data = cached.read_bytes()
         if hashlib.sha256(data).hexdigest() == digest:
             return data
     if digest is None:
         _check_private(url)
     data = _fetch(url, trusted=digest is not None)
-    if kept is not None:
-        found = hashlib.sha256(data).hexdigest()
-        if found != digest:
-            raise TaskError(f"has the sha256 {found}", where=url, hint="correct the digest")
-        _save(kept, data)
+    if cached is not None:
+        actual = hashlib.sha256(data).hexdigest()
+        if actual != digest:
+            raise TaskError(f"has the sha256 {actual}", where=url, hint="correct the digest")
+        _save(cached, data)
     return data
 
 
 def _expected_digest(source: str, fragment: str) -> str | None:
     if not fragment:
         return None
-    found = _DIGEST.fullmatch(fragment)
-    if found is None:
+    actual = _DIGEST.fullmatch(fragment)
+    if actual is None:
         raise TaskError(f"{source!r} has an invalid digest", hint="#sha256=HEX")
-    return found.group(1)
+    return actual.group(1)
 
 
 def _check_private(url: str) -> None:
     parts = urlsplit(url)
     if parts.scheme != "https" and parts.hostname not in _LOOPBACK:
         hint = "use https://, or append #sha256=HEX"
-        raise TaskError("plain http can be changed on the way", where=url, hint=hint)
+        raise TaskError("an http download can be changed in transit", where=url, hint=hint)
 
 
 def _fetch(url: str, *, trusted: bool) -> bytes:

@@ -47,8 +47,8 @@ class GitTrees:
         if ref is not None and not _REF.fullmatch(ref):
             raise TaskError(f"{ref[:80]!r} is not a git ref", hint="name a branch, tag or commit")
         _check_url(url, protocols)
-        asked = ("HEAD",) if ref is None else (ref, f"{ref}^{{}}")
-        lines = _git("ls-remote", "--", url, *asked, protocols=protocols).splitlines()
+        names_asked = ("HEAD",) if ref is None else (ref, f"{ref}^{{}}")
+        lines = _git("ls-remote", "--", url, *names_asked, protocols=protocols).splitlines()
         pairs = (line.partition("\t") for line in lines)
         found = {name: commit for commit, _, name in pairs}
         names = ("HEAD",) if ref is None else _spellings(ref)
@@ -67,16 +67,16 @@ class GitTrees:
         if not is_commit(commit):
             raise TaskError(f"{commit[:80]!r} is not a commit", hint="40 or 64 hexadecimal digits")
         home = self._cache / "git" / _short(url)
-        kept = home / "trees" / commit / _short(inside) / (PurePosixPath(inside).name or "tree")
-        if kept.is_dir():
-            return kept
+        folder = home / "trees" / commit / _short(inside) / (PurePosixPath(inside).name or "tree")
+        if folder.is_dir():
+            return folder
         _check_url(url, protocols)
         home.mkdir(parents=True, exist_ok=True)
         with _locked(home / "lock"):
-            if not kept.is_dir():
+            if not folder.is_dir():
                 self._fetch(home, url, commit, protocols)
-                _check_out(home, f"{commit}:{inside}", kept, protocols)
-        return kept
+                _check_out(home, f"{commit}:{inside}", folder, protocols)
+        return folder
 
     def _fetch(self, home: Path, url: str, commit: str, protocols: Sequence[str]) -> None:
         store = home / "repo.git"
@@ -125,7 +125,7 @@ def _spellings(ref: str) -> list[str]:
     return [f"{ref}^{{}}", ref, *tags, f"refs/heads/{ref}"]
 
 
-def _check_out(home: Path, tree: str, kept: Path, protocols: Sequence[str]) -> None:
+def _check_out(home: Path, tree: str, folder: Path, protocols: Sequence[str]) -> None:
     store = home / "repo.git"
     _check_size(store, tree, protocols)
     stage = Path(mkdtemp(prefix="stage-", dir=home))
@@ -139,8 +139,8 @@ def _check_out(home: Path, tree: str, kept: Path, protocols: Sequence[str]) -> N
             index=stage / "index",
             protocols=protocols,
         )
-        kept.parent.mkdir(parents=True, exist_ok=True)
-        files.rename(kept)
+        folder.parent.mkdir(parents=True, exist_ok=True)
+        files.rename(folder)
     finally:
         shutil.rmtree(stage, ignore_errors=True)
 
@@ -209,8 +209,12 @@ def _reason(stderr: str) -> str:
 
 def _environment(protocols: Sequence[str]) -> dict[str, str]:
     env = {name: value for name, value in os.environ.items() if not name.startswith("GIT_")}
-    asked = {"GIT_ALLOW_PROTOCOL": ":".join(protocols), "GIT_TERMINAL_PROMPT": "0", "LC_ALL": "C"}
-    return env | asked
+    own = {
+        "GIT_ALLOW_PROTOCOL": ":".join(protocols),
+        "GIT_TERMINAL_PROMPT": "0",
+        "LC_ALL": "C",
+    }
+    return env | own
 
 
 def _short(text: str) -> str:

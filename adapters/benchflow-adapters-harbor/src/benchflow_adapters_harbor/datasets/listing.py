@@ -41,7 +41,7 @@ def refused_task(name: str, error: TaskError, path: Path | None = None) -> Liste
 def check_digest(task: ListedTask, digest: str | None) -> ListedTask:
     """Return `task`, refused if its content does not have the digest `digest`.
 
-    A refused task has no digest, so that nobody takes it for the intended task.
+    A refused task does not have a digest, so that it cannot pass for the intended task.
     """
     if digest is None or task.digest in {None, digest}:
         return task

@@ -48,18 +48,18 @@ class Registry(Record):
 
     datasets: tuple[RegistryDataset, ...]
 
-    def choose(self, wanted: str | None) -> RegistryDataset:
+    def choose(self, selector: str | None) -> RegistryDataset:
         """Return the dataset `NAME` in its best version, or `NAME@VERSION`.
 
         The best version is `head`, else the highest version, else the last in text order.
 
         Raises:
-            UsageError: There is no such dataset, or there are several and `wanted` is None.
+            UsageError: There is no such dataset, or there are several and `selector` is None.
         """
         known = sorted({f"{found.name}@{found.version}" for found in self.datasets})
         hint = f"--dataset one of: {', '.join(known[:20])}{' …' if len(known) > 20 else ''}"
-        name, _, version = (wanted or "").partition("@")
-        if wanted is None and len({found.name for found in self.datasets}) > 1:
+        name, _, version = (selector or "").partition("@")
+        if selector is None and len({found.name for found in self.datasets}) > 1:
             raise UsageError(f"the registry has {len(known)} datasets", hint=hint)
         found = [
             each
@@ -67,7 +67,7 @@ class Registry(Record):
             if (not name or each.name == name) and (not version or each.version == version)
         ]
         if not found:
-            raise UsageError(f"the registry has no dataset {wanted!r}", hint=hint)
+            raise UsageError(f"the registry has no dataset {selector!r}", hint=hint)
         return max(found, key=lambda each: _rank(each.version))
 
 
@@ -87,9 +87,9 @@ def read_registry(
     data = download(source, cache) if remote else _read(Path(source))
     registry = _parse(data, source)
     home = None if remote else Path(source).resolve().parent
-    chosen = registry.choose(dataset)
-    trees = _Trees(GitTrees(cache), chosen, REMOTE if remote else LOCAL)
-    return list(_tasks(chosen, home, trees, policy))
+    version = registry.choose(dataset)
+    trees = _Trees(GitTrees(cache), version, REMOTE if remote else LOCAL)
+    return list(_tasks(version, home, trees, policy))
 
 
 def _rank(version: str) -> tuple[bool, bool, Version, str]:
@@ -150,7 +150,7 @@ class _Trees:
             raise root
         found = root / PurePosixPath(path).relative_to(shared or ".")
         if found.resolve() != root.resolve() / PurePosixPath(path).relative_to(shared or "."):
-            raise TaskError("the path goes through a link", where=task.path, hint="name its folder")
+            raise TaskError("the path contains a link", where=task.path, hint="name its folder")
         return found
 
 

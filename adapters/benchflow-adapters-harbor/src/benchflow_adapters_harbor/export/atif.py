@@ -92,8 +92,8 @@ def leaf_facts(rollout: FinishedRollout, leaf: RolloutNode) -> dict[str, Any]:
         "shared_prefix": "once",
         "continued_from": rollout.tree.meta.get("continued_from"),
     }
-    found: dict[str, Any] = plain(facts)
-    return found
+    plain_facts: dict[str, Any] = plain(facts)
+    return plain_facts
 
 
 def _totals(steps: list[dict[str, Any]]) -> dict[str, Any]:

@@ -34,18 +34,18 @@ class HarborExporter:
 
     def export(self, job: str, rollouts: Iterable[FinishedRollout], directory: Path) -> Exported:
         """Write the job; see `Exporter`."""
-        tally, seen = JobTotals(), _JobConfig()
+        totals, job_config = JobTotals(), _JobConfig()
         written = unscored = tampered = 0
         for rollout in rollouts:
-            seen.add(rollout)
+            job_config.add(rollout)
             owned = owners(rollout)
             for leaf in rollout.tree.leaves:
-                tally.add(_write_trial(directory, job, rollout, leaf, owned))
+                totals.add(_write_trial(directory, job, rollout, leaf, owned))
                 written += 1
                 unscored += leaf.reward is None
                 tampered += leaf.reward is None and _has_reward(leaf.results.get("reward"))
-        write_json(directory / "config.json", {"job_name": plain_text(job), **seen.config()})
-        write_json(directory / "result.json", tally.result(job_id(job)))
+        write_json(directory / "config.json", {"job_name": plain_text(job), **job_config.config()})
+        write_json(directory / "result.json", totals.result(job_id(job)))
         return Exported(trajectories=written, unscored=unscored, tampered=tampered)
 
 
@@ -87,10 +87,10 @@ def _write_trial(
     home.mkdir()
     _write_phases(home, trajectory(rollout, leaf, owned), WorldFiles(rollout, leaf))
     _write_verdict(home / "verifier", leaf.results.get("reward"), result["verifier_result"])
-    for part, told in zip(graded_steps(leaf), result["step_results"] or (), strict=True):
+    for part, step_result in zip(graded_steps(leaf), result["step_results"] or (), strict=True):
         step, files = home / "steps" / part.name, WorldFiles(rollout, part.end, part.name)
         _write_phases(step, trajectory(rollout, leaf, owned, part), files)
-        _write_verdict(step / "verifier", part.verdict, told["verifier_result"])
+        _write_verdict(step / "verifier", part.verdict, step_result["verifier_result"])
     failed = result["exception_info"]
     if failed is not None:
         text = f"{failed['exception_type']}: {failed['exception_message']}\n"
@@ -112,10 +112,10 @@ def _write_phases(home: Path, path: Mapping[str, Any] | None, files: WorldFiles)
 
 
 def _write_verdict(
-    home: Path, verdict: VerifyResult | None, found: Mapping[str, Any] | None
+    home: Path, verdict: VerifyResult | None, verifier_result: Mapping[str, Any] | None
 ) -> None:
     if verdict is not None:
         # No field of Harbor has the whole verdict with its integrity report.
         write_json(home / "benchflow-verdict.json", plain(verdict.model_dump()))
-    if found is not None:
-        write_json(home / "reward.json", found["rewards"])
+    if verifier_result is not None:
+        write_json(home / "reward.json", verifier_result["rewards"])

@@ -29,10 +29,10 @@ class JobTotals:
         self._trials += 1
         self._times += [trial[key] for key in ("started_at", "finished_at") if key in trial]
         entry = self._evals.setdefault(_key(trial), _empty())
-        found = trial["verifier_result"]
-        if found is not None:
+        verifier_result = trial["verifier_result"]
+        if verifier_result is not None:
             entry["n_trials"] += 1
-            for key, value in found["rewards"].items():
+            for key, value in verifier_result["rewards"].items():
                 named = entry["reward_stats"].setdefault(key, {})
                 named.setdefault(str(float(value)), []).append(trial["trial_name"])
         failed = trial["exception_info"]
@@ -43,9 +43,9 @@ class JobTotals:
             self._errored += 1
             self._cancelled += kind == "CancelledError"
         for key in _COUNTED:
-            told = trial["agent_result"].get(key)
-            if told is not None:
-                self._spent[key] = self._spent.get(key, 0) + told
+            amount = trial["agent_result"].get(key)
+            if amount is not None:
+                self._spent[key] = self._spent.get(key, 0) + amount
 
     def result(self, job_id: str) -> dict[str, Any]:
         """Return `result.json` of the job."""

@@ -129,6 +129,6 @@ def grading_error(verdict: VerifyResult | None) -> NodeError | None:
 
 
 def _failed_at(rollout: FinishedRollout, leaf: RolloutNode) -> float:
-    told = (NodeFailed, NodeScored)
-    times = [e.ts for e in rollout.events if isinstance(e, told) and e.node == leaf.id]
+    end_events = (NodeFailed, NodeScored)
+    times = [e.ts for e in rollout.events if isinstance(e, end_events) and e.node == leaf.id]
     return times[-1] if times else rollout.finished_at

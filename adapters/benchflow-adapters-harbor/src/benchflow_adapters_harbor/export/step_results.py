@@ -84,8 +84,8 @@ def step_result(
 
 def _scored(rollout: FinishedRollout, part: GradedStep) -> NodeScored | None:
     name = verdict_name(part.name)
-    told = (e for e in rollout.events if isinstance(e, NodeScored) and e.name == name)
-    return next((e for e in told if e.node == part.end.id), None)
+    events = (e for e in rollout.events if isinstance(e, NodeScored) and e.name == name)
+    return next((e for e in events if e.node == part.end.id), None)
 
 
 def _of_agent(
@@ -94,5 +94,5 @@ def _of_agent(
     """Return the agent's error. An error after the verdict does not belong to the step."""
     if not part.nodes or scored is None:
         return None
-    told = (e for e in rollout.events if isinstance(e, NodeFailed) and e.node == part.end.id)
-    return next((e.error for e in told if e.seq < scored.seq), None)
+    events = (e for e in rollout.events if isinstance(e, NodeFailed) and e.node == part.end.id)
+    return next((e.error for e in events if e.seq < scored.seq), None)

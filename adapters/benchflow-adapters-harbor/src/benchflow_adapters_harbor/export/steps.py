@@ -28,11 +28,15 @@ def node_steps(rollout: FinishedRollout, node: RolloutNode) -> list[dict[str, An
     step = node.step
     if step is None:
         return []
-    said = _user_text(rollout, node, step)
+    user_text = _user_text(rollout, node, step)
     steps = [_agent_step(rollout, node, step)]
-    if said is not None:
-        opened = {"source": "user", "timestamp": iso(step.started_at), "message": plain_text(said)}
-        steps.insert(0, opened)
+    if user_text is not None:
+        opening = {
+            "source": "user",
+            "timestamp": iso(step.started_at),
+            "message": plain_text(user_text),
+        }
+        steps.insert(0, opening)
     return steps
 
 
@@ -59,14 +63,14 @@ def step_usage(rollout: FinishedRollout, step: Step) -> tuple[Usage, float | Non
 def spent(rollout: FinishedRollout, nodes: Sequence[RolloutNode]) -> dict[str, Any]:
     """Return tokens and dollars of `nodes` with the names of Harbor's `AgentContext`."""
     steps = [node.step for node in nodes if node.step is not None]
-    used = [found for step in steps if (found := step_usage(rollout, step)) is not None]
-    if not used:
+    usages = [found for step in steps if (found := step_usage(rollout, step)) is not None]
+    if not usages:
         return {}
-    costs = [cost for _, cost in used if cost is not None]
+    costs = [cost for _, cost in usages if cost is not None]
     return {
-        "n_input_tokens": sum(usage.input_tokens for usage, _ in used),
-        "n_cache_tokens": sum(usage.cached_tokens for usage, _ in used),
-        "n_output_tokens": sum(usage.output_tokens for usage, _ in used),
+        "n_input_tokens": sum(usage.input_tokens for usage, _ in usages),
+        "n_cache_tokens": sum(usage.cached_tokens for usage, _ in usages),
+        "n_output_tokens": sum(usage.output_tokens for usage, _ in usages),
         "cost_usd": sum(costs) if costs else None,
     }
 
@@ -81,81 +85,81 @@ def _user_text(rollout: FinishedRollout, node: RolloutNode, step: Step) -> str |
 
 
 def _agent_step(rollout: FinishedRollout, node: RolloutNode, step: Step) -> dict[str, Any]:
-    made: dict[str, Any] = {
+    result: dict[str, Any] = {
         "source": "agent",
         "timestamp": iso(step.finished_at),
         "message": plain_text(step.message),
         "extra": {"benchflow": _extra(node, step)},
     }
     if step.reasoning:
-        made["reasoning_content"] = plain_text(step.reasoning)
+        result["reasoning_content"] = plain_text(step.reasoning)
     tools = [_tool_call(call) for call in step.tool_calls]
     if step.ask is not None:
         arguments = plain(ask_arguments(step.ask))
         ident = plain_text(f"ask-{step.ask.id}")
         tools.append({"tool_call_id": ident, "function_name": ASK_TOOL, "arguments": arguments})
     if tools:
-        made["tool_calls"] = tools
+        result["tool_calls"] = tools
     results = _results(step, {tool["tool_call_id"] for tool in tools})
     if results:
-        made["observation"] = {"results": results}
-    return made | _metrics(rollout, step)
+        result["observation"] = {"results": results}
+    return result | _metrics(rollout, step)
 
 
 def _extra(node: RolloutNode, step: Step) -> dict[str, Any]:
-    told = {
+    fields = {
         "node": node.id,
         "step": step.id,
         "role": step.role,
         "branch": node.label,
         "stop_reason": step.stop_reason,
     }
-    return {key: plain(value) for key, value in told.items() if value is not None}
+    return {key: plain(value) for key, value in fields.items() if value is not None}
 
 
 def _tool_call(call: ToolCall) -> dict[str, Any]:
-    given: object = plain(call.raw_input)
-    if not isinstance(given, Mapping):
-        given = {"title": plain_text(call.title)} if given is None else {"input": given}
+    arguments: object = plain(call.raw_input)
+    if not isinstance(arguments, Mapping):
+        arguments = {"title": plain_text(call.title)} if arguments is None else {"input": arguments}
     return {
         "tool_call_id": plain_text(call.id),
         "function_name": plain_text(call.name or call.kind),
-        "arguments": cast("Mapping[str, Any]", given),
+        "arguments": cast("Mapping[str, Any]", arguments),
         "extra": {"title": plain_text(call.title), "kind": plain_text(call.kind)},
     }
 
 
 def _results(step: Step, known: set[str]) -> list[dict[str, Any]]:
     """Return the results. A result names its call only if the call is in this step."""
-    made: list[dict[str, Any]] = []
+    result: list[dict[str, Any]] = []
     for observation in step.observations:
         source = plain_text(observation.tool_call_id)
         extra: dict[str, Any] = {"status": observation.status}
         named = {"source_call_id": source} if source in known else {}
         if not named:
             extra["tool_call_id"] = source
-        made.append({**named, "content": plain_text(observation.content), "extra": extra})
-    return made
+        result.append({**named, "content": plain_text(observation.content), "extra": extra})
+    return result
 
 
 def _metrics(rollout: FinishedRollout, step: Step) -> dict[str, Any]:
-    made: dict[str, Any] = {}
+    result: dict[str, Any] = {}
     calls = step_calls(rollout, step)
     if calls:
-        made["llm_call_count"] = len(calls)
+        result["llm_call_count"] = len(calls)
         if calls[-1].model is not None:
-            made["model_name"] = plain_text(calls[-1].model)
-    used = step_usage(rollout, step)
-    if used is not None:
-        usage, cost = used
-        made["metrics"] = {
+            result["model_name"] = plain_text(calls[-1].model)
+    usages = step_usage(rollout, step)
+    if usages is not None:
+        usage, cost = usages
+        result["metrics"] = {
             "prompt_tokens": usage.input_tokens,
             "completion_tokens": usage.output_tokens,
             "cached_tokens": usage.cached_tokens,
             **({} if cost is None else {"cost_usd": cost}),
             **_tokens(calls),
         }
-    return made
+    return result
 
 
 def _tokens(calls: Sequence[ModelCall]) -> dict[str, Any]:
@@ -163,9 +167,9 @@ def _tokens(calls: Sequence[ModelCall]) -> dict[str, Any]:
     if len(calls) != 1:
         return {}
     [call] = calls
-    told = {
+    fields = {
         "prompt_token_ids": call.prompt_token_ids,
         "completion_token_ids": call.completion_token_ids,
         "logprobs": call.logprobs,
     }
-    return {key: plain(value) for key, value in told.items() if value is not None}
+    return {key: plain(value) for key, value in fields.items() if value is not None}

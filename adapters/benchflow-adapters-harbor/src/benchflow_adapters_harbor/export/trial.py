@@ -76,7 +76,7 @@ def trial_result(
     The tokens are those of the steps that the leaf owns. So the sum over the trials of a job is
     the real use.
     """
-    name, found = (
+    name, trial_rewards = (
         trial_name(rollout, leaf),
         rewards(leaf.results.get("reward"), rollout.task_format),
     )
@@ -98,7 +98,7 @@ def trial_result(
             "rollout_details": _rollout_details(rollout, leaf, owned),
             "metadata": {"benchflow": leaf_facts(rollout, leaf)},
         },
-        "verifier_result": None if found is None else {"rewards": found},
+        "verifier_result": None if trial_rewards is None else {"rewards": trial_rewards},
         "verifier_environment_mode": None if parts else verifier_mode(rollout, leaf),
         "exception_info": exception_info(rollout, leaf, steps),
         "step_results": steps or None,

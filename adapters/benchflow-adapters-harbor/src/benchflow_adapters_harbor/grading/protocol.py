@@ -113,7 +113,7 @@ class HarborProtocol:
             await run_checked(sandbox, ["chmod", "777", *directories])
 
     async def place_tests(self, target: GradingTarget, scratch: Path) -> None:
-        """Make `/logs/verifier` anew for the verifier's user, and merge the tests into `/tests`.
+        """Create an empty `/logs/verifier` for the verifier, and merge the tests into `/tests`.
 
         In a twin, `/tests` may have files of the agent: it is deleted, and the image's own
         `/tests` is copied from a fresh sandbox.
@@ -174,8 +174,8 @@ class HarborProtocol:
         rewards = parse_rewards(run.logs, reward_files)
         reward = return_of(rewards)
         if reward is None:
-            why = "reward.json names no reward"
-            return VerifyResult.unscored(why, grading=target.grading, error_type=NO_REWARDS)
+            reason = "reward.json has no reward"
+            return VerifyResult.unscored(reason, grading=target.grading, error_type=NO_REWARDS)
         return VerifyResult(
             reward=reward,
             items=rewards,

@@ -114,9 +114,9 @@ def _number(key: str, value: object) -> float:
     return _finite(f"reward.json: {key!r}", float(value))  # at most 64 digits, so no overflow
 
 
-def _finite(what: str, value: float) -> float:
+def _finite(label: str, value: float) -> float:
     if not math.isfinite(value):
-        raise _parse_error(f"{what} is not finite")
+        raise _parse_error(f"{label} is not finite")
     return value + 0.0  # turns -0.0 into 0.0
 
 

@@ -56,8 +56,8 @@ _EMPTIED: Final = ("/logs/agent", "/logs/verifier", "/logs/artifacts")
 def lower(task: HarborTask, policy: HostPolicy = HostPolicy()) -> Task:  # noqa: B008
     """Convert `task` to a Task. Read only its Dockerfile, and run nothing.
 
-    `policy` gives the operator's permissions for the compose file. What a Task cannot say is
-    lost here; `blockers` reports it before.
+    `policy` has the operator's permissions for the compose file. Requests that a Task cannot
+    express are lost here; `blockers` reports them before.
 
     Raises:
         TaskError: A value is beyond the limits of a Task.
@@ -192,9 +192,9 @@ def _min_reward(step: HarborStep) -> Mapping[str, float]:
 
 
 def _solution_variables(env: Mapping[str, str]) -> Variables:
-    found = variables(env)
+    own = variables(env)
     defaults = {k: v for k, v in _ORACLE_ENV.items() if k not in env}
-    return Variables(env={**defaults, **found["env"]}, host_env=found["host_env"])
+    return Variables(env={**defaults, **own["env"]}, host_env=own["host_env"])
 
 
 def lower_verifier(step: HarborStep) -> TaskVerifier:

@@ -91,9 +91,9 @@ class _Text:
         return self._value(name[0], rule, other)
 
     def _take(self, mark: str) -> bool:
-        taken = self._text.startswith(mark, self._at)
-        self._at += taken
-        return taken
+        matches = self._text.startswith(mark, self._at)
+        self._at += matches
+        return matches
 
     def _value(self, name: str, rule: str, other: str) -> str:
         value = self._variables.get(name)
@@ -105,7 +105,7 @@ class _Text:
         if rule.endswith("-"):
             return other
         if rule:
-            says = f": {other[:200]}" if other else ""
-            raise ValueError(f"variable {name[:80]!r} is required and not set{says}")
+            detail = f": {other[:200]}" if other else ""
+            raise ValueError(f"variable {name[:80]!r} is required and not set{detail}")
         self._unset.add(name)
         return ""

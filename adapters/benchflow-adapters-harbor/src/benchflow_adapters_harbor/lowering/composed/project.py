@@ -113,8 +113,8 @@ class _Reader:
         base = self._base(self.interpolate(document["extends"], place), compose, file, depth)
         return merge_services(base, service)
 
-    def _base(self, given: object, compose: Compose, file: Path, depth: int) -> ComposeService:
-        table = {"service": given} if isinstance(given, str) else given
+    def _base(self, extends: object, compose: Compose, file: Path, depth: int) -> ComposeService:
+        table = {"service": extends} if isinstance(extends, str) else extends
         extends = validate(_Extends, table, file)
         if extends.file is None:
             return self.service(extends.service, compose, file, depth + 1)
@@ -185,20 +185,20 @@ def _rebase_paths(service: ComposeService, prefix: Path) -> ComposeService:
     if prefix == Path():
         return service
 
-    def moved(path: str) -> str:
+    def rebase(path: str) -> str:
         return str(PurePosixPath(prefix, path))
 
     update: dict[str, object] = {
         "volumes": tuple(
-            v.model_copy(update={"source": moved(v.source)}) if v.type == "bind" else v
+            v.model_copy(update={"source": rebase(v.source)}) if v.type == "bind" else v
             for v in service.volumes
         ),
         "env_file": tuple(
-            each.model_copy(update={"path": moved(each.path)}) for each in service.env_file
+            each.model_copy(update={"path": rebase(each.path)}) for each in service.env_file
         ),
     }
     if service.build is not None:
-        context = moved(service.build.context)
+        context = rebase(service.build.context)
         update["build"] = service.build.model_copy(update={"context": context})
     known = {key: value for key, value in update.items() if key in service.model_fields_set}
     return service.model_copy(update=known)

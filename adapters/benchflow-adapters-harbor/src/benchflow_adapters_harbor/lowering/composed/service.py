@@ -31,7 +31,7 @@ from .forms import (
 Condition = Literal["service_started", "service_healthy", "service_completed_successfully"]
 
 _WITHOUT_EFFECT = (
-    # Nobody outside uses ports or logs, and BenchFlow chooses the name.
+    # No process outside uses ports or logs, and BenchFlow chooses the name.
     *("ports", "expose", "logging", "container_name", "labels", "label_file", "annotations"),
     *("platform", "pull_policy", "attach", "develop"),
     # BenchFlow stops and confines containers itself, and is stricter.
@@ -186,7 +186,7 @@ class ComposeService(_Strict):
 
     @field_validator("cap_add", mode="before")
     @classmethod
-    def _no_more_capabilities(cls, value: Any) -> Any:  # noqa: ANN401 - what YAML gave
+    def _no_more_capabilities(cls, value: Any) -> Any:  # noqa: ANN401 - any YAML value
         if value:
             raise ValueError(
                 "no container gets more than Docker's default capabilities;"
@@ -196,5 +196,5 @@ class ComposeService(_Strict):
 
     @model_validator(mode="before")
     @classmethod
-    def _drop_keys_without_effect(cls, data: Any) -> Any:  # noqa: ANN401 - what YAML gave
+    def _drop_keys_without_effect(cls, data: Any) -> Any:  # noqa: ANN401 - any YAML value
         return drop_keys(data, *_WITHOUT_EFFECT)

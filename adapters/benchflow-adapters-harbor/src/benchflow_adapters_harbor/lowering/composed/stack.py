@@ -136,15 +136,15 @@ def _temporary(service: ComposeService) -> tuple[str, ...]:
 def _restarts(service: ComposeService, place: str) -> int | Literal["always"]:
     policy = service.deploy.restart_policy
     by_deploy = "no" if policy is None else _BY_DEPLOY[policy.condition]
-    wanted, _, count = (service.restart or by_deploy).partition(":")
-    if wanted not in _RESTART:
+    restart, _, count = (service.restart or by_deploy).partition(":")
+    if restart not in _RESTART:
         raise TaskError(
-            f"{wanted[:40]!r} is not a restart policy",
+            f"{restart[:40]!r} is not a restart policy",
             where=f"{place}.restart",
             hint="use no, on-failure, on-failure:N, always or unless-stopped",
         )
-    if wanted != "on-failure":
-        return _RESTART[wanted]
+    if restart != "on-failure":
+        return _RESTART[restart]
     return min(_RESTARTS, int(count)) if count.isdigit() else _RESTARTS
 
 
@@ -164,13 +164,13 @@ def _recipe(service: ComposeService, project: Project, task: HarborTask, where: 
 
 
 def _health(health: Health) -> ServiceHealth:
-    given = health.model_fields_set
+    fields_set = health.model_fields_set
     return ServiceHealth(
         test=("NONE",) if health.disable else health.test,
         interval_sec=health.interval,
         timeout_sec=health.timeout,
         start_period_sec=health.start_period,
-        start_interval_sec=health.start_interval if "start_interval" in given else None,
+        start_interval_sec=health.start_interval if "start_interval" in fields_set else None,
         retries=health.retries,
     )
 

@@ -23,8 +23,8 @@ def with_stack(single: Task, stack: ComposedStack, task: HarborTask) -> Task:
         TaskError: The main container has no image and no build, or has two healthchecks.
     """
     environment = _environment(single.config.environment, stack, task)
-    made = _recipe(single, stack, task)
-    recipe = with_copies(made, environment.image, stack.copies, task)
+    own_recipe = _recipe(single, stack, task)
+    recipe = with_copies(own_recipe, environment.image, stack.copies, task)
     parts = single.parts.model_copy(
         update={
             "recipe": recipe,

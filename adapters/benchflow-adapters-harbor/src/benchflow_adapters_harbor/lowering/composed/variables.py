@@ -57,8 +57,8 @@ def compose_variables(task: HarborTask, forwarded: Mapping[str, str]) -> dict[st
         own["CPUS"] = str(environment.cpus)
     if environment.memory_mb:
         own["MEMORY"] = f"{environment.memory_mb}M"
-    given = {**forwarded, **own}
-    return {**_env_file_variables(task, given), **given}
+    combined = {**forwarded, **own}
+    return {**_env_file_variables(task, combined), **combined}
 
 
 def unset_variables(task: HarborTask, forwarded: Mapping[str, str]) -> list[str]:
