@@ -116,5 +116,5 @@ def test_what_is_no_context_is_refused(tmp_path, monkeypatch):
     (tmp_path / ".dockerignore").write_text("pipe")
     assert digest(recipe)
     monkeypatch.setattr(context, "MAX_BYTES", 10)
-    with pytest.raises(SandboxError, match="holds more than"):
+    with pytest.raises(SandboxError, match="has more than"):
         digest(recipe)

@@ -38,7 +38,7 @@ def test_flags_and_arrays_are_read():
         ("FROM x\nRUN cat <<EOF\nhi\n EOF", "Dockerfile:2", "does not end"),
         ("FROM x\n\nCOPY <<$A /a\nhi\nEOF", "Dockerfile:3", "cannot end"),
         ("FROM x\nCOPY <<../up /a\nhi\n../up", "Dockerfile:2", "cannot end"),
-        ("FROM x\nRUN", "Dockerfile:2", "says nothing"),
+        ("FROM x\nRUN", "Dockerfile:2", "has no argument"),
         ("# escape=x\nFROM x", "Dockerfile:1", "escape"),
     ],
 )
@@ -183,7 +183,7 @@ def test_pairs_are_read_in_both_forms():
         ("${A#\\n}", "backslash before 'n'"),
         ("${A/1/\\x}", "plain text"),
         ("${A///x}", "plain text"),
-        ("${LONG#x}", "5000 characters is not searched"),
+        ("${LONG#x}", "5000 characters is too long"),
         ("$HUGE$HUGE", "grows beyond"),
         ("${NONE:-" * 2000 + "}" * 2000, "too deep"),
     ],
@@ -222,8 +222,8 @@ def test_a_replacement_takes_the_place_of_the_first_match_and_as_much_as_matches
     first, last = spans[0] if spans else (0, 0)
     wanted = f"{value[:first]}-{value[last:]}" if spans else value
     pattern = Pattern.of(text, "here")
-    assert pattern.replaced(value, "-", everywhere=False) == wanted
-    assert pattern.replaced(value, "-", everywhere=True).startswith(wanted[: first + 1])
+    assert pattern.replace(value, "-", everywhere=False) == wanted
+    assert pattern.replace(value, "-", everywhere=True).startswith(wanted[: first + 1])
 
 
 @given(st.text("$A{}#%/?:-+*\\'\" b", max_size=40))
@@ -239,7 +239,7 @@ def test_a_pattern_of_many_stars_takes_no_long_time():
     pattern, value = Pattern.of("*a" * 30 + "*b", "here"), "a" * 4096
     assert pattern.without_prefix(value, longest=True) == value
     assert pattern.without_suffix(value, longest=False) == value
-    assert pattern.replaced(value, "x", everywhere=True) == value
+    assert pattern.replace(value, "x", everywhere=True) == value
 
 
 @given(st.text(max_size=200))

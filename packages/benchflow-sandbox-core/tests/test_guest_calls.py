@@ -97,8 +97,8 @@ def test_a_stream_that_nobody_has_open_leaves_no_name(with_guest):
             streams.close_child()
             await calls.wait(pid)
         with pytest.raises(FileNotFoundError):
-            fifos.known(streams.number)
-        fifos.known(number).close()
+            fifos.open_stream(streams.number)
+        fifos.open_stream(number).close()
 
     with_guest(main)
 

@@ -39,7 +39,7 @@ def test_an_instruction_of_a_dockerfile_is_read_as_the_engine_writes_it():
     ("flags", "text", "why"),
     [
         ((("interval", "soon"),), "CMD true", "'soon' is not a duration"),
-        ((("color", "red"),), "CMD true", "no flag --color"),
+        ((("color", "red"),), "CMD true", "not have a flag --color"),
         ((), "true", "neither CMD nor NONE"),
         ((), "CMD", "neither CMD nor NONE"),
     ],

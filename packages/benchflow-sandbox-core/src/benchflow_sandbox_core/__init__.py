@@ -1,1 +1,1 @@
-"""What the sandboxes of one host have in common: pipes, commands, the relay, gates."""
+"""Parts that the sandboxes of one host share: pipes, commands, the relay, gates."""

@@ -15,12 +15,12 @@ def staging_dir(to: Path) -> Path:
     """
     if os.path.lexists(to):
         raise SnapshotError(f"{str(to)!r} exists already", hint="name a new directory")
-    made = to.absolute().with_name(f".{to.name}.{secrets.token_hex(4)}")
+    staging = to.absolute().with_name(f".{to.name}.{secrets.token_hex(4)}")
     try:
-        made.mkdir(mode=0o700, parents=True)
+        staging.mkdir(mode=0o700, parents=True)
     except OSError as error:
         raise SnapshotError(f"{str(to)!r} cannot be written: {error}") from error
-    return made
+    return staging
 
 
 def write(path: Path, text: str) -> None:
@@ -37,11 +37,11 @@ def replace(path: Path, text: str) -> None:
     Raises:
         OSError: The file cannot be written. The previous version is unchanged.
     """
-    made = path.with_name(f".{path.name}.{secrets.token_hex(4)}")
+    temporary = path.with_name(f".{path.name}.{secrets.token_hex(4)}")
     try:
         path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-        made.write_text(text, encoding="utf-8")
-        made.replace(path)
+        temporary.write_text(text, encoding="utf-8")
+        temporary.replace(path)
     except OSError:
-        made.unlink(missing_ok=True)
+        temporary.unlink(missing_ok=True)
         raise

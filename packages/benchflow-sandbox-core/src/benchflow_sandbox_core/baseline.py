@@ -1,4 +1,4 @@
-"""The baseline of a comparison: prints of files that do not count as changes."""
+"""The baseline of a comparison: fingerprints of files that do not count as changes."""
 
 import os
 from collections.abc import Mapping
@@ -16,7 +16,7 @@ def with_ignored_changes(
     """Return a baseline that includes what was written between two times.
 
     A path that had changed before the first time stays a change. All three arguments are
-    results of `Comparison.prints`, which omit paths that are as in the base.
+    results of `Comparison.fingerprints`, which omit paths that are as in the base.
     """
     extended = dict(mark)
     for path in before.keys() | after.keys():
@@ -34,21 +34,21 @@ def encode_baseline(mark: Mapping[str, str] | None) -> dict[str, str] | None:
     """Encode a baseline in ASCII. Return `None` for no baseline, or one that is too large."""
     if mark is None:
         return None
-    encoded = {_quoted(path): _quoted(told) for path, told in mark.items()}
-    size = sum(len(path) + len(told) for path, told in encoded.items())
+    encoded = {_quote(path): _quote(fingerprint) for path, fingerprint in mark.items()}
+    size = sum(len(path) + len(fingerprint) for path, fingerprint in encoded.items())
     return encoded if size <= MAX_SAVED else None
 
 
 def decode_baseline(mark: Mapping[str, str] | None) -> dict[str, str] | None:
-    """Return the baseline that `encode_baseline` was given."""
+    """Decode the result of `encode_baseline`."""
     if mark is None:
         return None
-    return {_unquoted(path): _unquoted(told) for path, told in mark.items()}
+    return {_unquote(path): _unquote(fingerprint) for path, fingerprint in mark.items()}
 
 
-def _quoted(text: str) -> str:
+def _quote(text: str) -> str:
     return quote(os.fsencode(text), safe=_SAFE)
 
 
-def _unquoted(text: str) -> str:
+def _unquote(text: str) -> str:
     return os.fsdecode(unquote_to_bytes(text))

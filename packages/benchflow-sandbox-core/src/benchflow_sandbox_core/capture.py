@@ -4,7 +4,7 @@ import asyncio
 import os
 
 _CHUNK = 65536
-_LAST_LOOK = 1 << 20  # bytes that a pipe can hold by default
+_MAX_LAST_READ = 1 << 20  # bytes; the default limit of the size of a pipe
 
 
 class Capture:
@@ -18,27 +18,27 @@ class Capture:
         os.set_blocking(fd, False)
         self._fd = fd
         self._limit = limit
-        self._kept = bytearray()
+        self._captured = bytearray()
         self.dropped = 0
         self._loop = asyncio.get_running_loop()
-        self._loop.add_reader(fd, self._take)
+        self._loop.add_reader(fd, self._read)
 
     @property
     def text(self) -> str:
         """The captured bytes, decoded as UTF-8 with replacement."""
-        return self._kept.decode("utf-8", "replace")
+        return self._captured.decode("utf-8", "replace")
 
     def finish(self) -> None:
-        """Read what is in the pipe now, and stop. Idempotent.
+        """Read the bytes that are in the pipe now, and stop. Idempotent.
 
         A daemon that the command left behind may keep the pipe open and continue to
         write. This does not wait for it.
         """
         if self._fd < 0:
             return
-        budget = _LAST_LOOK
-        while budget > 0 and (taken := self._take()) > 0:
-            budget -= taken
+        budget = _MAX_LAST_READ
+        while budget > 0 and (size := self._read()) > 0:
+            budget -= size
         self.close()
 
     def close(self) -> None:
@@ -48,7 +48,7 @@ class Capture:
             os.close(self._fd)
             self._fd = -1
 
-    def _take(self) -> int:
+    def _read(self) -> int:
         """Read one chunk; return its size, 0 at the end, or -1 when the pipe is empty now."""
         try:
             data = os.read(self._fd, _CHUNK)
@@ -57,7 +57,7 @@ class Capture:
         if not data:
             self._loop.remove_reader(self._fd)
             return 0
-        room = self._limit - len(self._kept)
-        self._kept += data[: max(room, 0)]
-        self.dropped += len(data) - min(len(data), max(room, 0))
+        room = max(self._limit - len(self._captured), 0)
+        self._captured += data[:room]
+        self.dropped += len(data) - min(len(data), room)
         return len(data)

@@ -26,7 +26,7 @@ _RLIMITS = {int(resource.RLIMIT_CORE): (0, 0)}
 
 @dataclass(frozen=True, slots=True)
 class SandboxCommand:
-    """What to run, as which user, and in which directory."""
+    """An argument vector with its user, its directory and its variables."""
 
     argv: tuple[str, ...]
     account: Account
@@ -54,7 +54,7 @@ class SandboxCommand:
         """The command for a message."""
         return " ".join(self.argv)[:200]
 
-    async def start(self, machine: RunningBox, fds: tuple[int, int, int]) -> int:
+    async def start(self, box: RunningBox, fds: tuple[int, int, int]) -> int:
         """Start the command; return its pid inside.
 
         Raises:
@@ -62,7 +62,7 @@ class SandboxCommand:
             SandboxError: The command cannot be started, or the sandbox is gone.
         """
         try:
-            return await machine.init.spawn(
+            return await box.init.spawn(
                 self.argv,
                 env=self.env,
                 cwd=self.cwd,
@@ -73,11 +73,11 @@ class SandboxCommand:
                 fds=fds,
             )
         except InitError as error:
-            raise self._refused(error) from error
+            raise self._start_error(error) from error
         except ValueError as error:
-            raise SandboxError(f"{self.shown!r} cannot be passed on: {error}") from error
+            raise SandboxError(f"{self.shown!r} cannot be encoded: {error}") from error
 
-    def _refused(self, error: InitError) -> SandboxError:
+    def _start_error(self, error: InitError) -> SandboxError:
         if (error.errno, error.stage) == (errno.EAGAIN, "fork"):
             return SandboxLimitError(f"{self.shown!r}: no process is left (pids limit)")
         if error.stage == "connection":
@@ -91,7 +91,7 @@ class SandboxCommand:
 
     async def run(
         self,
-        machine: RunningBox,
+        box: RunningBox,
         meter: LimitCounter,
         stdin: bytes,
         timeout: float | None,
@@ -99,14 +99,14 @@ class SandboxCommand:
     ) -> ExecResult:
         """Run the command and collect its output. On failure its whole group is dead."""
         began, before = time.monotonic(), meter.hits("memory")
-        with machine.streams() as streams:
-            pid = await self._begin(machine, streams.child, timeout)
+        with box.streams() as streams:
+            pid = await self._begin(box, streams.child, timeout)
             streams.close_child()
             left = None if timeout is None else max(0.0, timeout - (time.monotonic() - began))
             out = Capture(streams.stdout.detach(), limit)
             err = Capture(streams.stderr.detach(), limit)
             try:
-                code = await self._finish(machine, pid, streams.stdin, stdin, left, timeout)
+                code = await self._finish(box, pid, streams.stdin, stdin, left, timeout)
                 out.finish()
                 err.finish()
             finally:
@@ -124,21 +124,21 @@ class SandboxCommand:
         )
 
     async def _begin(
-        self, machine: RunningBox, fds: tuple[int, int, int], timeout: float | None
+        self, box: RunningBox, fds: tuple[int, int, int], timeout: float | None
     ) -> int:
         # A process of the same user can stop our process before it executes the command.
         try:
             async with asyncio.timeout(timeout):
-                return await self.start(machine, fds)
+                return await self.start(box, fds)
         except TimeoutError as error:
-            raise self._late(timeout) from error
+            raise self._timeout_error(timeout) from error
 
-    def _late(self, timeout: float | None) -> SandboxTimeoutError:
+    def _timeout_error(self, timeout: float | None) -> SandboxTimeoutError:
         return SandboxTimeoutError(f"{self.shown!r} did not end in {timeout} s")
 
     async def _finish(
         self,
-        machine: RunningBox,
+        box: RunningBox,
         pid: int,
         pipe: PipeWriter,
         stdin: bytes,
@@ -149,16 +149,16 @@ class SandboxCommand:
             async with asyncio.timeout(left):
                 if not stdin:
                     pipe.close()
-                    return await machine.init.wait(pid)
+                    return await box.init.wait(pid)
                 async with asyncio.TaskGroup() as group:
                     feeding = group.create_task(_feed(pipe, stdin))
-                    code = await machine.init.wait(pid)
+                    code = await box.init.wait(pid)
                     feeding.cancel()
                 return code
         except BaseException as error:
-            await finish(_end(machine, pid))
+            await finish(_end(box, pid))
             if isinstance(error, TimeoutError):
-                raise self._late(timeout) from error
+                raise self._timeout_error(timeout) from error
             if isinstance(error, InitError):
                 raise SandboxError(f"{self.shown!r}: the sandbox is gone ({error})") from error
             raise
@@ -171,8 +171,8 @@ async def _feed(pipe: PipeWriter, data: bytes) -> None:
     pipe.close()
 
 
-async def _end(machine: RunningBox, pid: int) -> None:
+async def _end(box: RunningBox, pid: int) -> None:
     # A sandbox that is gone has killed the process already.
     with suppress(InitError, SandboxError):
-        await machine.init.kill(pid, signal.SIGKILL, group=True)
-        await reap(machine.init, pid)
+        await box.init.kill(pid, signal.SIGKILL, group=True)
+        await reap(box.init, pid)

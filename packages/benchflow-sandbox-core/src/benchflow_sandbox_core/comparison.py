@@ -42,7 +42,7 @@ class _Node:
 
 
 @dataclass(slots=True)
-class _Found:
+class _BaseEntry:
     """The entry of the base at one path."""
 
     info: os.stat_result | None = None
@@ -52,7 +52,7 @@ class _Found:
     """The directories of the base that are merged here, top first."""
 
 
-_Seen = tuple[str, _Node, bool, bool]
+_Compared = tuple[str, _Node, bool, bool]
 """A path, its entry, whether the base has it, and whether both are equal."""
 
 
@@ -75,40 +75,42 @@ class Comparison:
     """Files and directories that the last scan of the upper directories found."""
 
     def fingerprints(self) -> dict[str, str]:
-        """Return a print of each path that differs from the base; "" for a removed path."""
+        """Return a fingerprint of each path that differs from the base; "" for a removed path."""
         return {
-            path: self._fingerprint(node, path) for path, node, _, same in self._seen() if not same
+            path: self._fingerprint(node, path)
+            for path, node, _, same in self._compare()
+            if not same
         }
 
     def since(self, mark: Mapping[str, str]) -> FileChanges:
-        """Return what changed since the prints of `mark` were taken."""
-        told: dict[str, list[str]] = {"added": [], "removed": [], "changed": []}
+        """Return the changes since the fingerprints `mark`."""
+        changes: dict[str, list[str]] = {"added": [], "removed": [], "changed": []}
         left, links, endless = dict(mark), dict[str, str](), list[str]()
-        for path, node, in_base, as_in_base in self._seen():
+        for path, node, in_base, as_in_base in self._compare():
             before, same = left.pop(path, None), as_in_base
             if before is not None:
                 same = self._fingerprint(node, path) == before
             if not same:
                 was = in_base if before is None else bool(before)
-                told[_change(was=was, is_there=node.info is not None)].append(path)
+                changes[_change(existed=was, exists=node.info is not None)].append(path)
                 if node.info is not None and stat.S_ISLNK(node.info.st_mode):
                     links[as_text(path)] = as_text(node.target)
                 if node.info is not None and _is_endless(node.info):
                     endless.append(as_text(path))
         # These paths are removed, and so are the paths of the base below them.
-        told["removed"] += [path for path, before in left.items() if before]
-        shown = {kind: tuple(sorted(map(as_text, paths))) for kind, paths in told.items()}
-        return FileChanges(**shown, links=links, endless=tuple(sorted(endless)))
+        changes["removed"] += [path for path, before in left.items() if before]
+        texts = {kind: tuple(sorted(map(as_text, paths))) for kind, paths in changes.items()}
+        return FileChanges(**texts, links=links, endless=tuple(sorted(endless)))
 
-    def _seen(self) -> Iterator[_Seen]:
+    def _compare(self) -> Iterator[_Compared]:
         """Yield each path of the upper directories, parents first."""
         root = _Node(os.stat("/"))
         self._entries = 0
         for upper in reversed(self.uppers):
-            self._take(root, upper, upper, 0)
-        yield from self._against(root, "", self.base)
+            self._merge(root, upper, upper, 0)
+        yield from self._with_base(root, "", self.base)
 
-    def _take(self, node: _Node, directory: int, layer: int, depth: int) -> None:
+    def _merge(self, node: _Node, directory: int, layer: int, depth: int) -> None:
         if depth > MAX_DEPTH:
             raise SandboxLimitError(
                 f"a path is deeper than {MAX_DEPTH} directories",
@@ -144,62 +146,62 @@ class Comparison:
             if child is None or hides or not child.is_dir:
                 child = node.below[name] = _Node(info, hides=hides or child is not None)
             child.info = info
-            self._take(child, below, layer, depth + 1)
+            self._merge(child, below, layer, depth + 1)
         finally:
             os.close(below)
 
-    def _against(self, node: _Node, path: str, bases: Sequence[int]) -> Iterator[_Seen]:
+    def _with_base(self, node: _Node, path: str, bases: Sequence[int]) -> Iterator[_Compared]:
         for name, child in node.below.items():
-            found, here = self._find(bases, name), f"{path}/{name}"
+            entry, here = self._find(bases, name), f"{path}/{name}"
             try:
-                yield here, child, found.info is not None, self._same(child, here, found, name)
-                shown = [] if child.hides else found.directories
-                yield from self._against(child, here, shown)
+                yield here, child, entry.info is not None, self._same(child, here, entry, name)
+                below = [] if child.hides else entry.directories
+                yield from self._with_base(child, here, below)
             finally:
-                _close(found.directories)
+                _close(entry.directories)
 
-    def _find(self, bases: Sequence[int], name: str) -> _Found:
-        found = _Found()
+    def _find(self, bases: Sequence[int], name: str) -> _BaseEntry:
+        entry = _BaseEntry()
         for directory in bases:
             try:
                 info = os.stat(name, dir_fd=directory, follow_symlinks=False)
             except FileNotFoundError:
                 continue
-            if _is_whiteout(info) or (found.directories and not stat.S_ISDIR(info.st_mode)):
+            if _is_whiteout(info) or (entry.directories and not stat.S_ISDIR(info.st_mode)):
                 break
-            if found.info is None:
-                found.info, found.parent = info, directory
+            if entry.info is None:
+                entry.info, entry.parent = info, directory
             if not stat.S_ISDIR(info.st_mode):
                 break
             below = _open_dir(name, directory)
-            found.directories.append(below)
+            entry.directories.append(below)
             if self.opaque in os.listxattr(below):
                 break
-        return found
+        return entry
 
-    def _same(self, node: _Node, path: str, found: _Found, name: str) -> bool:
-        ours, theirs = node.info, found.info
-        if ours is None:
-            return theirs is None
-        if theirs is None or node.hides or _shape(ours) != _shape(theirs):
+    def _same(self, node: _Node, path: str, entry: _BaseEntry, name: str) -> bool:
+        upper, base = node.info, entry.info
+        if upper is None:
+            return base is None
+        if base is None or node.hides or _shape(upper) != _shape(base):
             return False
-        if stat.S_ISLNK(ours.st_mode):
-            return node.target == os.readlink(name, dir_fd=found.parent)
-        if not stat.S_ISREG(ours.st_mode):
-            return ours.st_rdev == theirs.st_rdev
-        if ours.st_size != theirs.st_size:
+        if stat.S_ISLNK(upper.st_mode):
+            return node.target == os.readlink(name, dir_fd=entry.parent)
+        if not stat.S_ISREG(upper.st_mode):
+            return upper.st_rdev == base.st_rdev
+        if upper.st_size != base.st_size:
             return False
-        return self._digest(theirs, name, found.parent) == self._digest(ours, path[1:], node.layer)
+        return self._digest(base, name, entry.parent) == self._digest(upper, path[1:], node.layer)
 
     def _fingerprint(self, node: _Node, path: str) -> str:
-        info, what = node.info, ""
+        info, content = node.info, ""
         if info is None:
             return ""
         if stat.S_ISLNK(info.st_mode):
-            what = node.target
+            content = node.target
         elif stat.S_ISREG(info.st_mode):
-            what = self._digest(info, path[1:], node.layer)
-        return f"{info.st_mode:o} {info.st_uid} {info.st_gid} {info.st_rdev} {node.hides} {what}"
+            content = self._digest(info, path[1:], node.layer)
+        return f"{info.st_mode:o} {info.st_uid} {info.st_gid} {info.st_rdev} {node.hides} {content}"
 
     def _digest(self, info: os.stat_result, name: str, directory: int) -> str:
         if info.st_nlink == 1:
@@ -214,10 +216,10 @@ def _is_endless(info: os.stat_result) -> bool:
     return stat.S_ISFIFO(info.st_mode) or info.st_size > _ENDLESS
 
 
-def _change(*, was: bool, is_there: bool) -> str:
-    if not was:
+def _change(*, existed: bool, exists: bool) -> str:
+    if not existed:
         return "added"
-    return "changed" if is_there else "removed"
+    return "changed" if exists else "removed"
 
 
 def _shape(info: os.stat_result) -> tuple[int, int, int]:

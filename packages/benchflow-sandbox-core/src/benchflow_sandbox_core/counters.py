@@ -40,9 +40,9 @@ class GroupCounters:
         # A parent group that is full kills in this group, and counts the event at the parent.
         if _count(self.memory, "memory.events", "oom"):
             return True
-        return any(self._peaked(f"memory.{kind}") for kind in ("", "memsw."))
+        return any(self._reached_limit(f"memory.{kind}") for kind in ("", "memsw."))
 
-    def _peaked(self, kind: str) -> bool:
+    def _reached_limit(self, kind: str) -> bool:
         limit = _number(self.memory, f"{kind}limit_in_bytes")
         peak = _number(self.memory, f"{kind}max_usage_in_bytes")
         # The peak does not include what was refused.

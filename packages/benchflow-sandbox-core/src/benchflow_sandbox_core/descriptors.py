@@ -13,17 +13,17 @@ SHORTAGE_ERRNOS = frozenset(
     {errno.EMFILE, errno.ENFILE, errno.ENOMEM, errno.ENOBUFS, errno.ETOOMANYREFS},
 )
 """Error numbers of the kernel when this process, or the host, is out of files or memory."""
-_MOST = 1 << 20
+_MAX_FILES = 1 << 20
 _CONNECTION = "connection"
 
 
 def raise_limit() -> None:
     """Raise the soft limit of this process to its hard one. Idempotent."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    wanted = _MOST if hard == resource.RLIM_INFINITY else min(hard, _MOST)
-    if soft != resource.RLIM_INFINITY and soft < wanted:
+    limit = _MAX_FILES if hard == resource.RLIM_INFINITY else min(hard, _MAX_FILES)
+    if soft != resource.RLIM_INFINITY and soft < limit:
         with suppress(OSError, ValueError):  # a sandbox around this process may refuse
-            resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
+            resource.setrlimit(resource.RLIMIT_NOFILE, (limit, hard))
 
 
 @contextmanager

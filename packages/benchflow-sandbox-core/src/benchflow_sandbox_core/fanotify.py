@@ -20,7 +20,7 @@ _ANSWER = struct.Struct("=iI")
 _VERSION = 3
 _READ_BYTES = 1 << 16
 _OVERLAYFS = 0x794C7630
-_LATER = {errno.EMFILE, errno.ENFILE, errno.ENOMEM, errno.ENOSPC}
+_RETRYABLE = {errno.EMFILE, errno.ENFILE, errno.ENOMEM, errno.ENOSPC}
 _NOT_OPENED = {errno.EACCES, errno.ENODEV, errno.ENXIO, errno.EPERM}
 """The kernel cannot open the file for the reader, such as a device: it refuses the open."""
 
@@ -61,13 +61,13 @@ class FanotifyGroup:
         mode = os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK | os.O_NOATIME | os.O_LARGEFILE
         self.fd = int(libc.fanotify_init(flags, mode))
         if self.fd < 0:
-            raise _explained(ctypes.get_errno())
+            raise _error(ctypes.get_errno())
         mask = ctypes.c_uint64(_OPEN_PERM | _OPEN_EXEC_PERM)
         how = ctypes.c_uint(_MARK_ADD | _MARK_FILESYSTEM)
         if libc.fanotify_mark(self.fd, how, mask, directory, b"."):
             number = ctypes.get_errno()
             self.close()
-            raise _explained(number)
+            raise _error(number)
 
     def events(self) -> Iterator[OpenEvent]:
         """Yield the opens that wait now. Each is allowed when the next one is requested.
@@ -114,21 +114,21 @@ class FanotifyGroup:
 
 def _kind(libc: ctypes.CDLL, directory: int) -> int:
     """Return the magic number of the file system, the first word of `struct statfs`."""
-    room = (ctypes.c_long * 64)()
-    if libc.fstatfs(directory, room):
-        raise _explained(ctypes.get_errno())
-    return int(room[0])
+    info = (ctypes.c_long * 64)()
+    if libc.fstatfs(directory, info):
+        raise _error(ctypes.get_errno())
+    return int(info[0])
 
 
-def _explained(number: int) -> SandboxError:
-    why = os.strerror(number)
-    if number in _LATER:
+def _error(number: int) -> SandboxError:
+    reason = os.strerror(number)
+    if number in _RETRYABLE:
         return SandboxError(
-            f"the files that a sandbox opens cannot be observed: {why}",
+            f"the files that a sandbox opens cannot be observed: {reason}",
             hint="run fewer rollouts at once, or raise fs.fanotify.max_user_groups",
             retryable=True,
         )
     return SandboxUnsupportedError(
-        f"the files that a sandbox opens cannot be observed on this host: {why}",
+        f"the files that a sandbox opens cannot be observed on this host: {reason}",
         hint="run as root, on a kernel with CONFIG_FANOTIFY_ACCESS_PERMISSIONS",
     )

@@ -12,7 +12,7 @@ from benchflow_contracts.observed import ObservedFiles, ObservedProcess, OpenedF
 
 from .comparison import as_text
 from .fanotify import FanotifyGroup, OpenEvent
-from .observed_processes import ProcessTable
+from .observed_processes import ObservedProcesses
 from .shield import finish
 from .thread import run
 
@@ -29,8 +29,8 @@ class _Reader:
     def __init__(self, group: FanotifyGroup, wanted: Callable[[str], bool]) -> None:
         self._group = group
         self._wanted = wanted
-        self._ended = os.eventfd(0, os.EFD_CLOEXEC)
-        self._processes = ProcessTable()
+        self._stop = os.eventfd(0, os.EFD_CLOEXEC)
+        self._processes = ObservedProcesses()
         self._opened: dict[tuple[str, int], bool] = {}
         self._ignored = 0
         self._lost: str | None = None
@@ -47,18 +47,18 @@ class _Reader:
             self._group.close()
 
     def _read(self) -> None:
-        waiting = select.poll()
-        waiting.register(self._group.fd, select.POLLIN)
-        waiting.register(self._ended, select.POLLIN)
+        poller = select.poll()
+        poller.register(self._group.fd, select.POLLIN)
+        poller.register(self._stop, select.POLLIN)
         while True:
-            ready = dict(waiting.poll())
+            ready = dict(poller.poll())
             if self._group.fd in ready:
                 for event in self._group.events():
-                    self._take(event)
-            elif self._ended in ready:
+                    self._record(event)
+            elif self._stop in ready:
                 return
 
-    def _take(self, event: OpenEvent) -> None:
+    def _record(self, event: OpenEvent) -> None:
         if event.pid == os.getpid():
             return
         path = _path_of(event.fd)
@@ -66,7 +66,7 @@ class _Reader:
         if process is None:
             return
         if event.pid == 0 or self._processes.full:
-            self._lost = "a process is not shown to this host, or there were too many"
+            self._lost = "a process is not visible to this host, or there were too many"
         # The kernel appends the mark to the name of a removed file. A real name may have it too.
         names = (as_text(path), as_text(path.removesuffix(_DELETED)))
         text = next((name for name in names if self._wanted(name)), None)
@@ -87,11 +87,11 @@ class _Reader:
         Raises:
             SandboxError: The kernel got no response for an open, so that the open failed.
         """
-        os.eventfd_write(self._ended, 1)
+        os.eventfd_write(self._stop, 1)
         self._thread.join(_JOIN_SEC)
         if self._thread.is_alive():
             raise SandboxError("the observer of a sandbox's files does not end", retryable=True)
-        os.close(self._ended)
+        os.close(self._stop)
         if self._failure is not None:
             raise SandboxError(
                 f"the files that a sandbox opens could not be observed: {self._failure}",
@@ -101,7 +101,8 @@ class _Reader:
     def fill(self, observed: ObservedFiles) -> None:
         """Write the record into `observed`. Call this after `end`."""
         observed.processes = [
-            ObservedProcess(each.pid, each.parent, each.command) for each in self._processes.all
+            ObservedProcess(program.pid, program.parent, program.command)
+            for program in self._processes.all
         ]
         observed.opened = [OpenedFile(p, i, executed) for (p, i), executed in self._opened.items()]
         observed.lost = self._lost

@@ -29,16 +29,16 @@ class FreezeSwitch(Protocol):
 
 
 class Freezer:
-    """Counts the holders of a freeze. Without a holder the sandbox runs."""
+    """Counts the tasks that freeze a sandbox. It runs while no task freezes it."""
 
     def __init__(self, switch: FreezeSwitch, init: Callable[[], Init]) -> None:
         self._switch = switch
-        self._find = init
-        self._resting: Init | None = None
+        self._find_init = init
+        self._resting_init: Init | None = None
         self._holders: list[asyncio.Task[object] | None] = []
         self._stoppers: list[asyncio.Task[object] | None] = []
         """Tasks that freeze the sandbox by another mechanism than the switch."""
-        self._switching = asyncio.Lock()
+        self._lock = asyncio.Lock()
 
     @property
     def is_frozen(self) -> bool:
@@ -61,15 +61,15 @@ class Freezer:
                 "this machine cannot freeze a sandbox",
                 hint="run where a cgroup v1 freezer or a writable cgroup v2 is mounted",
             )
-        async with self._switching:
+        async with self._lock:
             self._holders.append(holder)
             if len(self._holders) == 1:
                 with shortage_is_host_error("freeze a sandbox"):
-                    await self._stop(holder)
+                    await self._freeze(holder)
         try:
             yield
         finally:
-            self._drop(holder)
+            self._remove(holder)
 
     @asynccontextmanager
     async def while_stopped_by(
@@ -84,30 +84,30 @@ class Freezer:
             finally:
                 self._stoppers.remove(holder)
 
-    async def _stop(self, holder: "asyncio.Task[object] | None") -> None:
+    async def _freeze(self, holder: "asyncio.Task[object] | None") -> None:
         try:
             # No call to init may be in progress, so that nothing inside refers to the outside.
-            await (init := self._find()).rest()
-            self._resting = init
+            await (init := self._find_init()).rest()
+            self._resting_init = init
             await self._switch.freeze()
         except BaseException:
-            self._drop(holder)
+            self._remove(holder)
             raise
 
-    def _drop(self, holder: "asyncio.Task[object] | None") -> None:
+    def _remove(self, holder: "asyncio.Task[object] | None") -> None:
         if holder in self._holders:
             self._holders.remove(holder)
         if not self._holders:
-            self._let_go()
+            self._thaw()
 
-    def _let_go(self) -> None:
+    def _thaw(self) -> None:
         self._switch.thaw()
-        init, self._resting = self._resting, None
+        init, self._resting_init = self._resting_init, None
         if init is not None:
             init.resume()
 
     def refuse_own_task(self) -> None:
-        """Raise `SandboxFrozenError` if the calling task itself holds the freeze."""
+        """Raise `SandboxFrozenError` if the calling task itself has frozen the sandbox."""
         if asyncio.current_task() in (*self._holders, *self._stoppers):
             raise SandboxFrozenError("the sandbox is frozen by this task: nothing inside can run")
 
@@ -115,4 +115,4 @@ class Freezer:
         """Thaw the sandbox and remove all holders. Idempotent."""
         if self._holders:
             self._holders.clear()
-            self._let_go()
+            self._thaw()

@@ -10,7 +10,7 @@ class Gate:
 
     def __init__(self) -> None:
         self._inside = 0
-        self._shut = 0
+        self._close_count = 0
         self._opened = asyncio.Event()
         self._empty = asyncio.Event()
         self._opened.set()
@@ -19,7 +19,7 @@ class Gate:
     @property
     def is_closed(self) -> bool:
         """Whether new tasks wait."""
-        return self._shut > 0
+        return self._close_count > 0
 
     @asynccontextmanager
     async def while_open(self) -> AsyncGenerator[None]:
@@ -46,13 +46,13 @@ class Gate:
 
     def close(self) -> None:
         """Close the gate until `open` was called as often as `close`."""
-        self._shut += 1
+        self._close_count += 1
         self._opened.clear()
 
     def open(self) -> None:
         """Undo one `close`."""
-        self._shut = max(0, self._shut - 1)
-        if not self._shut:
+        self._close_count = max(0, self._close_count - 1)
+        if not self._close_count:
             self._opened.set()
 
     async def wait_empty(self) -> None:
@@ -61,5 +61,5 @@ class Gate:
 
     async def wait_open(self) -> None:
         """Wait until the gate is open."""
-        while self._shut:  # the gate may be closed again before a waiter runs
+        while self._close_count:  # the gate may be closed again before a waiter runs
             await self._opened.wait()

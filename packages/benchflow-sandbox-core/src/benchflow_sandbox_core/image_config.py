@@ -62,12 +62,12 @@ class ImageConfig:
             **({"Healthcheck": self.health.encode()} if self.health else {}),
         }
 
-    def command(self, given: ContainerOptions) -> tuple[str, ...]:
+    def command(self, options: ContainerOptions) -> tuple[str, ...]:
         """Return the command of `entrypoint = "image"`; empty if it would only sleep."""
-        entrypoint = self.entrypoint if given.entrypoint is None else given.entrypoint
-        if not entrypoint and given.command is None:
+        entrypoint = self.entrypoint if options.entrypoint is None else options.entrypoint
+        if not entrypoint and options.command is None:
             return ()
-        return (*entrypoint, *(IDLE if given.command is None else given.command))
+        return (*entrypoint, *(IDLE if options.command is None else options.command))
 
     def fill(self, spec: SandboxSpec) -> SandboxSpec:
         """Return `spec` with the image's user and working directory where it has `""`."""
@@ -77,9 +77,9 @@ class ImageConfig:
 
 
 def _texts(config: Mapping[str, Any], key: str) -> list[str]:
-    found: object = config.get(key) or []
-    if isinstance(found, Sequence) and not isinstance(found, str):
-        texts = cast("Sequence[object]", found)
+    value: object = config.get(key) or []
+    if isinstance(value, Sequence) and not isinstance(value, str):
+        texts = cast("Sequence[object]", value)
         if all(isinstance(text, str) and "\0" not in text for text in texts):
             return [str(text) for text in texts]
     raise SandboxError(f"the image's {key} is not a list of strings")

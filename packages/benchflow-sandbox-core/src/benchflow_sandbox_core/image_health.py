@@ -13,7 +13,7 @@ from benchflow_contracts.sandbox import ExecResult
 _NANO = 1_000_000_000
 _UNITS = {"h": 3600.0, "m": 60.0, "s": 1.0, "ms": 1e-3, "us": 1e-6, "µs": 1e-6, "ns": 1e-9}
 _PART = re.compile(r"(\d+(?:\.\d+)?)(ms|us|µs|ns|h|m|s)")
-_LOOK_SEC = 0.5
+_MAX_PAUSE_SEC = 0.5
 """Seconds between two attempts, at most; an image may state a shorter interval."""
 _SHOWN = 400
 
@@ -33,24 +33,26 @@ class ImageHealth:
     retries: int = 3
 
     @classmethod
-    def of(cls, found: object) -> Self | None:
+    def of(cls, value: object) -> Self | None:
         """Read `Healthcheck` of an image's `config`; `None` if there is no check.
 
         Source: the Docker image specification 1.2, `Healthcheck`.
         """
-        if not isinstance(found, Mapping):
+        if not isinstance(value, Mapping):
             return None
-        given = cast("Mapping[str, Any]", found)
-        words = cast("list[object]", given.get("Test") or [])
+        fields = cast("Mapping[str, Any]", value)
+        words = cast("list[object]", fields.get("Test") or [])
         kind, *test = map(str, words) if words else ("NONE",)
         if kind not in {"CMD", "CMD-SHELL"} or not test:
             return None
 
         def seconds(key: str, default: float) -> float:
-            value = given.get(key)
-            return value / _NANO if isinstance(value, int) and value > 0 else default
+            nanoseconds = fields.get(key)
+            if isinstance(nanoseconds, int) and nanoseconds > 0:
+                return nanoseconds / _NANO
+            return default
 
-        retries = given.get("Retries")
+        retries = fields.get("Retries")
         return cls(
             test=("/bin/sh", "-c", test[0]) if kind == "CMD-SHELL" else tuple(test),
             interval=seconds("Interval", 30.0),
@@ -72,18 +74,18 @@ class ImageHealth:
         if kind.upper() != "CMD" or not command.strip():
             raise ValueError(f"HEALTHCHECK {text!r} is neither CMD nor NONE")
         names = {"interval": "Interval", "timeout": "Timeout", "start-period": "StartPeriod"}
-        found: dict[str, object] = {"Test": _test(command.strip())}
+        fields: dict[str, object] = {"Test": _test(command.strip())}
         for name, value in flags:
             if name in names:
-                found[names[name]] = int(_duration(value) * _NANO)
+                fields[names[name]] = int(_duration(value) * _NANO)
             elif name == "retries":
-                found["Retries"] = int(value)
+                fields["Retries"] = int(value)
             elif name != "start-interval":
-                raise ValueError(f"HEALTHCHECK has no flag --{name}")
-        return cls.of(found)
+                raise ValueError(f"HEALTHCHECK does not have a flag --{name}")
+        return cls.of(fields)
 
     def encode(self) -> dict[str, Any]:
-        """Return what `of` reads."""
+        """Return the fields in the form that `of` reads."""
         return {
             "Test": ["CMD", *self.test],
             "Interval": int(self.interval * _NANO),
@@ -101,19 +103,19 @@ class ImageHealth:
             SandboxError: The test never succeeded. The message has the last output.
         """
         clock = asyncio.get_running_loop().time
-        given_up = clock() + self.start_period + self.retries * self.interval + self.timeout
+        deadline = clock() + self.start_period + self.retries * self.interval + self.timeout
         while True:
-            said = await self._failure(run)
-            if said is None:
+            failure = await self._failure(run)
+            if failure is None:
                 return
-            if clock() > given_up:
+            if clock() > deadline:
                 test = " ".join(self.test)[:200]
                 raise SandboxError(
-                    f"the image's HEALTHCHECK {test!r} never succeeded: {said}",
+                    f"the image's HEALTHCHECK {test!r} never succeeded: {failure}",
                     hint="run its command in the sandbox, after the entrypoint",
                     caused_by="inside",
                 )
-            await asyncio.sleep(min(self.interval, _LOOK_SEC))
+            await asyncio.sleep(min(self.interval, _MAX_PAUSE_SEC))
 
     async def _failure(self, run: Run) -> str | None:
         try:
@@ -122,8 +124,8 @@ class ImageHealth:
             return f"no result within {self.timeout:g} s"
         if result.ok:
             return None
-        said = (result.stderr or result.stdout).strip()[-_SHOWN:]
-        return f"exit code {result.exit_code}: {said}"
+        output = (result.stderr or result.stdout).strip()[-_SHOWN:]
+        return f"exit code {result.exit_code}: {output}"
 
 
 def _test(command: str) -> list[str]:

@@ -18,13 +18,13 @@ class _Program:
     pid: int
     parent: int | None
     command: tuple[str, ...] = ()
-    begun: bool = True
+    has_command: bool = True
     """Whether its arguments are known: not before its first open of another file."""
     executed: str = ""
 
 
-class ProcessTable:
-    """Keeps a row for each program of each process, in the order of appearance."""
+class ObservedProcesses:
+    """A table with a row for each program of each process, in the order of appearance."""
 
     def __init__(self) -> None:
         self.all: list[_Program] = []
@@ -45,17 +45,17 @@ class ProcessTable:
             return None
         row = self._current.get(pid)
         if row is None:
-            row = self._meet(pid)
+            row = self._add_process(pid)
             if row is None:
                 return None
         if executes:
             return self._execute(pid, row, path)
         program = self.all[row]
-        if not program.begun and path != program.executed:
-            program.begun, program.command = True, _command(pid)
+        if not program.has_command and path != program.executed:
+            program.has_command, program.command = True, _command(pid)
         return row
 
-    def _meet(self, pid: int, depth: int = 0) -> int | None:
+    def _add_process(self, pid: int, depth: int = 0) -> int | None:
         inside, parent = _numbers(pid)
         if inside is None:
             self._outside.add(pid)
@@ -63,15 +63,15 @@ class ProcessTable:
         above = self._current.get(parent)
         # A shell between two processes may open nothing itself.
         if above is None and inside > 1 and parent and depth < _MAX_DEPTH:
-            above = self._meet(parent, depth + 1)
+            above = self._add_process(parent, depth + 1)
         return self._add(pid, _Program(inside, above, _command(pid)))
 
     def _execute(self, pid: int, row: int, path: str) -> int:
         program = self.all[row]
-        if not program.begun:  # the interpreter or the loader of the program
+        if not program.has_command:  # the interpreter or the loader of the program
             program.executed = path
             return row
-        later = _Program(program.pid, row, program.command, begun=False, executed=path)
+        later = _Program(program.pid, row, program.command, has_command=False, executed=path)
         return self._add(pid, later)
 
     def _add(self, pid: int, program: _Program) -> int:
@@ -88,9 +88,9 @@ def _numbers(pid: int) -> tuple[int | None, int]:
     except OSError:
         return 0, 0  # killed meanwhile
     fields = (line.partition(":") for line in text.splitlines())
-    found = {key: value.split() for key, _, value in fields}
-    numbers = found.get("NSpid", [])
-    return (int(numbers[-1]) if len(numbers) > 1 else None), int(found["PPid"][0])
+    values = {key: value.split() for key, _, value in fields}
+    numbers = values.get("NSpid", [])
+    return (int(numbers[-1]) if len(numbers) > 1 else None), int(values["PPid"][0])
 
 
 def _command(pid: int) -> tuple[str, ...]:
@@ -99,4 +99,4 @@ def _command(pid: int) -> tuple[str, ...]:
             data = file.read(_MAX_COMMAND)
     except OSError:
         return ()
-    return tuple(as_text(os.fsdecode(each)) for each in data.split(b"\0")[:-1])
+    return tuple(as_text(os.fsdecode(argument)) for argument in data.split(b"\0")[:-1])

@@ -61,7 +61,7 @@ class HostOwner(Owner):
         return self.is_expired(time.time())
 
 
-class _HeldLock:
+class _OwnerLock:
     """The lock of this process in one directory."""
 
     def __init__(self, directory: Path) -> None:
@@ -86,19 +86,21 @@ class _HeldLock:
                 os.utime(self._path)
 
 
-_held: dict[Path, _HeldLock] = {}
+_locks: dict[Path, _OwnerLock] = {}
 _mutex = threading.Lock()
 
 
-def _forget() -> None:
+def _close_in_child() -> None:
     """Close the descriptors in a forked child, which shares the locks of its parent."""
-    for held in _held.values():
-        os.close(held.fd)
-    _held.clear()
+    for lock in _locks.values():
+        os.close(lock.fd)
+    _locks.clear()
     _mutex.release()
 
 
-os.register_at_fork(before=_mutex.acquire, after_in_parent=_mutex.release, after_in_child=_forget)
+os.register_at_fork(
+    before=_mutex.acquire, after_in_parent=_mutex.release, after_in_child=_close_in_child
+)
 
 
 def current_owner() -> HostOwner:
@@ -118,10 +120,10 @@ def current_owner() -> HostOwner:
             raise host_error(f"lock a file in {str(last)!r}", error) from error
 
 
-def _lock_in(directory: Path) -> _HeldLock:
-    if directory not in _held:
-        _held[directory] = _HeldLock(directory)
-    return _held[directory]
+def _lock_in(directory: Path) -> _OwnerLock:
+    if directory not in _locks:
+        _locks[directory] = _OwnerLock(directory)
+    return _locks[directory]
 
 
 def _lock_directories() -> list[Path]:

@@ -131,7 +131,7 @@ class SocketBridges:
         ours, theirs = socket.socketpair()
         theirs.setblocking(False)
         outside = await asyncio.open_connection(sock=ours)
-        task = asyncio.get_running_loop().create_task(_lead(outside, inside))
+        task = asyncio.get_running_loop().create_task(_bridge(outside, inside))
         self._serving.add(task)
         task.add_done_callback(self._serving.discard)
         return theirs
@@ -145,7 +145,7 @@ class SocketBridges:
             await asyncio.wait(serving)
 
 
-async def _lead(outside: Connection, inside: Connection) -> None:
+async def _bridge(outside: Connection, inside: Connection) -> None:
     try:
         await both_ways(outside, inside)
     finally:

@@ -72,15 +72,15 @@ class LimitCounter(Protocol):
 _SECONDS = 10.0
 
 
-class Waiting(Protocol):
-    """The init of the sandbox."""
+class ProcessWaiter(Protocol):
+    """The part of an init that `reap` needs."""
 
     async def wait(self, pid: int) -> int:
         """Wait for the end of a process; return its exit code."""
         ...
 
 
-async def reap(init: Waiting, pid: int) -> int:
+async def reap(init: ProcessWaiter, pid: int) -> int:
     """Return the exit code of a killed process.
 
     It is 137 also if init does not report the end within 10 s: a killed process does not run,

@@ -19,27 +19,27 @@ _TEST = 0
 
 
 class SandboxProcess:
-    """One process that `spawn` started. Its pipes are this process's own."""
+    """One process that `spawn` started, with pipes of its own."""
 
-    def __init__(self, machine: RunningBox, pid: int, streams: Streams, name: str) -> None:
-        self._machine = machine
+    def __init__(self, box: RunningBox, pid: int, streams: Streams, name: str) -> None:
+        self._box = box
         self._pid = pid
         self._name = name
         self._streams = streams
         self._code: int | None = None
-        self._waiting = asyncio.Lock()
+        self._wait_lock = asyncio.Lock()
 
     @classmethod
-    async def start(cls, machine: RunningBox, command: SandboxCommand) -> "SandboxProcess":
-        """Start a command with live pipes; raise as `Command.start` does."""
-        streams = machine.streams()
+    async def start(cls, box: RunningBox, command: SandboxCommand) -> "SandboxProcess":
+        """Start a command with live pipes. See `SandboxCommand.start` for its errors."""
+        streams = box.streams()
         try:
-            pid = await command.start(machine, streams.child)
+            pid = await command.start(box, streams.child)
         except BaseException:
             streams.close()
             raise
         streams.close_child()
-        return cls(machine, pid, streams, f"p{secrets.token_hex(4)}")
+        return cls(box, pid, streams, f"p{secrets.token_hex(4)}")
 
     @property
     def id(self) -> str:
@@ -80,45 +80,45 @@ class SandboxProcess:
         """Return whether it has ended and no process inside has its pipes."""
         if self._streams.used:
             return False
-        if self._code is not None or self._machine.closed:
+        if self._code is not None or self._box.closed:
             return True
         try:
-            await self._machine.init.kill(self._pid, _TEST, group=False)
+            await self._box.init.kill(self._pid, _TEST, group=False)
         except InitError as error:
             return error.errno == errno.ESRCH
         return False
 
     async def wait(self) -> int:
         """Return the exit code: 128 + n for a process that signal n ended."""
-        async with self._waiting:
+        async with self._wait_lock:
             if self._code is None:
                 self._code = await self._exit_code()
             return self._code
 
     async def _exit_code(self) -> int:
         # Without its init, no process of the sandbox can run.
-        if self._machine.closed:
+        if self._box.closed:
             return 128 + signal.SIGKILL
         try:
-            return await self._machine.init.wait(self._pid)
+            return await self._box.init.wait(self._pid)
         except InitError as error:
-            if error.stage == "connection" or self._machine.closed:
+            if error.stage == "connection" or self._box.closed:
                 return 128 + signal.SIGKILL
             raise SandboxError(f"process {self._pid} is lost: {error}") from error
 
     async def kill(self) -> None:
         """Kill the whole process group. Returns when the leader is dead. Idempotent."""
-        if self._code is not None or self._machine.closed:
+        if self._code is not None or self._box.closed:
             return
         try:
-            await self._machine.init.kill(self._pid, signal.SIGKILL, group=True)
+            await self._box.init.kill(self._pid, signal.SIGKILL, group=True)
         except InitError:
             return  # the process or the whole sandbox is dead already
-        self._code = await self._killed()
+        self._code = await self._reap_killed()
 
-    async def _killed(self) -> int:
+    async def _reap_killed(self) -> int:
         try:
-            return await reap(self._machine.init, self._pid)
+            return await reap(self._box.init, self._pid)
         except HostError:
             raise
         except (InitError, SandboxError):

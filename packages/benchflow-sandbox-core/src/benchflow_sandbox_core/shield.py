@@ -25,18 +25,18 @@ async def finish(work: Coroutine[Any, Any, T]) -> T:
 
 async def finish_or(work: Coroutine[Any, Any, T], undo: Callable[[T], Awaitable[None]]) -> T:
     """Run `work` to its end; if the caller is cancelled meanwhile, undo its result."""
-    made: list[T] = []
+    results: list[T] = []
 
-    async def take() -> None:
-        made.append(await work)
+    async def run() -> None:
+        results.append(await work)
 
-    async def drop() -> None:
-        for one in made:
-            await undo(one)
+    async def undo_all() -> None:
+        for result in results:
+            await undo(result)
 
     try:
-        await finish(take())
+        await finish(run())
     except asyncio.CancelledError:
-        await finish(drop())
+        await finish(undo_all())
         raise
-    return made[0]
+    return results[0]

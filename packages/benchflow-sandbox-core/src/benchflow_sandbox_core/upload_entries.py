@@ -20,7 +20,7 @@ class UploadEntry:
 
     path: Path
     relative: str
-    """The path below the named one; "" for the named one itself."""
+    """The path below the root of the upload; "" for the root itself."""
     mode: int
     is_directory: bool
 
@@ -50,7 +50,7 @@ def scan(local: Path) -> Iterator[UploadEntry]:
         count += 1
         if count > _MAX_ENTRIES:
             raise TransferError(
-                f"{str(local)!r} holds more than {_MAX_ENTRIES} entries", caused_by="unknown"
+                f"{str(local)!r} has more than {_MAX_ENTRIES} entries", caused_by="unknown"
             )
         with opening_upload(f"read {str(path)!r}"):
             info = path.lstat()

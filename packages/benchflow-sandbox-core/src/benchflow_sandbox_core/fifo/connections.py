@@ -36,7 +36,7 @@ class FifoBox(Protocol):
         ...
 
 
-async def connect_port(machine: FifoBox, port: int) -> Connection:
+async def connect_port(box: FifoBox, port: int) -> Connection:
     """Connect a stream to a port inside.
 
     Raises:
@@ -44,9 +44,9 @@ async def connect_port(machine: FifoBox, port: int) -> Connection:
         SandboxError: The sandbox is gone.
     """
     command = SandboxCommand((INIT, "connect", str(port)), _ROOT, "/", {})
-    streams = machine.streams()
+    streams = box.streams()
     try:
-        await command.start(machine, streams.child)
+        await command.start(box, streams.child)
         streams.close_child()
         reader, writer = await connect(streams)
     finally:
@@ -57,8 +57,8 @@ async def connect_port(machine: FifoBox, port: int) -> Connection:
     return reader, writer
 
 
-class _Both(asyncio.StreamWriter):
-    """A writer that closes both directions."""
+class _PipeWriter(asyncio.StreamWriter):
+    """A writer whose `close` closes both directions."""
 
     def __init__(
         self,
@@ -80,10 +80,10 @@ async def connect(streams: FifoStreams) -> Connection:
     """Return a reader of the stream's output and a writer of its input; remove the pipes."""
     loop = asyncio.get_running_loop()
     reader = asyncio.StreamReader(limit=MAX_HEAD)
-    ours = os.fdopen(streams.stdout.detach(), "rb", buffering=0)
-    theirs = os.fdopen(streams.stdin.detach(), "wb", buffering=0)
-    inward, _ = await loop.connect_read_pipe(lambda: asyncio.StreamReaderProtocol(reader), ours)
+    output = os.fdopen(streams.stdout.detach(), "rb", buffering=0)
+    stdin = os.fdopen(streams.stdin.detach(), "wb", buffering=0)
+    inward, _ = await loop.connect_read_pipe(lambda: asyncio.StreamReaderProtocol(reader), output)
     protocol = asyncio.StreamReaderProtocol(asyncio.StreamReader())
-    outward, _ = await loop.connect_write_pipe(lambda: protocol, theirs)
+    outward, _ = await loop.connect_write_pipe(lambda: protocol, stdin)
     streams.close()
-    return reader, _Both(inward, outward, protocol, reader)
+    return reader, _PipeWriter(inward, outward, protocol, reader)

@@ -33,29 +33,32 @@ class FifoInit:
     def __init__(
         self,
         fifos: FifoDirectory,
-        on_connection: Callable[[int, int], None] = lambda _door, _which: None,
+        on_connection: Callable[[int, int], None] = lambda _connection, _index: None,
     ) -> None:
         self._fifos = fifos
-        self._pipes = fifos.known(CONTROL)
+        self._pipes = fifos.open_stream(CONTROL)
         self._on_connection = on_connection
         # A restored guest may still send a response to a call of its predecessor.
         self._next = (secrets.randbits(31) << 32) + 1
         self._pending: dict[int, asyncio.Future[int]] = {}
-        self._shown: dict[int, str] = {}
-        self._writing = asyncio.Lock()
+        self._operations: dict[int, str] = {}
+        self._write_lock = asyncio.Lock()
         self._gate = Gate()
-        self._held = bytearray()
-        self._reading = self._pipes.stdout.detach()
-        os.set_blocking(self._reading, False)
-        asyncio.get_running_loop().add_reader(self._reading, self._read)
+        self._buffer = bytearray()
+        self._fd = self._pipes.stdout.detach()
+        os.set_blocking(self._fd, False)
+        asyncio.get_running_loop().add_reader(self._fd, self._read)
 
     @property
     def ended(self) -> bool:
         """Whether the connection has ended."""
-        return self._reading < 0
+        return self._fd < 0
 
     def confirm_open(self) -> None:
-        """Call this when the guest has opened its ends. From now on their end means its death."""
+        """Close the guest's ends here, after the guest has opened them.
+
+        Then the end of the pipes means that the guest is dead.
+        """
         self._pipes.close_child()
 
     async def ping(self) -> None:
@@ -81,14 +84,14 @@ class FifoInit:
         request = protocol.SpawnRequest(
             argv, env=env, cwd=cwd, uid=uid, gid=gid, groups=groups, rlimits=rlimits
         )
-        body = frames.encode_guest_spawn(request, *self._fifos.named(fds))
+        body = frames.encode_guest_spawn(request, *self._fifos.stream_of(fds))
         async with self._gate.while_open():
             return await self._spawn(body, f"spawn of {argv[0]!r}")
 
-    async def _spawn(self, body: bytes, what: str) -> int:
-        number, answer = self._expect(what)
+    async def _spawn(self, body: bytes, operation: str) -> int:
+        number, answer = self._expect(operation)
         try:
-            await self._send(number, protocol.SPAWN, body, what)
+            await self._send(number, protocol.SPAWN, body, operation)
             return await answer
         except BaseException:
             if not answer.done() or answer.cancelled():
@@ -111,10 +114,10 @@ class FifoInit:
     async def wait(self, pid: int) -> int:
         """Return the exit code as a shell reports it."""
         await self._gate.wait_open()
-        what = f"wait for {pid}"
-        code = await self._ask(protocol.WAIT, protocol.encode_wait(pid), what, prompt=False)
+        operation = f"wait for {pid}"
+        code = await self._ask(protocol.WAIT, protocol.encode_wait(pid), operation, prompt=False)
         with suppress(InitError):
-            await self._send(0, frames.FORGET, protocol.encode_wait(pid), what)
+            await self._send(0, frames.FORGET, protocol.encode_wait(pid), operation)
         return code
 
     async def kill(self, pid: int, signal: int, *, group: bool = True) -> None:
@@ -161,75 +164,75 @@ class FifoInit:
 
     def close(self) -> None:
         """Close the pipes. Calls that wait raise `InitError`. Idempotent."""
-        if self._reading >= 0:
-            asyncio.get_running_loop().remove_reader(self._reading)
-            os.close(self._reading)
-            self._reading = -1
+        if self._fd >= 0:
+            asyncio.get_running_loop().remove_reader(self._fd)
+            os.close(self._fd)
+            self._fd = -1
         self._pipes.close()
         for number, answer in self._pending.items():
             if not answer.done():
-                what = self._shown.get(number, "call")
-                answer.set_exception(InitError(errno.ECONNRESET, "connection", what))
+                operation = self._operations.get(number, "call")
+                answer.set_exception(InitError(errno.ECONNRESET, "connection", operation))
 
-    def _expect(self, what: str) -> "tuple[int, asyncio.Future[int]]":
-        if self._reading < 0:
-            raise InitError(errno.ECONNREFUSED, "connection", what)
+    def _expect(self, operation: str) -> "tuple[int, asyncio.Future[int]]":
+        if self._fd < 0:
+            raise InitError(errno.ECONNREFUSED, "connection", operation)
         number, self._next = self._next, self._next + 1
         answer: asyncio.Future[int] = asyncio.get_running_loop().create_future()
-        self._pending[number], self._shown[number] = answer, what
+        self._pending[number], self._operations[number] = answer, operation
         return number, answer
 
     def _forget(self, number: int) -> None:
         answer = self._pending.pop(number, None)
-        self._shown.pop(number, None)
+        self._operations.pop(number, None)
         if answer is not None and answer.done() and not answer.cancelled():
             answer.exception()
 
-    async def _ask(self, operation: int, body: bytes, what: str, *, prompt: bool = True) -> int:
-        number, answer = self._expect(what)
+    async def _ask(self, code: int, body: bytes, operation: str, *, prompt: bool = True) -> int:
+        number, answer = self._expect(operation)
         try:
             async with asyncio.timeout(_PROMPT_SECONDS if prompt else None):
-                await self._send(number, operation, body, what)
+                await self._send(number, code, body, operation)
                 return await answer
         except TimeoutError as error:
             # Later responses cannot be trusted.
             self.close()
-            raise InitError(errno.ETIMEDOUT, "connection", what) from error
+            raise InitError(errno.ETIMEDOUT, "connection", operation) from error
         finally:
             self._forget(number)
 
-    async def _send(self, number: int, operation: int, body: bytes, what: str) -> None:
-        frame = frames.encode_frame(number, operation, body, what)
-        async with self._writing:
+    async def _send(self, number: int, code: int, body: bytes, operation: str) -> None:
+        frame = frames.encode_frame(number, code, body, operation)
+        async with self._write_lock:
             try:
                 # Half a frame would break all later calls.
                 await finish(self._pipes.stdin.write(frame))
             except SandboxError as error:
-                raise InitError(errno.ECONNRESET, "connection", what) from error
+                raise InitError(errno.ECONNRESET, "connection", operation) from error
 
     def _read(self) -> None:
         try:
-            data = os.read(self._reading, _CHUNK)
+            data = os.read(self._fd, _CHUNK)
         except BlockingIOError:
             return
         if not data:
             self.close()
             return
-        self._held += data
+        self._buffer += data
         size = frames.ANSWER_SIZE
-        while len(self._held) >= size:
-            answer = frames.GuestAnswer.decode(bytes(self._held[:size]))
-            del self._held[:size]
+        while len(self._buffer) >= size:
+            answer = frames.GuestAnswer.decode(bytes(self._buffer[:size]))
+            del self._buffer[:size]
             if answer.id == 0:
                 self._on_connection(answer.value, answer.which)
             else:
-                self._give(answer)
+                self._deliver(answer)
 
-    def _give(self, answer: frames.GuestAnswer) -> None:
+    def _deliver(self, answer: frames.GuestAnswer) -> None:
         waiting = self._pending.get(answer.id)
         if waiting is None or waiting.done():
             return
-        failure = answer.failure(self._shown.get(answer.id, "call"))
+        failure = answer.failure(self._operations.get(answer.id, "call"))
         if failure is None:
             waiting.set_result(answer.value)
         else:

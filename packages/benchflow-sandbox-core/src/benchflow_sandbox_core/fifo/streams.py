@@ -15,21 +15,22 @@ from benchflow_sandbox_core.pipes import Streams
 CONTROL = 0
 """The stream of the sandbox's init."""
 _NAME = re.compile(r"(\d{1,9})\.[012]")
-_SWEPT = 16
+_MAX_SWEPT = 16
+"""Unused streams that one sweep checks."""
 
 
 class FifoStreams(Streams):
     """A stream of the sandbox: up to three pipes with a number."""
 
     def __init__(
-        self, place: "FifoDirectory", number: int, out: bytes = b"", err: bytes = b""
+        self, directory: "FifoDirectory", number: int, out: bytes = b"", err: bytes = b""
     ) -> None:
-        self._place = place
+        self._directory = directory
         self.number = number
         super().__init__(out, err)
 
     def _pair(self, end: int) -> tuple[int, int]:
-        return self._place.pair(f"{self.number}.{end}")
+        return self._directory.pair(f"{self.number}.{end}")
 
     @property
     def used(self) -> bool:
@@ -41,13 +42,13 @@ class FifoStreams(Streams):
 
     def close_child(self) -> None:
         """Close the sandbox's ends here. Idempotent."""
-        self._place.forget(self._child)
+        self._directory.forget(self._child)
         super().close_child()
 
     def close(self) -> None:
         """Release all ends, and the names if no process inside has them open. Idempotent."""
         super().close()
-        self._place.leave(self.number)
+        self._directory.remove_unused(self.number)
 
 
 class FifoDirectory:
@@ -55,10 +56,11 @@ class FifoDirectory:
 
     def __init__(self, fd: int) -> None:
         self._fd = fd
-        self._left: list[int] = []
+        self._closed: list[int] = []
+        """Streams that the host has closed and a process inside may still have open."""
         numbers = [int(match[1]) for name in os.listdir(fd) if (match := _NAME.fullmatch(name))]
         self._next = max(numbers, default=CONTROL - 1) + 1
-        self._named: dict[int, tuple[int, int]] = {}
+        self._ends: dict[int, tuple[int, int]] = {}
         """The stream and end of each descriptor of the sandbox's side."""
 
     def streams(self) -> FifoStreams:
@@ -67,28 +69,28 @@ class FifoDirectory:
         number, self._next = self._next, self._next + 1
         for end in range(3):
             os.mkfifo(f"{number}.{end}", 0o600, dir_fd=self._fd)
-        return self.known(number)
+        return self.open_stream(number)
 
-    def known(self, number: int, out: bytes = b"", err: bytes = b"") -> FifoStreams:
+    def open_stream(self, number: int, out: bytes = b"", err: bytes = b"") -> FifoStreams:
         """Open the pipes of an existing stream."""
         streams = FifoStreams(self, number, out, err)
         for end, fd in enumerate(streams.child):
-            self._named[fd] = (number, end)
+            self._ends[fd] = (number, end)
         return streams
 
-    def named(self, fds: tuple[int, int, int]) -> tuple[int, int]:
+    def stream_of(self, fds: tuple[int, int, int]) -> tuple[int, int]:
         """Return the stream of `fds`, and a bit mask of those that are its ends."""
-        number = ends = 0
+        number = mask = 0
         for end, fd in enumerate(fds):
-            known = self._named.get(fd)
-            if known is not None and known[1] == end:
-                number, ends = known[0], ends | 1 << end
-        return number, ends
+            entry = self._ends.get(fd)
+            if entry is not None and entry[1] == end:
+                number, mask = entry[0], mask | 1 << end
+        return number, mask
 
     def forget(self, fds: list[int]) -> None:
         """Forget the descriptor numbers."""
         for fd in fds:
-            self._named.pop(fd, None)
+            self._ends.pop(fd, None)
 
     def pair(self, name: str) -> tuple[int, int]:
         """Open both ends of a pipe."""
@@ -101,16 +103,16 @@ class FifoDirectory:
 
     def open_all(self) -> list[int]:
         """Open every existing pipe, so that a later open inside does not block."""
-        held: list[int] = []
+        fds: list[int] = []
         for name in os.listdir(self._fd):  # noqa: PTH208 - of a descriptor
             if _NAME.fullmatch(name):
-                held.extend(self.pair(name))
-        return held
+                fds.extend(self.pair(name))
+        return fds
 
-    def leave(self, number: int) -> None:
-        """Remove the names of a stream when no process inside has it open."""
-        if number not in self._left:
-            self._left.append(number)
+    def remove_unused(self, number: int) -> None:
+        """Remove the names of a closed stream, now or after no process inside has it open."""
+        if number not in self._closed:
+            self._closed.append(number)
         self._sweep()
 
     def close(self) -> None:
@@ -120,15 +122,15 @@ class FifoDirectory:
             os.close(fd)
 
     def _sweep(self) -> None:
-        for number in self._left[:_SWEPT]:
-            self._left.remove(number)
-            if self._fd >= 0 and not self._removed(number):
-                self._left.append(number)
+        for number in self._closed[:_MAX_SWEPT]:
+            self._closed.remove(number)
+            if self._fd >= 0 and not self._remove(number):
+                self._closed.append(number)
 
-    def _removed(self, number: int) -> bool:
+    def _remove(self, number: int) -> bool:
         names = [f"{number}.{end}" for end in range(3)]
         try:
-            if any(self._used(name) for name in names):
+            if any(self._is_used(name) for name in names):
                 return False
             for name in names:
                 os.unlink(name, dir_fd=self._fd)
@@ -138,7 +140,7 @@ class FifoDirectory:
             return False
         return True
 
-    def _used(self, name: str) -> bool:
+    def _is_used(self, name: str) -> bool:
         reader = self._open(name, os.O_RDONLY)
         try:
             if is_written(reader):
@@ -177,11 +179,11 @@ def is_written(reader: int) -> bool:
     copy, into = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
     try:
         ctypes.set_errno(0)
-        found = int(_libc.tee(reader, into, ctypes.c_size_t(1), _NONBLOCK))
+        copied = int(_libc.tee(reader, into, ctypes.c_size_t(1), _NONBLOCK))
         code = ctypes.get_errno()
     finally:
         os.close(copy)
         os.close(into)
-    if found < 0 and code != errno.EAGAIN:
+    if copied < 0 and code != errno.EAGAIN:
         raise OSError(code, os.strerror(code))
-    return found != 0
+    return copied != 0

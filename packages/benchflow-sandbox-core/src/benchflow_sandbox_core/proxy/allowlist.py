@@ -77,13 +77,13 @@ class Allowlist:
             OSError: The host does not respond.
         """
         async with asyncio.timeout(_SECONDS):
-            failed: OSError = OSError(f"{host} has no address")
+            last_error: OSError = OSError(f"{host} has no address")
             for address in await self._addresses(host, port):
                 try:
                     return await asyncio.open_connection(str(address), port, limit=MAX_HEAD)
                 except OSError as error:
-                    failed = error
-            raise failed
+                    last_error = error
+            raise last_error
 
     async def _addresses(self, host: str, port: int) -> list[_Address]:
         literal = _address(host)
@@ -96,12 +96,12 @@ class Allowlist:
             raise RefusedError(f"{host} is not an allowed host")
         loop = asyncio.get_running_loop()
         try:
-            found = await loop.getaddrinfo(name, port, type=socket.SOCK_STREAM)
+            answers = await loop.getaddrinfo(name, port, type=socket.SOCK_STREAM)
         except UnicodeError as error:
             raise RefusedError(f"{host} is not an allowed host") from error
-        addresses = [_address(str(each[4][0]).partition("%")[0]) for each in found]
-        known = [each for each in addresses if each is not None]
-        reachable = [each for each in known if self._lists(each) or _is_public(each)]
+        parsed = [_address(str(answer[4][0]).partition("%")[0]) for answer in answers]
+        known = [address for address in parsed if address is not None]
+        reachable = [address for address in known if self._lists(address) or _is_public(address)]
         if known and not reachable:
             raise RefusedError(f"{host} has no public address and no allowed address")
         return reachable
@@ -112,12 +112,12 @@ class Allowlist:
 
 def _address(text: str) -> _Address | None:
     try:
-        found = ip_address(text)
+        address = ip_address(text)
     except ValueError:
         return None
-    # The kernel connects to the address in it.
-    mapped = found.ipv4_mapped if isinstance(found, IPv6Address) else None
-    return mapped or found
+    # The kernel connects to the IPv4 address in a mapped IPv6 address.
+    mapped = address.ipv4_mapped if isinstance(address, IPv6Address) else None
+    return mapped or address
 
 
 def _network(text: str) -> _Network | None:

@@ -130,8 +130,8 @@ def proxy_port(spec: SandboxSpec) -> int | None:
     """Return the proxy's port on the sandbox's loopback, or `None` without a proxy."""
     if "allowlist" not in {spec.network, *spec.switches}:
         return None
-    taken = {door.port for door in spec.doors}
-    return next(port for port in count(_FIRST_PORT) if port not in taken)
+    used = {door.port for door in spec.doors}
+    return next(port for port in count(_FIRST_PORT) if port not in used)
 
 
 def proxy_environment(spec: SandboxSpec) -> Mapping[str, str]:
@@ -139,8 +139,8 @@ def proxy_environment(spec: SandboxSpec) -> Mapping[str, str]:
     if spec.network != "allowlist":
         return {}
     url = f"http://127.0.0.1:{proxy_port(spec)}"
-    named = {"HTTP_PROXY": url, "HTTPS_PROXY": url, "NO_PROXY": _NOT_PROXIED}
-    return {**named, **{name.lower(): value for name, value in named.items()}}
+    variables = {"HTTP_PROXY": url, "HTTPS_PROXY": url, "NO_PROXY": _NOT_PROXIED}
+    return {**variables, **{name.lower(): value for name, value in variables.items()}}
 
 
 _HOST = r"(?:\[([0-9A-Fa-f:.]{2,45})\]|([A-Za-z0-9._-]{1,254}))"

@@ -70,8 +70,8 @@ class BuildContext:
         root, name = recipe.context, os.path.normpath(recipe.dockerfile)
         dockerfile = read_dockerfile(recipe)
         ignore = Ignore.of(root, name)
-        found = sorted(_walk(root, ignore), key=lambda entry: entry.path)
-        return cls(tuple(found), dockerfile, bool(recipe.inline) or ignore.excludes(name))
+        entries = sorted(_walk(root, ignore), key=lambda entry: entry.path)
+        return cls(tuple(entries), dockerfile, bool(recipe.inline) or ignore.excludes(name))
 
     @property
     def signature(self) -> tuple[object, ...]:
@@ -87,16 +87,16 @@ class BuildContext:
 
     def digest(self, name: str) -> str:
         """Hash names, permissions and bytes, and the Dockerfile with its `name`; in hex."""
-        whole = hashlib.sha256(f"{name}\0{self.dockerfile}".encode())
+        digest = hashlib.sha256(f"{name}\0{self.dockerfile}".encode())
         for entry in self.entries:
             kind = f"{stat.S_IFMT(entry.info.st_mode):o} {entry.mode:o}"
-            whole.update(
+            digest.update(
                 f"\0{entry.path}\0{kind}\0{entry.target}\0".encode("utf-8", "surrogateescape")
             )
             if entry.is_file:
                 with entry.open() as file:
-                    whole.update(hashlib.file_digest(file, "sha256").digest())
-        return whole.hexdigest()
+                    digest.update(hashlib.file_digest(file, "sha256").digest())
+        return digest.hexdigest()
 
 
 def read_dockerfile(recipe: ImageRecipe) -> str:
@@ -122,9 +122,9 @@ def _walk(root: Path, ignore: Ignore) -> Iterator[ContextEntry]:
             count, size = count + 1, size + info.st_size * stat.S_ISREG(info.st_mode)
             if count > MAX_ENTRIES or size > MAX_BYTES:
                 raise SandboxError(
-                    f"the context {str(root)!r} holds more than {MAX_ENTRIES} entries or "
+                    f"the context {str(root)!r} has more than {MAX_ENTRIES} entries or "
                     f"{MAX_BYTES >> 30} GiB",
-                    hint="name what the image does not need in .dockerignore",
+                    hint="list files that the image does not need in .dockerignore",
                 )
             yield _entry(relative, path, info)
 
@@ -132,7 +132,7 @@ def _walk(root: Path, ignore: Ignore) -> Iterator[ContextEntry]:
 def _children(directory: Path) -> list[Path]:
     try:
         if directory.is_symlink():
-            raise NotADirectoryError(0, "it is a link")
+            raise NotADirectoryError(0, "it is a symlink")
         return list(directory.iterdir())
     except OSError as error:
         raise SandboxError(
@@ -144,7 +144,7 @@ def _entry(relative: str, path: Path, info: os.stat_result) -> ContextEntry:
     kind = stat.S_IFMT(info.st_mode)
     if kind not in {stat.S_IFREG, stat.S_IFDIR, stat.S_IFLNK}:
         raise SandboxError(
-            f"{str(path)!r} in the context is neither a file nor a directory nor a link",
-            hint="remove it, or name it in .dockerignore",
+            f"{str(path)!r} in the context is neither a file nor a directory nor a symlink",
+            hint="remove it, or list it in .dockerignore",
         )
     return ContextEntry(relative, path, info, str(path.readlink()) if kind == stat.S_IFLNK else "")

@@ -8,7 +8,7 @@ from typing import cast
 
 from benchflow_contracts.errors import SandboxUnsupportedError, TaskError
 
-from .heredoc import Heredoc, begun, read
+from .heredoc import Heredoc, heredocs_of, read
 
 _MAX_BYTES, _MAX_LINES = 1 << 20, 20_000
 _FLAGGED = {"FROM", "RUN", "COPY", "ADD", "HEALTHCHECK"}
@@ -64,21 +64,21 @@ class Dockerfile:
         directives = _directives(lines)
         escape = _escape(directives, name)
         _check_syntax(directives, name)
-        found = list(_instructions(lines, escape, name))
-        if not found:
+        instructions = list(_instructions(lines, escape, name))
+        if not instructions:
             raise TaskError("the Dockerfile has no instruction", where=name)
-        return cls(tuple(found), escape, len(directives))
+        return cls(tuple(instructions), escape, len(directives))
 
 
 def _directives(lines: list[str]) -> dict[str, tuple[str, int]]:
     """Return the directives in the comments at the top, each with its line."""
-    found: dict[str, tuple[str, int]] = {}
+    directives: dict[str, tuple[str, int]] = {}
     for number, line in enumerate(lines, 1):
         match = _DIRECTIVE.match(line.strip())
         if match is None:
             break
-        found.setdefault(match[1].lower(), (match[2], number))
-    return found
+        directives.setdefault(match[1].lower(), (match[2], number))
+    return directives
 
 
 def _escape(directives: dict[str, tuple[str, int]], name: str) -> str:
@@ -130,19 +130,19 @@ def _instruction(
         flags.append((match[1], match[2] or ""))
         rest = rest[match.end() :]
     if not rest:
-        raise TaskError(f"{word[:40]} says nothing", where=where)
+        raise TaskError(f"{word[:40]} has no argument", where=where)
     array = _array(rest)
     documents = list[Heredoc]()
-    if word == "ONBUILD" and begun(rest, where):
+    if word == "ONBUILD" and heredocs_of(rest, where):
         raise SandboxUnsupportedError(
             "ONBUILD with a here-document is not supported",
             where=where,
             hint="write the instruction without a here-document",
         )
     if word in _DOCUMENTED and array is None:
-        for document in begun(rest, where):
-            whole_document, last = read(document, following, where)
-            documents.append(whole_document)
+        for heredoc in heredocs_of(rest, where):
+            document, last = read(heredoc, following, where)
+            documents.append(document)
     return Instruction(line, last, word, tuple(flags), rest, array, tuple(documents))
 
 
@@ -150,10 +150,10 @@ def _array(text: str) -> tuple[str, ...] | None:
     if not text.startswith("["):
         return None
     try:
-        found = json.loads(text)
+        array = json.loads(text)
     except (ValueError, RecursionError):
         return None  # then the shell interprets it, as with Docker
-    if not isinstance(found, list):
+    if not isinstance(array, list):
         return None
-    items = cast("list[object]", found)
+    items = cast("list[object]", array)
     return tuple(map(str, items)) if all(isinstance(item, str) for item in items) else None

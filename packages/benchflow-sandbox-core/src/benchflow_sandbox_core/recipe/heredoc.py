@@ -36,13 +36,13 @@ class Heredoc:
         return words.document(self.text) if self.expands else self.text
 
 
-def begun(text: str, where: str) -> list[Heredoc]:
-    """Return the documents that an instruction starts, in order and still empty."""
+def heredocs_of(text: str, where: str) -> list[Heredoc]:
+    """Return the documents that an instruction starts, in order. They have no lines yet."""
     try:
         words = Words({}, where).raw(text)
     except TaskError:
         return []  # the shell reports an unclosed quote
-    return [found for word in words if (found := heredoc_start(word, where)) is not None]
+    return [start for word in words if (start := heredoc_start(word, where)) is not None]
 
 
 def heredoc_start(word: str, where: str) -> Heredoc | None:
@@ -68,13 +68,13 @@ def read(document: Heredoc, lines: Iterator[tuple[int, str]], where: str) -> tup
     Raises:
         TaskError: The delimiter is missing.
     """
-    taken = list[str]()
+    content = list[str]()
     for number, line in lines:
         bare = line.removesuffix("\r")
         if (bare.lstrip("\t") if document.chomps else bare) == document.name:
-            raw = "".join(f"{each}\n" for each in taken)
+            raw = "".join(f"{part}\n" for part in content)
             return replace(document, raw=raw), number
-        taken.append(line)
+        content.append(line)
     raise TaskError(f"the here-document {document.name[:80]!r} does not end", where=where)
 
 
@@ -87,13 +87,13 @@ def command(
     With a command before it, the shell reads the document.
     """
     if heredoc_start(text, where) is None:
-        whole = "".join(f"\n{each.raw}{each.name}" for each in documents)
-        return (*shell, text + whole)
+        appended = "".join(f"\n{document.raw}{document.name}" for document in documents)
+        return (*shell, text + appended)
     script = documents[0].text
     # After the tabs of `<<-` it is not an interpreter line.
     if not documents[0].raw.startswith("#!"):
         return (*shell, script)
-    # The kernel splits it so: a program, and the rest as one argument.
+    # The kernel splits an interpreter line into a program and one argument.
     interpreter = script[2:].partition("\n")[0].strip().split(maxsplit=1)
     path = f"{_PLACE}{documents[0].name}"
     return ("/bin/sh", "-c", _SCRIPT, "sh", path, script, *interpreter, path)

@@ -13,8 +13,8 @@ from benchflow_contracts.errors import SandboxError
 from .text import read_text
 
 _NAME = ".dockerignore"
-_MOST = 1000
-"""Patterns, at most: each one is matched with each file."""
+_MAX_PATTERNS = 1000
+"""Each pattern is matched with each file."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,7 +26,7 @@ class _Pattern:
     @classmethod
     def parse(cls, line: str) -> "_Pattern | None":
         keeps = line.startswith("!")
-        # Go cleans a path so: `..` above the root is the root.
+        # As in Go, `..` above the root is the root.
         clean = posixpath.normpath("/" + line.removeprefix("!").strip()).strip("/")
         if not clean:
             return None
@@ -36,25 +36,25 @@ class _Pattern:
         """Return whether the pattern matches the path or a directory above it."""
         reached = {0}  # positions after each part; a set avoids repeated work
         for name in path:
-            reached = self._skipped(reached)
+            reached = self._skip_wildcards(reached)
             after = {at for at in reached if at < len(self.parts) and self.parts[at] is None}
             for at in reached:
                 part = self.parts[at] if at < len(self.parts) else None
                 if part is not None and part.match(name):
                     after.add(at + 1)
             reached = after
-            if len(self.parts) in self._skipped(reached):
+            if len(self.parts) in self._skip_wildcards(reached):
                 return True
         return False
 
-    def _skipped(self, reached: set[int]) -> set[int]:
-        found = set(reached)
+    def _skip_wildcards(self, reached: set[int]) -> set[int]:
+        positions = set(reached)
         for at in reached:
             step = at
             while step < len(self.parts) and self.parts[step] is None:
                 step += 1
-                found.add(step)
-        return found
+                positions.add(step)
+        return positions
 
 
 def _part(text: str) -> re.Pattern[str] | None:
@@ -90,10 +90,10 @@ class Ignore:
             SandboxError: There are too many patterns.
         """
         lines = (line.strip() for line in text.removeprefix("\ufeff").splitlines())
-        found = [_Pattern.parse(line) for line in lines if line and not line.startswith("#")]
-        if len(found) > _MOST:
-            raise SandboxError(f"more than {_MOST} patterns", where=".dockerignore")
-        return cls(tuple(pattern for pattern in found if pattern is not None))
+        patterns = [_Pattern.parse(line) for line in lines if line and not line.startswith("#")]
+        if len(patterns) > _MAX_PATTERNS:
+            raise SandboxError(f"more than {_MAX_PATTERNS} patterns", where=".dockerignore")
+        return cls(tuple(pattern for pattern in patterns if pattern is not None))
 
     @property
     def keeps_some(self) -> bool:

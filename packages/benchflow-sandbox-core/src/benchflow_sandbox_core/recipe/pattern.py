@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 from benchflow_contracts.errors import TaskError
 
-_LONGEST = 4096
+_MAX_LENGTH = 4096
 """Characters of a value to search, at most: the time grows with their square."""
 
 
@@ -57,36 +57,36 @@ class Pattern:
 
     def without_prefix(self, value: str, *, longest: bool) -> str:
         """Return a value without its shortest or longest matching prefix."""
-        found = self._regex(longest=longest).match(self._checked(value))
-        return value if found is None else value[found.end() :]
+        match = self._regex(longest=longest).match(self._check_length(value))
+        return value if match is None else value[match.end() :]
 
     def without_suffix(self, value: str, *, longest: bool) -> str:
         """Return a value without its shortest or longest matching suffix."""
-        turned = Pattern(tuple(map(_turned, reversed(self.sections))), self.where)
-        return turned.without_prefix(value[::-1], longest=longest)[::-1]
+        pattern = Pattern(tuple(map(_reverse, reversed(self.sections))), self.where)
+        return pattern.without_prefix(value[::-1], longest=longest)[::-1]
 
-    def replaced(self, value: str, by: str, *, everywhere: bool) -> str:
+    def replace(self, value: str, by: str, *, everywhere: bool) -> str:
         """Return a value with its first or each longest match replaced by `by`."""
         out, last = list[str](), 0
-        for found in self._regex(longest=True).finditer(self._checked(value)):
+        for match in self._regex(longest=True).finditer(self._check_length(value)):
             # An empty match directly after another match does not count.
-            if found.end() > last or found.end() == 0:
-                out += [value[last : found.start()], by]
-                last = found.end()
+            if match.end() > last or match.end() == 0:
+                out += [value[last : match.start()], by]
+                last = match.end()
                 if not everywhere:
                     break
         return "".join([*out, value[last:]])
 
-    def _checked(self, value: str) -> str:
-        if len(value) > _LONGEST:
+    def _check_length(self, value: str) -> str:
+        if len(value) > _MAX_LENGTH:
             raise TaskError(
-                f"a value of {len(value)} characters is not searched for a pattern: at most"
-                f" {_LONGEST} are",
+                f"a value of {len(value)} characters is too long for a pattern: the limit is"
+                f" {_MAX_LENGTH}",
                 where=self.where,
-                hint="do it in a script of RUN",
+                hint="use a script in RUN",
             )
         return value
 
 
-def _turned(section: str) -> str:
+def _reverse(section: str) -> str:
     return "".join(reversed(re.findall(r"\\?.", section, re.DOTALL)))

@@ -27,24 +27,24 @@ class Scope:
     """The effect of ENV, ARG and SHELL so far."""
 
     escape: str
-    given: Mapping[str, str]
+    global_args: Mapping[str, str]
     """Values of the arguments before the first FROM."""
     env: dict[str, str] = field(default_factory=dict[str, str])
     args: dict[str, str] = field(default_factory=dict[str, str])
     shell: tuple[str, ...] = SHELL
-    asked: Mapping[str, str] = field(default_factory=dict[str, str])
-    """Values given to the build: each one replaces the default of its ARG."""
+    build_args: Mapping[str, str] = field(default_factory=dict[str, str])
+    """Arguments of the build. Each of them replaces the default of its ARG."""
 
     @classmethod
-    def before(cls, escape: str, asked: Mapping[str, str]) -> "Scope":
+    def before(cls, escape: str, build_args: Mapping[str, str]) -> "Scope":
         """Return the scope before the first FROM."""
-        platform = {name: asked.get(name, value) for name, value in _PLATFORM.items()}
-        return cls(escape, {}, args=platform, asked=asked)
+        platform = {name: build_args.get(name, value) for name, value in _PLATFORM.items()}
+        return cls(escape, {}, args=platform, build_args=build_args)
 
     def stage(self, env: Mapping[str, str], shell: tuple[str, ...] = ()) -> "Scope":
         """Return the scope of a new stage on an image with this configuration."""
         env = {"PATH": _PATH, **env}
-        return Scope(self.escape, self.args, env, {}, shell or SHELL, self.asked)
+        return Scope(self.escape, self.args, env, {}, shell or SHELL, self.build_args)
 
     def child(self) -> "Scope":
         """Return the scope of a stage on this one: with its arguments, but ENV precedes them."""
@@ -60,33 +60,33 @@ class Scope:
         """Return a reader of an instruction's words."""
         return Words(self.variables, where, self.escape)
 
-    def take(self, one: Instruction, where: str) -> None:
+    def apply(self, instruction: Instruction, where: str) -> None:
         """Apply an instruction. Instructions other than ENV, ARG and SHELL change nothing.
 
         Raises:
             TaskError: The instruction is malformed.
         """
-        if one.name == "ENV":
-            said = self.words(where).pairs(one.text)
-            self.env.update(said)
-            for name in said:
+        if instruction.name == "ENV":
+            variables = self.words(where).pairs(instruction.text)
+            self.env.update(variables)
+            for name in variables:
                 self.args.pop(name, None)
-        elif one.name == "ARG":
-            self._declare(one, where)
-        elif one.name == "SHELL":
-            if not one.array:
+        elif instruction.name == "ARG":
+            self._declare(instruction, where)
+        elif instruction.name == "SHELL":
+            if not instruction.array:
                 raise TaskError("SHELL needs a JSON array", where=where)
-            self.shell = one.array
+            self.shell = instruction.array
 
-    def _declare(self, one: Instruction, where: str) -> None:
-        """Apply an ARG: the given value, its own default, or the value before FROM."""
-        for word in self.words(where).split(one.text):
+    def _declare(self, instruction: Instruction, where: str) -> None:
+        """Apply an ARG: the argument of the build, its own default, or the value before FROM."""
+        for word in self.words(where).split(instruction.text):
             name, equals, value = word.partition("=")
             if not _NAME.fullmatch(name):
                 raise TaskError(f"{name[:80]!r} is not a name of an argument", where=where)
-            if name in self.asked:
-                self.args[name] = self.asked[name]
+            if name in self.build_args:
+                self.args[name] = self.build_args[name]
             elif equals:
                 self.args[name] = value
-            elif name in self.given:
-                self.args[name] = self.given[name]
+            elif name in self.global_args:
+                self.args[name] = self.global_args[name]

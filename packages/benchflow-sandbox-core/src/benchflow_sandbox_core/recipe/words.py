@@ -39,13 +39,13 @@ class Words:
             if not blank:
                 raise TaskError(f"{name[:80]!r} has no value", where=self._where)
             return {self.resolve(name): self.resolve(value.strip())}
-        found: dict[str, str] = {}
+        pairs: dict[str, str] = {}
         for word in raw:
             key, equals, value = word.partition("=")
             if not key or not equals:
                 raise TaskError(f"{word[:80]!r} is not NAME=VALUE", where=self._where)
-            found[self.resolve(key)] = self.resolve(value)
-        return found
+            pairs[self.resolve(key)] = self.resolve(value)
+        return pairs
 
     def resolve(self, text: str) -> str:
         """Resolve the variables of a word and remove its quotes."""
@@ -59,7 +59,7 @@ class Words:
         try:
             return self._read(text, 0, quotes=quotes)[0]
         except RecursionError:
-            raise self._unread(text, "defaults within defaults are too deep") from None
+            raise self._error(text, "defaults within defaults are too deep") from None
 
     def _read(
         self, text: str, place: int, *, quotes: bool, end: str = "", pattern: bool = False
@@ -79,8 +79,8 @@ class Words:
             elif char == escape and place + 1 < len(text):
                 place += 1
                 # Inside quotes, only special characters lose their escape.
-                kept = pattern or (quote and text[place] not in {'"', "$", escape})
-                out.append((char if kept else "") + text[place])
+                keeps_escape = pattern or (quote and text[place] not in {'"', "$", escape})
+                out.append((char if keeps_escape else "") + text[place])
             elif quotes and char in {"'", '"'} and quote in {"", char}:
                 quote = "" if quote else char
             elif char == "$":
@@ -88,7 +88,7 @@ class Words:
                 out.append(value)
                 size += len(value)
                 if size > _LARGEST:
-                    raise self._unread(text, f"the text grows beyond {_LARGEST} characters")
+                    raise self._error(text, f"the text grows beyond {_LARGEST} characters")
                 continue
             else:
                 out.append(char)
@@ -102,49 +102,52 @@ class Words:
             return ("$", begin) if match is None else (self._known.get(match[0], ""), match.end())
         match = _BRACED.match(text, begin)
         if match is None:
-            raise self._unread(text[begin - 1 :])
+            raise self._error(text[begin - 1 :])
         name, operator, place = match[1], match[2] or "", match.end()
-        found, pattern = "", operator[:1] in {"#", "%", "/"}
+        search, pattern = "", operator[:1] in {"#", "%", "/"}
         if operator[:1] == "/":
-            found, place = self._read(text, place, quotes=quotes, end="/", pattern=True)
+            search, place = self._read(text, place, quotes=quotes, end="/", pattern=True)
             if place == len(text):
-                raise self._unread(text[begin - 1 :])
+                raise self._error(text[begin - 1 :])
             place += 1
         other = ""
         if operator:
             other, place = self._read(text, place, quotes=quotes, end="}", pattern=pattern)
         if text[place : place + 1] != "}":
-            raise self._unread(text[begin - 1 :])
+            raise self._error(text[begin - 1 :])
         if pattern:
-            return self._changed(operator, self._known.get(name, ""), found, other), place + 1
-        return self._chosen(name, operator, other), place + 1
+            value = self._known.get(name, "")
+            return self._apply_pattern(operator, value, search, other), place + 1
+        return self._value_or_substitute(name, operator, other), place + 1
 
-    def _chosen(self, name: str, operator: str, other: str) -> str:
+    def _value_or_substitute(self, name: str, operator: str, other: str) -> str:
         """Return a value or its substitute."""
         value = self._known.get(name)
-        given = (value or None) if operator.startswith(":") else value
+        present = (value or None) if operator.startswith(":") else value
         if operator.endswith("+"):
-            return "" if given is None else other
-        if operator.endswith("?") and given is None:
+            return "" if present is None else other
+        if operator.endswith("?") and present is None:
             raise TaskError(
                 f"the variable {name[:80]!r} has no value: {other[:200]}", where=self._where
             )
-        return value or "" if not operator or given is not None else other
+        return value or "" if not operator or present is not None else other
 
-    def _changed(self, operator: str, value: str, found: str, other: str) -> str:
+    def _apply_pattern(self, operator: str, value: str, search: str, other: str) -> str:
         """Return a value whose match of a pattern is removed or replaced."""
         twice = len(operator) == 2
         if operator[0] == "#":
             return Pattern.of(other, self._where).without_prefix(value, longest=twice)
         if operator[0] == "%":
             return Pattern.of(other, self._where).without_suffix(value, longest=twice)
-        if not found or not set("\\$").isdisjoint(other):
-            raise self._unread(other, "the replacement of a pattern must be plain text")
-        return Pattern.of(found, self._where).replaced(value, other, everywhere=twice)
+        if not search or not set("\\$").isdisjoint(other):
+            raise self._error(other, "the replacement of a pattern must be plain text")
+        return Pattern.of(search, self._where).replace(value, other, everywhere=twice)
 
-    def _unread(self, text: str, why: str = "this form of variable is not supported") -> TaskError:
+    def _error(
+        self, text: str, reason: str = "this form of variable is not supported"
+    ) -> TaskError:
         return TaskError(
-            f"{text[:40]!r}: {why}",
+            f"{text[:40]!r}: {reason}",
             where=self._where,
             hint="write ${NAME}, ${NAME:-default} or ${NAME:+other}",
         )

@@ -128,7 +128,7 @@ class Relay(RequestServer):
             await refuse(writer, "400 Bad Request", str(error))
             return
         try:
-            keyed = needs_credential(method, target)
+            add_credential = needs_credential(method, target)
         except HeadError as error:
             await refuse(writer, "403 Forbidden", str(error))
             return
@@ -137,12 +137,12 @@ class Relay(RequestServer):
         except (OSError, TimeoutError) as error:
             await refuse(writer, "502 Bad Gateway", f"the upstream of this door: {error}")
             return
-        rewritten = self._rewrite(head, method, target, keyed=keyed)
+        rewritten = self._rewrite(head, method, target, add_credential=add_credential)
         await exchange((reader, writer), upstream, rewritten, body)
 
-    def _rewrite(self, head: Head, method: str, target: str, *, keyed: bool) -> bytes:
-        added = self._upstream.headers
-        kept = head.without({"host", *OVERRIDES, *(name.lower() for name in added)})
+    def _rewrite(self, head: Head, method: str, target: str, *, add_credential: bool) -> bytes:
+        credential = self._upstream.headers
+        others = head.without({"host", *OVERRIDES, *(name.lower() for name in credential)})
         start = f"{method} {self._upstream.prefix}{target} HTTP/1.1"
-        own = {"Host": self._upstream.authority, "Connection": "close", **(added if keyed else {})}
-        return Head(start, kept.fields).encode(own)
+        own = {"Host": self._upstream.authority, "Connection": "close"}
+        return Head(start, others.fields).encode({**own, **(credential if add_credential else {})})

@@ -40,10 +40,10 @@ class BuildStages:
                 scope = earlier.child() if earlier else before.stage(config.env, config.shell)
                 named |= {word.lower(): scope for word in words[2:3]}
             elif scope is None:
-                before.take(one, where)
+                before.apply(one, where)
             else:
                 yield one, scope
-                scope.take(one, where)
+                scope.apply(one, where)
 
     def images(self, target: str = "") -> list[str]:
         """Return the images that a stage needs, also through other stages.
@@ -77,7 +77,7 @@ class BuildStages:
                 elif parts:
                     parts[-1].sources.extend(words.resolve(each) for each in _sources(one))
                 elif one.name == "ARG":
-                    before.take(one, self.name)
+                    before.apply(one, self.name)
         return parts
 
 

@@ -122,7 +122,7 @@ class Build:
                 last = parts[-1]
                 parts[-1] = _StageText(last.begin, last.base, last.names, (*last.body, instruction))
             elif instruction.name == "ARG":
-                before.take(instruction, where)
+                before.apply(instruction, where)
             else:
                 raise TaskError(f"{instruction.name} before the first FROM", where=where)
         if not parts:

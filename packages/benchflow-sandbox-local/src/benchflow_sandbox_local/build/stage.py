@@ -81,7 +81,7 @@ class Stage:
 
     def apply(self, instruction: Instruction, where: str) -> None:
         """Apply an instruction that changes no file."""
-        self.scope.take(instruction, where)
+        self.scope.apply(instruction, where)
         if instruction.name in _SETTERS:
             _SETTERS[instruction.name](self, instruction, where)
 

@@ -116,7 +116,7 @@ class GvisorRunningBox:
         number = next((pipe for pipe in process.pipes if pipe is not None), None)
         if number is None:
             return self.fifos.streams()
-        return self.fifos.known(number, process.out, process.err)
+        return self.fifos.open_stream(number, process.out, process.err)
 
     async def _raise_at_end(self) -> None:
         """Wait for the end of the supervisor; raise its last message as an error."""
