@@ -434,7 +434,7 @@ def test_a_fidelity_that_cannot_be_had_is_refused_before_anything_starts(rig, po
     rig.config["branch"] = policy
     tree = rig.run()
     assert tree.error.type == "FidelityError"
-    assert "switched off by the test" in tree.error.message
+    assert "turned off by the test" in tree.error.message
     assert rig.provider.log == []
 
 

@@ -21,7 +21,7 @@ from benchflow_contracts import (
 
 from benchflow_kernel.config import Deadlines, RolloutConfig
 
-from .settings import Origin, Origins
+from .settings import Origin, Origins, with_values
 
 _Table = TypeVar("_Table", TaskEnvironment, TaskVerifier, TaskSolution)
 
@@ -102,18 +102,19 @@ class _TaskResolver:
 
     def resolve(self, task: Task) -> Task:
         tables = task.config
-        config = tables.model_copy(
-            update={
+        config = with_values(
+            tables,
+            {
                 "agent": self._agent(tables.agent, "agent"),
                 "environment": self._environment(tables.environment, "environment"),
                 "solution": self._with_env(tables.solution, "solution"),
                 "verifier": self._verifier(tables.verifier, "verifier"),
                 "user": self._user(tables.user),
-            }
+            },
         )
         steps = tuple(self._step(step, f"steps.{i}") for i, step in enumerate(task.steps))
         parts = None if task.own_parts is None else self._parts(task.own_parts)
-        return task.model_copy(update={"config": config, "steps": steps, "own_parts": parts})
+        return with_values(task, {"config": config, "steps": steps, "own_parts": parts})
 
     def _step(self, step: TaskStep, where: str) -> TaskStep:
         update = {
@@ -121,7 +122,7 @@ class _TaskResolver:
             "verifier": self._verifier(step.verifier, f"{where}.verifier"),
             "parts": self._parts(step.parts),
         }
-        return step.model_copy(update=update)
+        return with_values(step, update)
 
     def _agent(self, agent: TaskAgent, where: str) -> TaskAgent:
         update: dict[str, object] = {}
@@ -129,7 +130,7 @@ class _TaskResolver:
             update["timeout_sec"] = self._seconds(agent.timeout_sec, f"{where}.timeout_sec")
         if self._config.offline:
             update |= self._offline(where, network=None)
-        return agent.model_copy(update=update)
+        return with_values(agent, update)
 
     def _environment(self, environment: TaskEnvironment, where: str) -> TaskEnvironment:
         update: dict[str, object] = {}
@@ -138,7 +139,7 @@ class _TaskResolver:
             update["image_timeout_sec"] = self._seconds(seconds, f"{where}.image_timeout_sec")
         if self._config.offline:
             update |= self._offline(where, network="none")
-        return self._with_env(environment, where).model_copy(update=update)
+        return with_values(self._with_env(environment, where), update)
 
     def _verifier(self, verifier: TaskVerifier, where: str) -> TaskVerifier:
         config, note = self._config, self._origins.note
@@ -161,7 +162,7 @@ class _TaskResolver:
         if config.reward_files is not None:
             update["reward_files"] = config.reward_files
             note(f"{where}.reward_files", self._origins.find("reward_files"))
-        return self._with_env(verifier, where).model_copy(update=update)
+        return with_values(self._with_env(verifier, where), update)
 
     def _user(self, user: TaskUser) -> TaskUser:
         mode = self._config.user.mode
@@ -183,7 +184,7 @@ class _TaskResolver:
     def _parts(self, parts: TaskParts) -> TaskParts:
         """Return `parts` with more or less time for each image."""
         services = tuple(
-            service.model_copy(update={"recipe": self._recipe(service.recipe)})
+            with_values(service, {"recipe": self._recipe(service.recipe)})
             for service in parts.services
         )
         update = {
@@ -191,13 +192,13 @@ class _TaskResolver:
             "grading_recipe": self._recipe(parts.grading_recipe),
             "services": services,
         }
-        return parts.model_copy(update=update)
+        return with_values(parts, update)
 
     def _recipe(self, recipe: ImageRecipe | None) -> ImageRecipe | None:
         if recipe is None:
             return None
         seconds = recipe.timeout_sec * self._config.timeout_multiplier
-        return recipe.model_copy(update={"timeout_sec": seconds})
+        return with_values(recipe, {"timeout_sec": seconds})
 
     def _with_env(self, table: _Table, where: str) -> _Table:
         """Return `table` with its `host_env` replaced by values of the operator's variables."""
@@ -233,7 +234,7 @@ def effective_deadlines(task: Task, config: RolloutConfig, origins: Origins) -> 
     if environment.image_timeout_sec is not None:
         update["start"] = deadlines.start + environment.image_timeout_sec
         origins.note("deadlines.start", origins.find("environment.image_timeout_sec"))
-    return deadlines.model_copy(update=update)
+    return with_values(deadlines, update)
 
 
 def _agent_sec(config: TaskConfig, deadlines: Deadlines) -> float:

@@ -5,6 +5,8 @@ from dataclasses import dataclass
 
 from benchflow_contracts import NetworkMode, SandboxSpec, Task, TaskError
 
+from .settings import with_values
+
 _NARROW_TO_WIDE: tuple[NetworkMode, ...] = ("none", "model-only", "allowlist", "public")
 
 
@@ -62,7 +64,7 @@ def with_switches(spec: SandboxSpec, phases: Sequence[StepPhases]) -> SandboxSpe
     """Return the spec of a sandbox that can switch to the network of each phase."""
     policies = {policy_of_spec(spec), *_policies(phases)}
     modes = {policy.mode for policy in policies} if len(policies) > 1 else set[NetworkMode]()
-    return spec.model_copy(update={"switches": tuple(m for m in _NARROW_TO_WIDE if m in modes)})
+    return with_values(spec, {"switches": tuple(m for m in _NARROW_TO_WIDE if m in modes)})
 
 
 def _policies(phases: Sequence[StepPhases]) -> Iterator[NetworkPolicy]:

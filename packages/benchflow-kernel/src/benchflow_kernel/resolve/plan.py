@@ -26,7 +26,7 @@ from benchflow_kernel.config import RolloutConfig
 
 from .network_policy import NetworkPolicy, StepPhases, policy_of_spec
 from .sandbox_spec import fresh_grading_spec
-from .settings import Origin, Origins, Setting
+from .settings import Origin, Origins, Setting, with_values
 from .turns import LoweredTurn
 
 
@@ -114,7 +114,7 @@ class Plan:
         """
         network = self.first_network(step)
         update = {"network": network.mode, "allowed_hosts": network.hosts}
-        spec = self.spec.model_copy(update=update)
+        spec = with_values(self.spec, update)
         door = spec.door(MODEL_DOOR)
         if model is None or door is None:
             return spec

@@ -24,7 +24,7 @@ from .effective_task import HostVariables, effective_deadlines, effective_task
 from .network_policy import check_widening, step_phases, with_switches
 from .plan import Plan, Planes
 from .sandbox_spec import Needs, agent_spec, with_environment
-from .settings import Origin, Origins
+from .settings import Origin, Origins, with_values
 from .turns import LoweredTurn, check_prior, roles_of, skills_of, turns_of, with_solution_env
 
 
@@ -97,7 +97,7 @@ def resolve(
     return Plan(
         rollout_id=rollout_id,
         task=task,
-        config=config.model_copy(update={"deadlines": deadlines}),
+        config=with_values(config, {"deadlines": deadlines}),
         planes=planes,
         turns=turns,
         spec=spec,

@@ -4,10 +4,12 @@ import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import PurePath
-from typing import Literal, cast
+from typing import Literal, TypeVar, cast
 
 from benchflow_contracts import Model
 from benchflow_contracts.redaction import MASK
+
+_Model = TypeVar("_Model", bound=Model)
 
 OriginKind = Literal[
     "default", "task", "flag", "file", "variable", "python", "agent", "environment", "provider"
@@ -122,3 +124,13 @@ def to_json(value: object, field: str = "") -> object:
     if isinstance(value, str) and field in _URLS:
         return _URL_CREDENTIAL.sub("", value)
     return str(value) if isinstance(value, PurePath) else value
+
+
+def with_values(model: _Model, values: Mapping[str, object]) -> _Model:
+    """Return a copy of `model` with new values, or `model` itself if it has them already.
+
+    A thousand rollouts of one task then share most of their tables.
+    """
+    if all(getattr(model, name) == value for name, value in values.items()):
+        return model
+    return model.model_copy(update=values)
