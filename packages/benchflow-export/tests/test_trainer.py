@@ -16,7 +16,7 @@ from benchflow_contracts import (
 from benchflow_export.trainer import leaf_record
 from benchflow_kernel import fold
 
-META = {"config": {"identity": {"rollout": "r", "environment": "office"}}}
+META = {"identity": {"rollout": "r", "environment": "office"}}
 
 
 def step(name: str, at: float, usage: Usage | None = None) -> Step:

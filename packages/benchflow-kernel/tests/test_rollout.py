@@ -9,11 +9,21 @@ from benchflow_contracts import (
     Door,
     ReadinessProbe,
     Role,
+    RolloutIdentity,
     SandboxMade,
     StoreError,
     TaskStep,
 )
-from benchflow_kernel import EventLog, ModelConfig, Scene, Turn, fold, read_events
+from benchflow_kernel import (
+    EventLog,
+    ModelConfig,
+    RolloutConfig,
+    Scene,
+    Turn,
+    fold,
+    read_events,
+    run_rollout,
+)
 from benchflow_testing.fakes import (
     FAKE_WITHOUT_LIVE,
     Act,
@@ -147,6 +157,13 @@ def test_the_box_has_what_every_agent_needs_and_the_grading_box_has_none_of_it(r
     (grading,) = specs
     assert grading.env == {"TZ": "UTC", "FAKE_WORLD_TASK": "demo"}
     assert (grading.network, grading.doors, grading.bundles) == ("none", (), ())
+
+
+def test_the_record_has_the_identity_of_the_rollout(rig):
+    config = RolloutConfig(**rig.config)
+    identity = RolloutIdentity(rollout="r", environment="office")
+    tree = asyncio.run(run_rollout(rig.task(), config, rig.planes(), identity=identity))
+    assert tree.meta["identity"]["environment"] == "office"
 
 
 def test_a_credential_never_reaches_the_record(rig, monkeypatch):

@@ -156,9 +156,8 @@ def _task_steps(leaf: RolloutNode) -> dict[str, Any]:
 
 
 def _environment(tree: RolloutTree) -> str | None:
-    config = cast("Mapping[str, Any]", tree.meta.get("config", {}))
-    name: str | None = config.get("identity", {}).get("environment")
-    return name
+    identity = cast("Mapping[str, Any]", tree.meta.get("identity", {}))
+    return identity.get("environment")
 
 
 def _token_usage(steps: Sequence[Step]) -> dict[str, float] | None:

@@ -180,6 +180,8 @@ class Rollout:
 
     def _meta(self) -> dict[str, object]:
         meta: dict[str, object] = meta_of(self._task, self._config, self._planes)
+        if self._identity is not None:
+            meta["identity"] = self._identity.model_dump(mode="json")
         return meta if self.origin is None else {**meta, "continued_from": self.origin.meta}
 
     async def _run_branches(self, rollout_id: str, root: str) -> None:
