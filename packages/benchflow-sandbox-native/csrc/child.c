@@ -94,7 +94,7 @@ static void clear_bounding_set(void)
         fail(STAGE_CAPABILITIES);
 }
 
-/* setuid clears the permitted set but not the inheritable one, and nothing under some securebits. */
+/* setuid does not clear the inheritable set, and with some securebits it clears no set. */
 static void clear_capabilities(void)
 {
     struct __user_cap_header_struct header = {.version = _LINUX_CAPABILITY_VERSION_3};

@@ -13,7 +13,7 @@ _SAFE = "/ :+,@"
 def with_ignored_changes(
     mark: Mapping[str, str], before: Mapping[str, str], after: Mapping[str, str]
 ) -> dict[str, str]:
-    """Return a baseline that includes what was written between two times.
+    """Return a baseline that includes the changes between two times.
 
     A path that had changed before the first time stays a change. All three arguments are
     results of `Comparison.fingerprints`, which omit paths that are as in the base.

@@ -140,7 +140,7 @@ class Comparison:
     ) -> None:
         below = _open_dir(name, directory)
         try:
-            # A renamed directory shows what the base has at another path.
+            # A renamed directory shows entries of the base at another path.
             marks = {self.opaque, self.opaque.replace("opaque", "redirect")}
             child, hides = node.below.get(name), not marks.isdisjoint(os.listxattr(below))
             if child is None or hides or not child.is_dir:

@@ -45,7 +45,7 @@ class GroupCounters:
     def _reached_limit(self, kind: str) -> bool:
         limit = _number(self.memory, f"{kind}limit_in_bytes")
         peak = _number(self.memory, f"{kind}max_usage_in_bytes")
-        # The peak does not include what was refused.
+        # The peak does not include a refused request.
         return limit is not None and peak is not None and peak + _STEP >= limit
 
     def _pids_were_full(self) -> bool:

@@ -1,4 +1,4 @@
-"""The HEALTHCHECK of an image: it tells when the entrypoint is ready."""
+"""The HEALTHCHECK of an image. It reports when the entrypoint is ready."""
 
 import asyncio
 import json

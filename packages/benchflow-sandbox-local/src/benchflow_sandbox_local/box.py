@@ -19,9 +19,8 @@ from .cgroup.group import Group
 from .change_tracker import ChangeTracker
 from .host_services import HostServices
 from .launcher import Launcher, LauncherError
-from .live.budget import LiveImageBudget
 from .live.processes import LiveState, ProcessTable
-from .live.snapshots import LiveSnapshots, WhileFrozen
+from .live.snapshots import LiveImageBudget, LiveSnapshots, WhileFrozen
 from .running_box import LocalRunningBox, Place
 from .runtime import BoxRuntime
 from .stopped_processes import while_stopped

@@ -58,45 +58,45 @@ async def probe(manager: BoxManager) -> SandboxCapabilities:
     Raises:
         SandboxUnsupportedError: No sandbox can be created.
     """
-    found = _ProbeResults()
+    results = _ProbeResults()
     door, server = await _upstream()
     async with server:
         spec = SandboxSpec(limits=_LIMITS, network="model-only", doors=(door,))
         sandbox = await manager.create(spec, None, {})
         try:
-            await _limits(sandbox, found)
-            if await found.attempt("users", lambda: _users(sandbox)):
-                found.users = True
-            if await found.attempt("model-only", lambda: _relay(sandbox, door.port)):
-                found.modes.add("model-only")
-                found.doors = sandbox.running.door_path
-            await found.attempt("allowlist", lambda: _allowed(manager, door, found))
-            if await found.attempt("freeze", lambda: _freeze(sandbox)):
-                found.freeze = True
-            if await found.attempt("kill_all", lambda: _kill_all(sandbox)):
-                found.kill_all = True
-            if await found.attempt("filesystem", lambda: _snapshot(manager, sandbox)):
-                found.levels.add("filesystem")
+            await _limits(sandbox, results)
+            if await results.attempt("users", lambda: _users(sandbox)):
+                results.users = True
+            if await results.attempt("model-only", lambda: _relay(sandbox, door.port)):
+                results.modes.add("model-only")
+                results.doors = sandbox.running.door_path
+            await results.attempt("allowlist", lambda: _allowed(manager, door, results))
+            if await results.attempt("freeze", lambda: _freeze(sandbox)):
+                results.freeze = True
+            if await results.attempt("kill_all", lambda: _kill_all(sandbox)):
+                results.kill_all = True
+            if await results.attempt("filesystem", lambda: _snapshot(manager, sandbox)):
+                results.levels.add("filesystem")
         finally:
             await sandbox.teardown()
-        builds = await found.attempt("builds", lambda: _build(manager))
-        if await found.attempt("live", lambda: _live(manager, door)):
-            found.levels.add("live")
-            await found.attempt("lazy", lambda: _lazy(manager))
+        builds = await results.attempt("builds", lambda: _build(manager))
+        if await results.attempt("live", lambda: _live(manager, door)):
+            results.levels.add("live")
+            await results.attempt("lazy", lambda: _lazy(manager))
     return SandboxCapabilities(
         isolation=manager.runtime.isolation,
-        snapshot_levels=frozenset(found.levels),
-        network_modes=frozenset(found.modes),
-        resource_limits=frozenset(found.limits),
-        users=found.users,
-        freeze="kernel" if found.freeze else "none",
-        snapshot_consistency="instant" if "filesystem" in found.levels else None,
-        kill_all=found.kill_all,
+        snapshot_levels=frozenset(results.levels),
+        network_modes=frozenset(results.modes),
+        resource_limits=frozenset(results.limits),
+        users=results.users,
+        freeze="kernel" if results.freeze else "none",
+        snapshot_consistency="instant" if "filesystem" in results.levels else None,
+        kill_all=results.kill_all,
         network_switch=True,
         builds=builds,
-        doors=found.doors,
-        live_engine=manager.runtime.live.name if "live" in found.levels else None,
-        notes={**found.notes, **manager.host.notes},
+        doors=results.doors,
+        live_engine=manager.runtime.live.name if "live" in results.levels else None,
+        notes={**results.notes, **manager.host.notes},
     )
 
 
@@ -112,7 +112,7 @@ async def _upstream() -> tuple[Door, asyncio.Server]:
     return Door(upstream=f"http://127.0.0.1:{port}"), server
 
 
-async def _limits(sandbox: LocalSandbox, found: _ProbeResults) -> None:
+async def _limits(sandbox: LocalSandbox, results: _ProbeResults) -> None:
     actions: dict[ResourceKind, Callable[[LocalSandbox], Awaitable[None]]] = {
         "disk": _disk,
         "memory": _memory,
@@ -120,8 +120,8 @@ async def _limits(sandbox: LocalSandbox, found: _ProbeResults) -> None:
         "cpu": _cpu,
     }
     for kind, action in actions.items():
-        if await found.attempt(kind, partial(action, sandbox)):
-            found.limits.add(kind)
+        if await results.attempt(kind, partial(action, sandbox)):
+            results.limits.add(kind)
 
 
 async def _disk(sandbox: LocalSandbox) -> None:
@@ -189,7 +189,7 @@ async def _relay(sandbox: LocalSandbox, port: int) -> None:
         raise SandboxUnsupportedError("the relay does not reach its upstream")
 
 
-async def _allowed(manager: BoxManager, door: Door, found: _ProbeResults) -> None:
+async def _allowed(manager: BoxManager, door: Door, results: _ProbeResults) -> None:
     outside = urlsplit(door.upstream)
     hosts = (str(outside.hostname),)
     spec = SandboxSpec(network="allowlist", allowed_hosts=hosts, doors=(door,), limits=_LIMITS)
@@ -208,7 +208,7 @@ async def _allowed(manager: BoxManager, door: Door, found: _ProbeResults) -> Non
         raise SandboxUnsupportedError(f"the proxy cannot be reached: {error}") from error
     finally:
         await sandbox.teardown()
-    found.modes.add("allowlist")
+    results.modes.add("allowlist")
 
 
 async def _kill_all(sandbox: LocalSandbox) -> None:

@@ -81,7 +81,7 @@ class ChangeTracker:
         """Return the changes since the baseline.
 
         Raises:
-            SandboxUnsupportedError: There is no baseline.
+            SandboxUnsupportedError: The sandbox does not have a baseline.
             HostError: The files cannot be read.
         """
         mark = self._baseline()

@@ -18,7 +18,7 @@ from .build.builder import Builder
 from .cgroup.group import Group, new_group
 from .cgroup.hierarchy import Hierarchies
 from .launcher import Launcher, mount_point
-from .live.budget import LiveImageBudget
+from .live.snapshots import LiveImageBudget
 from .rootfs.base import Bases
 from .rootfs.source import RootSource
 from .rootfs.store import ImageStore

@@ -129,7 +129,7 @@ class LocalProvider(AsyncCloseable):
                 yield record
 
     async def discard(self, image: SandboxImage) -> None:
-        """Delete a snapshot. Sandboxes made from it continue. Idempotent."""
+        """Delete a snapshot. Its sandboxes continue. Idempotent."""
         if self._manager is not None:
             await self._manager.discard(image)
 
@@ -145,7 +145,7 @@ class LocalProvider(AsyncCloseable):
         return await (await self._ready()).load(saved)
 
     async def reap(self, policy: ReapPolicy) -> list[SandboxRecord]:
-        """Remove sandboxes of dead owners; return what was (or would be) removed."""
+        """Remove sandboxes of dead owners; return their records. With `dry_run` remove nothing."""
         return await asyncio.to_thread(reap, self._directory, policy)
 
     async def _aclose(self) -> None:

@@ -272,8 +272,8 @@ class LocalSandbox:
         """
         guest = self.running.file_access == "guest"
         if guest and not (leave_out or self._box.freezer.is_frozen):
-            found = await self.exec((INIT, "plain", absolute(remote)), user="root", cwd="/")
-            if found.exit_code == _SPECIAL:
+            result = await self.exec((INIT, "plain", absolute(remote)), user="root", cwd="/")
+            if result.exit_code == _SPECIAL:
                 raise TransferError(f"{remote!r} is, or contains, a pipe or a socket")
         async with self._files() as root:
             work = partial(Download, root, max_bytes, leave_out=leave_out)
@@ -303,7 +303,7 @@ class LocalSandbox:
             yield
 
     async def changed_files(self) -> FileChanges:
-        """Return what has changed since the baseline, read from the host's copy of the files."""
+        """Return the changes since the baseline, read from the host's copy of the files."""
         changes = self._box.changes
         async with self._box.while_files_unchanged():
             return await changes.changed_files()

@@ -1,5 +1,5 @@
-/* The makers of unix sockets, which launcher_process/criu/socket_owners.py of benchflow-sandbox-local
- * writes. */
+/* The makers of unix sockets. launcher_process/criu/socket_owners.py of benchflow-sandbox-local
+ * writes them. */
 #ifndef BF_OWNERS_H
 #define BF_OWNERS_H
 

@@ -13,7 +13,14 @@
 #include <errno.h>
 #include <stddef.h>
 
-enum { CANDIDATES = 256, DEVICES = 8, MAX_COUNT = 1 << 20, METHODS = 16, SYSTEM = 8, FILE_LOCK = 12 };
+enum {
+    CANDIDATES = 256,
+    DEVICES = 8,
+    MAX_COUNT = 1 << 20,
+    METHODS = 16,
+    SYSTEM = 8,
+    FILE_LOCK = 12,
+};
 
 /* The offsets of the fields of a unixInodeInfo. */
 struct layout {
@@ -144,8 +151,8 @@ static struct candidate candidate_of(
 }
 
 /* Add a candidate if the `left` bytes at `info`, which begin with known numbers, fit a layout. */
-static long add_candidate(const struct memory *memory, const struct number *number, uint64_t address,
-    const uint8_t *info, uint64_t left, struct candidate *candidates, long count)
+static long add_candidate(const struct memory *memory, const struct number *number,
+    uint64_t address, const uint8_t *info, uint64_t left, struct candidate *candidates, long count)
 {
     for (size_t i = 0; i < sizeof LAYOUTS / sizeof *LAYOUTS; i++) {
         if (left < LAYOUTS[i].size || !fits(info, &LAYOUTS[i]))

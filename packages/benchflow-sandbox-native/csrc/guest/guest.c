@@ -9,8 +9,8 @@
  *   bf-guest shut          allow only root to open the pipes
  *
  * Stream 0 is the control stream: frames in, answers out. Every other stream has up to three
- * pipes, which become the standard streams of a process. Init keeps a status until the host
- * tells it to forget it, so that each sandbox restored from a checkpoint can read it again.
+ * pipes, which become the standard streams of a process. Init stores a status until the host
+ * sends GUEST_FORGET, so that each sandbox restored from a checkpoint can read it again.
  */
 #include "guest.h"
 #include "../signals.h"

@@ -37,7 +37,7 @@ struct frame {
     uint32_t length;
 };
 
-/* To the host. The id 0 reports that the connection `value` waits, on the port with index `which`. */
+/* To the host. The id 0 reports that the connection `value` waits on the port with index `which`. */
 struct answer {
     uint64_t id;
     uint32_t error;

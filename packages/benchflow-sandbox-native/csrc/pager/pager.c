@@ -47,7 +47,7 @@ static void guard(int pager, int lifeline)
     confine();
     await_end(pager);
     if (!atomic_load(&shared->filled)) {
-        await_end(lifeline); /* the launcher closes it when the sandbox is dead, or is dead itself */
+        await_end(lifeline); /* the launcher closes it after the sandbox, or is dead itself */
         await_end(atomic_load(&shared->box));
     }
     end(EXIT_SUCCESS);

@@ -25,7 +25,7 @@ _HEADER: Final = struct.Struct("=II")
 _REPLY: Final = struct.Struct("=IIII")
 _SPAWN: Final = struct.Struct("=IIIIIIII")
 _RLIMIT: Final = struct.Struct("=IQQ")
-_NOBODY: Final = 2**32 - 1
+_UNCHANGED_ID: Final = 2**32 - 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,8 +111,8 @@ def decode_reply(data: bytes, operation: str) -> Reply:
 
 
 def _checked_id(number: int) -> int:
-    if not 0 <= number < _NOBODY:
-        raise ValueError(f"{number!r} is not an id between 0 and {_NOBODY - 1}")
+    if not 0 <= number < _UNCHANGED_ID:
+        raise ValueError(f"{number!r} is not an id between 0 and {_UNCHANGED_ID - 1}")
     return number
 
 

@@ -117,9 +117,9 @@ class Proxy(RequestServer):
 
 
 def _rewrite(head: Head, target: Target) -> bytes:
-    kept = head.without(_OWN)
+    others = head.without(_OWN)
     own = {"Host": target.authority, "Connection": "close"}
-    return Head(f"{target.method} {target.path} HTTP/1.1", kept.fields).encode(own)
+    return Head(f"{target.method} {target.path} HTTP/1.1", others.fields).encode(own)
 
 
 _FIRST_PORT = 8722

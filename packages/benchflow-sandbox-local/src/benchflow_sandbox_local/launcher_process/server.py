@@ -406,7 +406,7 @@ def _fail(reply: socket.socket, error: BaseException) -> None:
     try:
         wire.send(reply, message)
     except OSError:
-        return  # the runner no longer waits for this answer
+        return  # the runner does not wait for this answer
 
 
 def main() -> None:

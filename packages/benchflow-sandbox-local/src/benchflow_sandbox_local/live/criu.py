@@ -83,8 +83,8 @@ class CriuProgram:
             done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=True)
         except (OSError, subprocess.SubprocessError) as error:
             raise SandboxUnsupportedError(f"{self.program!r} does not start: {error}") from error
-        found = re.search(r"Version: (\d+)\.(\d+)", done.stdout)
-        if found is None or (int(found[1]), int(found[2])) < OLDEST:
+        match = re.search(r"Version: (\d+)\.(\d+)", done.stdout)
+        if match is None or (int(match[1]), int(match[2])) < OLDEST:
             raise SandboxUnsupportedError(
                 f"{self.program!r} is too old: {done.stdout.strip()!r}",
                 hint="install criu 4.2 or newer",

@@ -1,9 +1,13 @@
-"""Live snapshots of one sandbox: wait until it is idle, freeze it, dump it, and thaw it."""
+"""Live snapshots of one sandbox: wait until it is idle, freeze it, dump it, and thaw it.
+
+The budget of a provider limits the size of all live images.
+"""
 
 import asyncio
 import time
-from collections.abc import AsyncGenerator, Awaitable, Callable, Coroutine
-from contextlib import AsyncExitStack, asynccontextmanager
+from collections.abc import AsyncGenerator, Awaitable, Callable, Coroutine, Generator
+from contextlib import AsyncExitStack, asynccontextmanager, contextmanager, suppress
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from benchflow_contracts.errors import SnapshotError
@@ -12,7 +16,6 @@ from benchflow_sandbox_core.descriptors import shortage_is_host_error
 from benchflow_sandbox_core.gate import Gate
 from benchflow_sandbox_core.shield import finish_or
 
-from .budget import resident_bytes
 from .dump import LossError, UnixSocketError
 from .engine import PendingDump
 from .processes import ProcessTable
@@ -168,3 +171,51 @@ class LiveSnapshots:
             raise SnapshotError(
                 f"a call of {self._box.name!r} to the outside is in flight", retryable=True
             )
+
+
+_MB = 20  # bits
+
+
+class LiveImageBudget:
+    """Limits the bytes of the processes of all live images.
+
+    Several snapshots at once never reserve the same bytes.
+    """
+
+    def __init__(self, limit: int, used: Callable[[], int]) -> None:
+        self._limit = limit
+        self._used = used
+        self._reserved = 0
+
+    @contextmanager
+    def reserve(self, need: int) -> Generator[None]:
+        """Reserve `need` bytes inside the block. After the block, the image itself counts.
+
+        Raises:
+            SnapshotError: Fewer bytes are left.
+        """
+        used = self._used() + self._reserved
+        if used + need > self._limit:
+            raise SnapshotError(
+                f"a live image of about {need >> _MB} MB is over the budget: {used >> _MB} of "
+                f"{self._limit >> _MB} MB are used",
+                hint="discard images, or raise the provider's live_budget_mb",
+            )
+        self._reserved += need
+        try:
+            yield
+        finally:
+            self._reserved -= need
+
+
+_OWN = ("RssAnon:", "RssShmem:")
+
+
+def resident_bytes(pid: int) -> int:
+    """Return the bytes of a process that its image must contain; 0 for a dead process."""
+    total = 0
+    with suppress(OSError):
+        for line in Path(f"/proc/{pid}/status").read_text(encoding="utf-8").splitlines():
+            if line.startswith(_OWN):
+                total += int(line.split()[1]) << 10
+    return total

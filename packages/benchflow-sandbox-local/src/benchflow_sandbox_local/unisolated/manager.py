@@ -76,17 +76,17 @@ class PlainManager:
         self.sandboxes.pop(name, None)
 
     async def save(self, image: SandboxImage, to: Path) -> None:
-        """Refuse: there are no snapshots."""
+        """Refuse: a plain sandbox takes no snapshot."""
         del image, to
         raise no_snapshots()
 
     async def load(self, saved: Path) -> SandboxImage:
-        """Refuse: there are no snapshots."""
+        """Refuse: a plain sandbox takes no snapshot."""
         del saved
         raise no_snapshots()
 
     async def discard(self, image: SandboxImage) -> None:
-        """Do nothing: there are no snapshots."""
+        """Do nothing: a plain sandbox takes no snapshot."""
 
     async def aclose(self) -> None:
         """Tear down every sandbox. Idempotent."""

@@ -169,12 +169,12 @@ class PlainBox:
         raise no_snapshots()
 
     def check(self, image: SandboxImage) -> None:
-        """Refuse: there are no snapshots."""
+        """Refuse: a plain sandbox takes no snapshot."""
         del image
         raise no_snapshots()
 
     async def restart(self, image: SandboxImage) -> None:
-        """Refuse: there are no snapshots."""
+        """Refuse: a plain sandbox takes no snapshot."""
         self.check(image)
 
     async def remove(self) -> None:

@@ -111,8 +111,8 @@ HARMLESS: dict[str, str] = {
     "Couldn't find any program headers": "a file is checked by its size",
     "Couldn't mmap file": "a file is checked by its size",
     "Invalid description size for build-id": "a file is checked by its size",
-    "Unsupported stack guard detected": "the stack is as it was",
-    "Suspiciously short VMA": "it is as it was",
+    "Unsupported stack guard detected": "the stack is unchanged",
+    "Suspiciously short VMA": "it is unchanged",
 }
 """The start of each known warning, and the reason why it is harmless."""
 _KNOWN = tuple(text.encode() for text in HARMLESS)
