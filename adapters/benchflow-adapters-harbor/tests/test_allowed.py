@@ -59,7 +59,7 @@ def test_an_unset_variable_is_empty_and_named(tmp_path: Path) -> None:
     assert (listed.ok, names) == (True, ["TAG", "TOKEN"])
 
 
-def test_a_required_variable_that_is_unset_is_refused_with_what_the_file_says(
+def test_a_required_variable_that_is_unset_is_refused_with_the_message_of_the_file(
     tmp_path: Path,
 ) -> None:
     files = with_compose("services: {db: {image: 'x:${TAG:?say which}'}}")
@@ -114,7 +114,7 @@ IMAGE = '[environment]\ndocker_image = "nobody/has:this"\n'
 GRADED = '[verifier]\nenvironment_mode = "separate"\n[verifier.environment]\n'
 
 
-def test_a_dockerfile_is_built_where_the_operator_says_so(tmp_path: Path) -> None:
+def test_a_dockerfile_is_built_if_the_operator_asks_for_it(tmp_path: Path) -> None:
     files = {**task(IMAGE + GRADED + 'docker_image = "x:1"\n'), "tests/Dockerfile": "FROM y\n"}
     named = loaded(tmp_path, files)
     assert named.config.environment.image == "nobody/has:this"

@@ -193,7 +193,7 @@ def client(compose: str) -> dict[str, str]:
 
 
 @pytest.mark.parametrize("name", FILES)
-def test_a_file_comes_to_what_compose_makes_of_it(
+def test_a_file_has_the_same_result_as_in_compose(
     tmp_path: Path, client: dict[str, str], name: str
 ) -> None:
     read, made = both(tmp_path, FILES[name], client)
@@ -436,7 +436,9 @@ def test_files_of_variables_are_read_as_compose_does(
         "services: {a: {image: x, secrets: [s]}}",
     ],
 )
-def test_what_compose_refuses_is_refused(tmp_path: Path, client: dict[str, str], text: str) -> None:
+def test_a_file_that_compose_refuses_is_refused(
+    tmp_path: Path, client: dict[str, str], text: str
+) -> None:
     root = write(tmp_path, {**TASK, "environment/docker-compose.yaml": text})
     command = ["docker", "compose", "config", "-q"]
     done = subprocess.run(

@@ -106,9 +106,7 @@ def _artifacts_as_tables(value: Any) -> Any:
 
 
 @pytest.mark.parametrize("name", GOOD)
-def test_a_task_means_to_us_what_it_means_to_harbor(
-    tasks: Path, theirs: dict[str, Any], name: str
-) -> None:
+def test_a_task_is_read_as_harbor_reads_it(tasks: Path, theirs: dict[str, Any], name: str) -> None:
     told = theirs[name]
     assert told is not None, "Harbor refuses it"
     told["config"] = _artifacts_as_tables(told["config"])
@@ -116,14 +114,16 @@ def test_a_task_means_to_us_what_it_means_to_harbor(
 
 
 @pytest.mark.parametrize("name", BAD)
-def test_what_harbor_refuses_we_refuse(tasks: Path, theirs: dict[str, Any], name: str) -> None:
+def test_a_task_that_harbor_refuses_is_refused(
+    tasks: Path, theirs: dict[str, Any], name: str
+) -> None:
     assert theirs[name] is None
     with pytest.raises(TaskError):
         load_harbor_task(tasks / "harbor" / name)
 
 
 @pytest.mark.parametrize("name", OLD)
-def test_an_old_task_is_what_harbor_would_migrate_it_to(
+def test_an_old_task_equals_its_migration_by_harbor(
     tasks: Path, theirs: dict[str, Any], name: str
 ) -> None:
     task = load_harbor_task(tasks / "terminal-bench" / name)

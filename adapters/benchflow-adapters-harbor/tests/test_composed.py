@@ -77,7 +77,7 @@ volumes: {data: {}}
         assert task.config.environment.env == {"A": "1", "B": "two words"}
 
 
-def test_healthchecks_and_conditions_keep_what_they_say(tmp_path: Path) -> None:
+def test_healthchecks_and_conditions_have_the_values_of_the_file(tmp_path: Path) -> None:
     task = lowered(
         tmp_path,
         """
@@ -170,7 +170,7 @@ services:
         ("services: {db: {image: x, depends_on: {main: {condition: later}}}}", "depends_on"),
     ],
 )
-def test_what_cannot_be_said_of_services_is_refused_with_its_key(
+def test_unsupported_settings_of_services_are_refused_with_their_key(
     tmp_path: Path, compose: str, where: str
 ) -> None:
     with pytest.raises(TaskError) as caught:
@@ -185,7 +185,7 @@ def test_a_capability_is_refused_with_the_reason(tmp_path: Path) -> None:
     assert "services.db:cap_add" in str(caught.value.where)
 
 
-def test_a_link_out_of_the_task_is_no_file_of_a_service(tmp_path: Path) -> None:
+def test_a_link_out_of_the_task_is_not_a_file_of_a_service(tmp_path: Path) -> None:
     compose = "services: {db: {image: x, volumes: ['./conf:/conf:ro']}}"
     write(tmp_path / "task", FILES | {"environment/docker-compose.yaml": compose})
     (tmp_path / "task/environment/conf").symlink_to("/etc")
@@ -222,5 +222,5 @@ def test_variables_are_filled_into_any_document_or_it_is_refused(document: objec
         ("$$A", "$A"),
     ],
 )
-def test_the_forms_of_variables_mean_what_compose_says(text: str, value: str) -> None:
+def test_the_forms_of_variables_have_the_meaning_of_compose(text: str, value: str) -> None:
     assert interpolate(text, {"A": "1", "E": ""}) == value

@@ -11,7 +11,7 @@ from harbor_corpus import BAD, GOOD, TERMINAL_BENCH, write
 @pytest.mark.parametrize(
     "good", [GOOD["two-steps"], TERMINAL_BENCH], ids=["harbor", "terminal-bench"]
 )
-def test_the_adapter_keeps_what_every_adapter_promises(
+def test_the_adapter_passes_the_conformance_kit(
     check: AdapterCheck, good: dict[str, str], tmp_path: Path
 ) -> None:
     subject = AdapterSubject(

@@ -49,7 +49,7 @@ def test_a_directory_without_tasks_is_an_error(tmp_path: Path, name: str) -> Non
         read_directory(tmp_path / name, HERE)
 
 
-def test_tasks_are_held_to_the_digests_of_their_dataset(tmp_path: Path) -> None:
+def test_tasks_must_match_the_digests_of_their_dataset(tmp_path: Path) -> None:
     write(tmp_path / "p", GOOD["package"])
     name, digest = "org/some-task.v2", load_harbor_task(tmp_path / "p").digest
     dataset(tmp_path, {name: digest})
@@ -88,7 +88,7 @@ def test_tasks_of_collections_below_are_found_and_nothing_deeper(tmp_path: Path)
     assert HarborAdapter().claims(str(tmp_path))
 
 
-def test_a_collection_below_is_held_to_its_own_dataset(tmp_path: Path) -> None:
+def test_a_collection_must_match_its_own_dataset(tmp_path: Path) -> None:
     write(tmp_path / "set" / "p", GOOD["package"])
     dataset(tmp_path / "set", {"org/some-task.v2": "sha256:" + "0" * 64})
     assert [t.ok for t in read_directory(tmp_path, HERE)] == [False]

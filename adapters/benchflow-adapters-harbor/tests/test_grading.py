@@ -69,7 +69,7 @@ def score(provider, make_task, make_case):
 
 
 @pytest.mark.parametrize("mode", MODES)
-def test_every_number_is_kept_and_the_exit_code_is_only_recorded(score, mode, tmp_path):
+def test_every_number_is_a_reward_and_the_exit_code_is_only_recorded(score, mode, tmp_path):
     def test(call):
         leaves(reward_json='{"a": 2, "b": true}')(call)
         return ok(exit_code=1)
@@ -120,7 +120,7 @@ def test_the_verifiers_user_owns_the_reward_directory(score, mode, verifier, own
     assert seen == [(owner, access)]
 
 
-def test_no_number_at_all_is_no_verdict_but_no_error_of_the_tests_either(score):
+def test_rewards_without_numbers_give_no_reward(score):
     result = score(leaves(reward_json="{}"))
     assert (result.reward, result.items, result.error_type) == (None, {}, NO_REWARDS)
     assert "no reward" in result.error
@@ -274,7 +274,7 @@ def test_hooks_are_run_first_and_a_failed_one_is_noted(score, provider, mode, tm
 
 
 @pytest.mark.parametrize("mode", MODES)
-def test_a_hung_test_is_a_timeout_whose_output_is_kept(score, mode, tmp_path):
+def test_a_test_that_hangs_is_a_timeout_and_its_output_is_saved(score, mode, tmp_path):
     async def hang(call):
         leaves(reward_txt="1")(call)
         await asyncio.Event().wait()

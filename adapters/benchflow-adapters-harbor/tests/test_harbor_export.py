@@ -102,9 +102,7 @@ def test_an_unscored_leaf_is_an_exception_without_rewards_and_in_no_mean(tmp_pat
 @pytest.mark.parametrize(
     ("asked", "mode"), [("hermetic", "separate"), ("twin", "shared"), (None, None)]
 )
-def test_what_no_verifier_came_to_has_the_mode_that_it_would_have_been_graded_in(
-    tmp_path, asked, mode
-):
+def test_a_leaf_without_a_verdict_has_the_mode_that_grading_would_use(tmp_path, asked, mode):
     rollout = fake_finished_rollout()
     rollout.tree.meta = {"grading": asked}
     rollout.tree.index["n4"].results["reward"] = VerifyResult.unscored("broke")
@@ -184,7 +182,7 @@ def test_a_rollout_that_could_not_begin_is_a_trial_without_a_trajectory(tmp_path
     assert written(tmp_path / "result.json")["stats"]["n_errored_trials"] == 1
 
 
-def test_the_tokens_of_the_trials_add_up_to_what_was_spent(tmp_path):
+def test_the_tokens_of_the_trials_add_up_to_the_real_use(tmp_path):
     trials = exported(tmp_path, fake_finished_rollout())
     total = written(tmp_path / "result.json")["stats"]
     assert [total[f"n_{kind}_tokens"] for kind in ("input", "cache", "output")] == [10, 2, 4]
@@ -282,12 +280,12 @@ def test_hostile_text_comes_out_as_plain_ascii_json_of_bounded_size(tmp_path):
 
 
 @pytest.mark.parametrize("rollout_id", ["../../etc", "a/b", "", ".hidden", "x" * 300, "a\nb"])
-def test_a_name_that_is_no_file_name_is_refused(tmp_path, rollout_id):
+def test_a_name_that_is_not_a_file_name_is_refused(tmp_path, rollout_id):
     with pytest.raises(StoreError, match="cannot be the name of a trial"):
         HarborExporter().export("job", [fake_hostile_rollout(rollout_id)], tmp_path)
 
 
-def test_the_tests_output_of_the_leafs_world_is_kept_and_a_link_is_not_followed(tmp_path):
+def test_the_output_of_the_tests_is_exported_and_a_link_is_not_followed(tmp_path):
     source, target, secret = tmp_path / "rollout", tmp_path / "out", tmp_path / "secret"
     secret.write_text("secret")
     for world in ("branches/n4", "branches/n5"):
@@ -371,7 +369,9 @@ def test_each_graded_step_of_the_task_is_a_step_result_with_a_directory(tmp_path
     assert texts[0][0] == "Paint the fence."
 
 
-def test_a_step_without_a_verdict_is_told_of_the_trial_too_where_another_has_rewards(tmp_path):
+def test_a_step_without_a_verdict_is_reported_for_the_trial_if_another_step_has_rewards(
+    tmp_path,
+):
     result = exported(tmp_path, stepped())["n3"]["result"]
     failed = [step["exception_info"] for step in result["step_results"]]
     assert [each and each["exception_type"] for each in failed] == [
@@ -382,7 +382,7 @@ def test_a_step_without_a_verdict_is_told_of_the_trial_too_where_another_has_rew
     assert result["verifier_result"] is None
 
 
-def test_what_ended_the_first_step_is_told_there_alone_and_is_no_reward(tmp_path):
+def test_the_error_of_the_first_step_is_reported_only_there_and_is_not_a_reward(tmp_path):
     rollout = stepped()
     lost = rollout.tree.index["n3"]
     rollout.tree.index["n1"].results.clear()
@@ -450,7 +450,7 @@ def test_a_box_that_did_not_start_in_time_has_harbors_name_and_a_late_command_ha
     assert told("setup", "start", "connect", "execute") == "SandboxTimeoutError"
 
 
-def test_kept_artifacts_come_with_their_manifest_and_no_link_is_followed(tmp_path):
+def test_saved_artifacts_are_copied_with_their_manifest_and_no_link_is_followed(tmp_path):
     source, target, secret = tmp_path / "rollout", tmp_path / "out", tmp_path / "secret"
     secret.write_text("secret")
     kept = source / "branches" / "n4" / "artifacts"
@@ -477,7 +477,7 @@ def test_a_task_of_one_prompt_has_no_step_results(tmp_path):
 
 
 @pytest.mark.parametrize("name", ["../up", "..", "a/b", "end.", "new\nline", "x" * 201])
-def test_a_step_whose_name_is_no_file_name_is_refused(tmp_path, name):
+def test_a_step_whose_name_is_not_a_file_name_is_refused(tmp_path, name):
     rollout = fake_finished_rollout()
     rollout.tree.index["n1"].results[f"{name}/reward"] = VerifyResult(reward=1.0)
     with pytest.raises(StoreError, match="cannot be the name of a step"):

@@ -20,7 +20,7 @@ def reasons(tmp_path: Path, files: dict[str, str], policy: HostPolicy | None = N
 
 
 @pytest.mark.parametrize("name", ["minimal", "steps", "compose", "legacy", "prebuilt"])
-def test_what_can_be_run_is_not_refused(tmp_path: Path, name: str) -> None:
+def test_a_task_that_can_run_is_not_refused(tmp_path: Path, name: str) -> None:
     assert reasons(tmp_path, GOOD[name]) == []
 
 
@@ -34,7 +34,7 @@ def test_accelerators_are_refused_one_by_one(tmp_path: Path) -> None:
     assert reasons(tmp_path / "2", GOOD["accelerators"], HostPolicy(gpus=True, tpus=True)) == []
 
 
-def test_no_gpu_is_no_wish_for_one(tmp_path: Path) -> None:
+def test_zero_gpus_is_not_a_request_for_a_gpu(tmp_path: Path) -> None:
     assert reasons(tmp_path, task("[environment]\ngpus = 0\n")) == []
 
 
@@ -47,7 +47,7 @@ def test_an_allowlist_is_refused_rather_than_run_open(tmp_path: Path) -> None:
     assert told.startswith("environment.network_mode: network mode 'allowlist'")
 
 
-def test_an_allowlist_of_one_step_alone_is_found(tmp_path: Path) -> None:
+def test_an_allowlist_of_a_single_step_is_found(tmp_path: Path) -> None:
     files = GOOD["steps"]
     toml = files["task.toml"].replace('"no-network"', '"allowlist"')
     (told,) = reasons(tmp_path, files | {"task.toml": toml}, OPEN)
@@ -122,9 +122,7 @@ def test_compose_services_that_reach_for_the_host_are_refused(
         "networks: {n: {driver: host}}",
     ],
 )
-def test_compose_files_that_reach_for_what_is_not_theirs_are_refused(
-    tmp_path: Path, text: str
-) -> None:
+def test_compose_files_with_host_access_are_refused(tmp_path: Path, text: str) -> None:
     files = task() | {"environment/docker-compose.yaml": f"services: {{main: {{}}}}\n{text}\n"}
     assert len(reasons(tmp_path, files)) == 1
 
@@ -155,7 +153,7 @@ VALUES = st.recursive(
 
 
 @given(service=st.dictionaries(st.sampled_from(KEYS), VALUES, max_size=5), rest=VALUES)
-def test_no_compose_document_brings_the_look_for_reaches_down(
+def test_no_compose_document_crashes_the_search_for_host_access(
     service: dict[str, object], rest: object
 ) -> None:
     document = {"services": {"main": service}, "volumes": rest, "networks": rest, "secrets": rest}

@@ -108,7 +108,7 @@ def test_the_tests_run_in_place_where_a_twin_gives_anything_else(score, twin, sa
         look(SERVER, SERVER),
     ],
 )
-def test_memory_and_what_cannot_be_known_are_reasons_too(score, state):
+def test_memory_and_unknown_values_are_reasons_too(score, state):
     verdict, ran = score("0", "1", state)
     assert (verdict.reward, ran) == (1, ["twin", "place"])
     assert verdict.meta["in_place"]["why"]
@@ -125,7 +125,7 @@ def test_tests_without_a_verdict_in_both_have_no_reward(score):
 
 
 @pytest.mark.parametrize("chosen", [{"isolation": "twin"}, {"may_grade_in_place": False}])
-def test_a_twin_alone_decides_where_the_operator_or_the_task_says_so(score, chosen):
+def test_only_the_twin_grades_if_the_operator_or_the_task_demands_it(score, chosen):
     verdict, ran = score("0", "1", RUNS, **chosen)
     assert (verdict.reward, verdict.grading, ran) == (0, "twin", ["twin"])
 

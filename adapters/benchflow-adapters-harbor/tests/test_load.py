@@ -23,7 +23,9 @@ def test_every_kind_of_task_is_read(tmp_path: Path, name: str) -> None:
 
 
 @pytest.mark.parametrize("name", BAD)
-def test_a_malformed_task_is_told_with_its_place_and_a_remedy(tmp_path: Path, name: str) -> None:
+def test_the_error_of_a_malformed_task_has_a_location_and_a_remedy(
+    tmp_path: Path, name: str
+) -> None:
     with pytest.raises(TaskError) as caught:
         load(tmp_path, BAD[name])
     assert str(tmp_path / "a-task") in str(caught.value)
@@ -67,7 +69,7 @@ def test_a_newer_minor_schema_is_noted_and_another_major_refused(tmp_path: Path)
         load(tmp_path / "two", task('schema_version = "2.0"\n'))
 
 
-def test_steps_take_what_they_do_not_say_from_the_task(tmp_path: Path) -> None:
+def test_steps_inherit_missing_settings_from_the_task(tmp_path: Path) -> None:
     plan, build = load(tmp_path, GOOD["steps"]).steps
     assert (plan.timeout_sec, plan.user, plan.network.network_mode) == (30, 1001, "no-network")
     assert (build.timeout_sec, build.user, build.network.network_mode) == (90, "agent", "public")
@@ -110,7 +112,7 @@ def test_prior_context_is_the_first_steps(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     "text", ["", "[]", "{}", '{"schema_version": "2"}', "[" * 100_000, ATIF.replace("1.6", "2.6")]
 )
-def test_prior_context_that_is_no_atif_document_is_refused(tmp_path: Path, text: str) -> None:
+def test_prior_context_that_is_not_an_atif_document_is_refused(tmp_path: Path, text: str) -> None:
     with pytest.raises(TaskError, match=r"trajectory\.json"):
         load(tmp_path, GOOD["agent-view"] | {"trajectory.json": text})
 
@@ -129,7 +131,7 @@ def test_the_publishing_directory_is_always_collected(tmp_path: Path) -> None:
     assert (declared.source, declared.exclude) == ("/logs/artifacts", ("*.tmp",))
 
 
-def test_compose_services_keep_what_they_say(tmp_path: Path) -> None:
+def test_compose_services_have_the_values_of_the_file(tmp_path: Path) -> None:
     compose = load(tmp_path, GOOD["compose"]).compose
     assert compose is not None
     assert set(compose.services) == {"main", "db"}
@@ -137,7 +139,7 @@ def test_compose_services_keep_what_they_say(tmp_path: Path) -> None:
     assert compose.services["db"].document["healthcheck"]["interval"] == "5s"
 
 
-def test_an_old_task_keeps_what_only_it_says(tmp_path: Path) -> None:
+def test_an_old_task_keeps_the_fields_that_only_old_tasks_have(tmp_path: Path) -> None:
     found = load(tmp_path, TERMINAL_BENCH)
     assert found.format == "terminal-bench"
     assert found.terminal_bench is not None
@@ -155,7 +157,7 @@ def test_an_old_task_needs_its_files(tmp_path: Path, name: str) -> None:
         load(tmp_path, without(TERMINAL_BENCH | {"task.toml.off": ""}, name))
 
 
-def test_the_digest_covers_what_is_published_and_nothing_else(tmp_path: Path) -> None:
+def test_the_digest_covers_only_the_published_files(tmp_path: Path) -> None:
     first = load(tmp_path, GOOD["minimal"])
     write(tmp_path / "a-task", {"notes.txt": "x", "tests/a.pyc": "x"})
     assert load_harbor_task(first.path).digest == first.digest
@@ -172,7 +174,7 @@ NAMES = st.lists(
 
 
 @given(st.lists(NAMES.filter(lambda name: name.strip(".")), min_size=1, max_size=4))
-def test_without_a_gitignore_the_digest_leaves_out_what_harbors_patterns_name(
+def test_without_a_gitignore_the_digest_ignores_files_of_the_patterns_of_harbor(
     parts: list[str],
 ) -> None:
     with tempfile.TemporaryDirectory() as name:
@@ -216,14 +218,14 @@ def test_files_larger_than_their_caps_are_refused(tmp_path: Path) -> None:
     )
 
 
-def test_bytes_that_are_no_text_are_refused(tmp_path: Path) -> None:
+def test_bytes_that_are_not_text_are_refused(tmp_path: Path) -> None:
     root = write(tmp_path / "t", task())
     (root / "instruction.md").write_bytes(b"\xff\xfe")
     with pytest.raises(TaskError, match="cannot be read"):
         load_harbor_task(root)
 
 
-def test_many_wrong_values_are_told_shortly(tmp_path: Path) -> None:
+def test_many_wrong_values_give_a_short_error(tmp_path: Path) -> None:
     told = refusal(
         tmp_path, task("[environment.env]\n" + "".join(f"a{i} = 1\n" for i in range(500)))
     )
@@ -263,7 +265,7 @@ def test_a_few_aliases_cannot_grow_into_gigabytes(tmp_path: Path, text: str) -> 
         "",
     ],
 )
-def test_compose_files_that_are_no_plain_services_are_refused(tmp_path: Path, text: str) -> None:
+def test_compose_files_without_plain_services_are_refused(tmp_path: Path, text: str) -> None:
     assert "docker-compose.yaml" in refusal(
         tmp_path, task() | {"environment/docker-compose.yaml": text}
     )

@@ -18,7 +18,7 @@ def refusal(root: Path, files: dict[str, str]) -> TaskError:
     return caught.value
 
 
-def test_a_task_that_says_nothing_has_harbors_defaults(tmp_path: Path) -> None:
+def test_a_task_without_settings_has_the_defaults_of_harbor(tmp_path: Path) -> None:
     found = lowered(tmp_path, GOOD["minimal"])
     box, verifier = found.config.environment, found.config.verifier
     assert (found.id, found.format, found.steps) == ("a-task", "harbor", ())
@@ -31,7 +31,7 @@ def test_a_task_that_says_nothing_has_harbors_defaults(tmp_path: Path) -> None:
     assert found.config.agent.timeout_sec == 30 * 24 * 3600, "as good as without a limit"
 
 
-def test_the_image_is_made_from_the_environment_or_named(tmp_path: Path) -> None:
+def test_the_image_is_built_from_the_environment_or_has_a_name(tmp_path: Path) -> None:
     built = lowered(tmp_path / "1", task("[environment]\nbuild_timeout_sec = 7\n"))
     assert built.parts.recipe is not None
     assert built.parts.recipe.context == built.path / "environment"
@@ -42,14 +42,14 @@ def test_the_image_is_made_from_the_environment_or_named(tmp_path: Path) -> None
     assert named.config.environment.workdir == "/srv"
 
 
-def test_only_what_a_grader_sees_is_in_its_parts(tmp_path: Path) -> None:
+def test_the_parts_have_only_the_files_that_a_grader_sees(tmp_path: Path) -> None:
     found = lowered(tmp_path, {**task(), "solution/solve.sh": "true\n", "solution/data": "x"})
     assert found.parts.tests == (found.path / "tests",)
     assert found.parts.solution == found.path / "solution"
     assert found.parts.files is None
 
 
-def test_variables_of_the_host_are_told_from_values(tmp_path: Path) -> None:
+def test_variables_of_the_host_are_separated_from_values(tmp_path: Path) -> None:
     files = task("""
 [environment]
 env = { A = "1", B = "${HOST}", C = "${HOST:-x}", D = "pre-${HOST}", E = "$HOST" }
@@ -66,12 +66,12 @@ env = { S = "${HOST:-}", DEBIAN_FRONTEND = "own" }
     assert config.solution.host_env == {"S": "${HOST:-}"}
 
 
-def test_the_oracle_is_not_asked_by_apt(tmp_path: Path) -> None:
+def test_the_oracle_runs_apt_without_questions(tmp_path: Path) -> None:
     solution = lowered(tmp_path, task()).config.solution
     assert (solution.may_fail, solution.env) == (True, {"DEBIAN_FRONTEND": "noninteractive"})
 
 
-def test_what_the_agent_finds_is_told(tmp_path: Path) -> None:
+def test_settings_that_the_agent_sees_are_lowered(tmp_path: Path) -> None:
     found = lowered(tmp_path, GOOD["agent-view"])
     box = found.config.environment
     assert found.parts.prior == found.path / "trajectory.json"
@@ -86,7 +86,7 @@ def test_what_the_agent_finds_is_told(tmp_path: Path) -> None:
     assert (box.healthcheck.interval_sec, box.healthcheck.start_period_sec) == (1, 2)
 
 
-def test_the_directories_of_logs_are_made_for_everybody(tmp_path: Path) -> None:
+def test_every_user_can_write_to_the_log_directories(tmp_path: Path) -> None:
     (setup,) = lowered(tmp_path, task()).config.environment.setup_commands
     assert setup.command == (
         "mkdir -p /logs/agent /logs/verifier /logs/artifacts"
@@ -185,7 +185,7 @@ def test_steps_have_their_own_tests_solutions_and_limits(tmp_path: Path) -> None
         (task('[environment]\ndocker_image = "/etc"\n'), "", "image cannot be used"),
     ],
 )
-def test_what_cannot_be_said_is_refused_by_its_key(
+def test_an_unsupported_setting_is_refused_by_its_key(
     tmp_path: Path, files: dict[str, str], where: str, says: str
 ) -> None:
     error = refusal(tmp_path, files)

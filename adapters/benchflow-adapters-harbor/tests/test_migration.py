@@ -42,7 +42,7 @@ def test_the_agents_image_holds_neither_tests_nor_solution(tmp_path: Path) -> No
     assert (found.parts.solution / "solve.sh").read_text() == "true\n"
 
 
-def test_what_the_dockerfile_copies_is_there(tmp_path: Path) -> None:
+def test_the_files_that_the_dockerfile_copies_exist(tmp_path: Path) -> None:
     files = {**TERMINAL_BENCH, "Dockerfile": "FROM debian:12\nCOPY ./tests /t\n"}
     found = loaded(tmp_path, files)
     assert found.parts.recipe is not None
@@ -50,7 +50,7 @@ def test_what_the_dockerfile_copies_is_there(tmp_path: Path) -> None:
     assert not (found.parts.recipe.context / "solution.sh").exists()
 
 
-def test_what_the_service_says_goes_into_its_dockerfile(tmp_path: Path) -> None:
+def test_the_keys_of_the_service_are_in_its_dockerfile(tmp_path: Path) -> None:
     files = with_compose("""
 services:
   client:
@@ -73,7 +73,7 @@ services:
     assert (context / "x").is_file()
 
 
-def test_what_says_nothing_of_reach_is_taken_and_limits_hold(tmp_path: Path) -> None:
+def test_keys_without_host_access_are_accepted_and_limits_apply(tmp_path: Path) -> None:
     compose = (
         CLIENT
         + """    deploy: {resources: {limits: {cpus: '0.5', memory: 512M, pids: 99}}}
@@ -104,7 +104,7 @@ name: anything
         "[{type: bind, source: ./, target: /app}, {type: bind, source: ./data, target: /data}]",
     ],
 )
-def test_what_an_old_task_mounts_of_itself_is_copied_into_its_image(
+def test_mounted_paths_of_an_old_task_are_copied_into_its_image(
     tmp_path: Path, volumes: str
 ) -> None:
     files = {**with_compose(CLIENT + f"    volumes: {volumes}\n"), "data/input.txt": "1\n"}
@@ -117,7 +117,7 @@ def test_what_an_old_task_mounts_of_itself_is_copied_into_its_image(
     assert found.parts.container == ContainerOptions()
 
 
-def test_a_mount_below_the_builds_directory_is_found_where_the_layout_has_it(
+def test_a_mount_below_the_build_directory_has_its_path_in_the_layout(
     tmp_path: Path,
 ) -> None:
     text = 'services: {client: {build: docker, volumes: ["./docker/x:/x", "./y:/y"]}}'
@@ -166,7 +166,7 @@ volumes: {data: {}}
     assert "ENV PLAIN=1\n" in (found.parts.recipe.context / "Dockerfile").read_text()
 
 
-def test_a_service_with_an_image_and_nothing_to_build_is_made_of_it(tmp_path: Path) -> None:
+def test_a_service_with_an_image_and_no_build_uses_the_image(tmp_path: Path) -> None:
     files = {k: v for k, v in TERMINAL_BENCH.items() if k != "Dockerfile"}
     compose = "services: {client: {image: 'debian:12'}}"
     found = loaded(tmp_path, {**files, "docker-compose.yaml": compose})
@@ -192,7 +192,7 @@ def test_a_service_with_an_image_and_nothing_to_build_is_made_of_it(tmp_path: Pa
         ("services: {client: {build: nowhere}}", "there is neither a Dockerfile"),
     ],
 )
-def test_what_reaches_out_or_cannot_be_said_is_refused_by_its_own_key(
+def test_host_access_and_unsupported_keys_are_refused_by_their_own_key(
     tmp_path: Path, compose: str, says: str
 ) -> None:
     files = with_compose(compose)
@@ -231,7 +231,7 @@ def test_a_mode_that_changed_and_a_file_that_git_ignores_are_laid_out_anew(tmp_p
     assert (first / "secret").read_text() == "1\n"
 
 
-def test_a_layout_by_other_code_of_ours_is_not_taken(
+def test_a_layout_of_another_version_of_the_code_is_not_used(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     first = loaded(tmp_path, TERMINAL_BENCH)

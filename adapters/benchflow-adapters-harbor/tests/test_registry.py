@@ -100,7 +100,7 @@ def test_a_task_that_cannot_be_fetched_is_refused_alone(tmp_path: Path, cache: P
     assert all(refusal.hint for each in found for refusal in each.refusals)
 
 
-def test_kept_commits_need_no_repository(tmp_path: Path, cache: Path) -> None:
+def test_cached_commits_do_not_need_the_repository(tmp_path: Path, cache: Path) -> None:
     first = repository(tmp_path / "repo", below("a", task()) | below("b", task()))
     here = {"git_url": f"file://{tmp_path}/repo", "git_commit_id": first}
     tasks = [{"name": name, **here, "path": name} for name in ("a", "b")]
@@ -111,7 +111,7 @@ def test_kept_commits_need_no_repository(tmp_path: Path, cache: Path) -> None:
     assert all(found.ok for found in before)
 
 
-def test_tasks_are_held_to_digests_of_their_own(tmp_path: Path, cache: Path) -> None:
+def test_a_task_must_match_its_own_digest(tmp_path: Path, cache: Path) -> None:
     write(tmp_path / "a", GOOD["minimal"])
     digest = load_harbor_task(tmp_path / "a").digest
     tasks = [
@@ -169,7 +169,7 @@ def test_a_registry_of_the_network_may_not_name_places_of_this_machine(
     assert listed(found) == [("file", False), ("path", False)]
 
 
-def test_a_registry_with_a_digest_is_checked_and_kept(
+def test_a_registry_with_a_digest_is_checked_and_cached(
     served: tuple[Path, str], cache: Path
 ) -> None:
     folder, url = served
@@ -191,9 +191,7 @@ def test_a_registry_with_a_digest_is_checked_and_kept(
         "http://registry.invalid/registry.json",
     ],
 )
-def test_what_cannot_be_fetched_safely_is_an_error(
-    served: tuple[Path, str], cache: Path, source: str
-) -> None:
+def test_an_unsafe_url_is_an_error(served: tuple[Path, str], cache: Path, source: str) -> None:
     with pytest.raises(TaskError) as caught:
         read_registry(source.format(url=served[1]), HERE, cache)
     assert caught.value.hint

@@ -51,7 +51,7 @@ def test_any_folder_at_any_ref_can_be_named(tmp_path: Path, cache: Path) -> None
     assert names(read_repository(f"{url}@v1", HERE, cache)) == ["a"]
 
 
-def test_a_commit_that_is_kept_needs_no_repository(tmp_path: Path, cache: Path) -> None:
+def test_a_cached_commit_does_not_need_the_repository(tmp_path: Path, cache: Path) -> None:
     first = repository(tmp_path / "repo", below("tasks/a", task()))
     source = f"file://{tmp_path}/repo@{first}"
     before = read_repository(source, HERE, cache)
@@ -59,7 +59,7 @@ def test_a_commit_that_is_kept_needs_no_repository(tmp_path: Path, cache: Path) 
     assert read_repository(source, HERE, cache) == before
 
 
-def test_a_branch_is_looked_up_each_time(tmp_path: Path, cache: Path) -> None:
+def test_a_branch_is_resolved_each_time(tmp_path: Path, cache: Path) -> None:
     repo = tmp_path / "repo"
     repository(repo, below("tasks/a", task()))
     assert names(read_repository(f"file://{repo}", HERE, cache)) == ["a"]
@@ -67,7 +67,7 @@ def test_a_branch_is_looked_up_each_time(tmp_path: Path, cache: Path) -> None:
     assert names(read_repository(f"file://{repo}", HERE, cache)) == ["a", "b"]
 
 
-def test_a_checkout_that_was_cut_short_is_made_again(tmp_path: Path, cache: Path) -> None:
+def test_an_interrupted_checkout_is_repeated(tmp_path: Path, cache: Path) -> None:
     repo = tmp_path / "repo"
     first = repository(repo, below("tasks/a", task()))
     read_repository(f"file://{repo}@{first}", HERE, cache)
@@ -115,9 +115,7 @@ def test_a_repository_with_a_tree_bomb_is_refused_by_counting(tmp_path: Path, ca
         "ext::sh -c touch% {tmp}/owned",
     ],
 )
-def test_what_cannot_be_fetched_is_an_error_with_a_remedy(
-    tmp_path: Path, cache: Path, source: str
-) -> None:
+def test_a_failed_fetch_is_an_error_with_a_remedy(tmp_path: Path, cache: Path, source: str) -> None:
     repository(tmp_path / "repo", below("a", task()))
     with pytest.raises(TaskError) as caught:
         read_repository(source.format(tmp=tmp_path), HERE, cache)
@@ -125,7 +123,7 @@ def test_what_cannot_be_fetched_is_an_error_with_a_remedy(
     assert not (tmp_path / "owned").exists()
 
 
-def test_the_reason_of_git_is_told_and_not_its_advice(tmp_path: Path, cache: Path) -> None:
+def test_the_error_has_the_reason_of_git_and_not_its_advice(tmp_path: Path, cache: Path) -> None:
     with pytest.raises(TaskError, match=r"git failed: fatal: .*does not appear to be a git"):
         read_repository(f"file://{tmp_path}/none", HERE, cache)
 

@@ -74,7 +74,7 @@ def test_rewards_and_errors_are_those_of_harbor_itself(harbor_python, tmp_path):
         ("0" * 65537, None, VerifierOutputParseError),
     ],
 )
-def test_what_is_no_reward_is_an_error_of_its_own_type(tmp_path, text, document, error):
+def test_each_invalid_reward_has_its_own_error_type(tmp_path, text, document, error):
     with pytest.raises(error) as caught:
         parse_rewards(write(tmp_path, text, document), "open")
     assert type(caught.value) is error
@@ -97,7 +97,7 @@ def test_one_reward_file_is_read_alike_by_both_rules(tmp_path, text, document):
     assert parse_rewards(directory, "open") == {"reward": 0.5}
 
 
-def test_a_link_or_a_pipe_is_no_reward_file(tmp_path):
+def test_a_link_or_a_pipe_is_not_a_reward_file(tmp_path):
     (tmp_path / "secret").write_text("1")
     for name in ("reward.json", "reward.txt"):
         (tmp_path / name).symlink_to(tmp_path / "secret")
@@ -156,9 +156,7 @@ def test_any_bytes_give_finite_numbers_or_one_of_the_errors(text, document):
     assert number is None or math.isfinite(number)
 
 
-def test_a_disk_that_breaks_at_a_look_for_two_reward_files_is_the_hosts_fault(
-    tmp_path, monkeypatch
-):
+def test_a_disk_error_at_the_check_for_two_reward_files_is_a_host_error(tmp_path, monkeypatch):
     def broken(*_, **__):
         raise OSError(errno.EIO, "Input/output error")
 

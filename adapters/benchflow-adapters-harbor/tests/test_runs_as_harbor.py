@@ -179,7 +179,7 @@ def test_the_record_is_of_these_cases(all_theirs: Mapping[str, Any]) -> None:
 
 
 @pytest.mark.parametrize("name", LIVE)
-def test_harbor_gives_what_is_recorded(
+def test_harbor_gives_the_recorded_rewards(
     request: pytest.FixtureRequest,
     all_run: tuple[Results, Results],
     run_harbor: Run,
@@ -191,13 +191,13 @@ def test_harbor_gives_what_is_recorded(
 
 
 @pytest.mark.parametrize("name", CASES)
-def test_harbor_gave_what_the_table_says(theirs: Any, name: str) -> None:
+def test_harbor_gave_the_rewards_of_the_table(theirs: Any, name: str) -> None:
     case = CASES[name]
     assert theirs["outcomes"] == [[approx(case.rewards), case.exception], *steps_of(name)]
 
 
 @pytest.mark.parametrize("name", CASES)
-def test_our_rollouts_give_what_harbor_gives(theirs: Any, ours: Any, name: str) -> None:
+def test_rollouts_give_the_rewards_of_harbor(theirs: Any, ours: Any, name: str) -> None:
     expected = theirs["outcomes"]
     if name in UNREWARDED:
         expected = [[None, UNREWARDED[name]], *expected[1:]]
@@ -205,7 +205,7 @@ def test_our_rollouts_give_what_harbor_gives(theirs: Any, ours: Any, name: str) 
 
 
 @pytest.mark.parametrize("name", CASES)
-def test_our_rollouts_ran_the_phases_that_harbor_ran_and_kept_the_same_artifacts(
+def test_rollouts_run_the_phases_of_harbor_and_save_the_same_artifacts(
     theirs: Any, ours: Any, name: str
 ) -> None:
     assert ours["phases"] == theirs["phases"]

@@ -10,7 +10,7 @@ from benchflow_contracts import HostError
 
 
 @pytest.mark.parametrize("digest", [task_digest, layout_key])
-def test_a_directory_that_the_host_cannot_open_is_not_taken_for_empty(
+def test_a_directory_that_the_host_cannot_open_is_not_treated_as_empty(
     digest, tmp_path, monkeypatch
 ):
     def short(*_):

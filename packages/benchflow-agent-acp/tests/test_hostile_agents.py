@@ -143,7 +143,7 @@ def test_an_agent_that_closes_its_output_and_stays_is_killed(run_hostile):
     run_hostile("os.close(1); time.sleep(60)", expect=AgentError, match="closed its output")
 
 
-def test_children_of_the_agent_die_with_it(run_hostile):
+def test_children_of_the_agent_end_with_it(run_hostile):
     turn = "import subprocess; subprocess.Popen(['sleep', '60'])\nraw(b'{')\nraw(b'\\n')"
     run_hostile(turn, expect=AgentProtocolError)
 
@@ -218,7 +218,7 @@ message(str(hear()["error"]["code"]))
     assert run_hostile(turn, expect=None).steps[-1].message == "-32602"
 
 
-def test_a_question_between_turns_is_asked_in_the_next_one(in_sandbox, tmp_path, run_hostile):
+def test_a_question_between_turns_is_asked_in_the_next_turn(in_sandbox, tmp_path, run_hostile):
     turn = f"""
 {END}
 ask = dict(sessionId="s", toolCall={{"toolCallId": "t"}}, options=[

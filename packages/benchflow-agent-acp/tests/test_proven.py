@@ -67,7 +67,7 @@ def test_a_file_with_inline_tables_is_not_changed(own):
     assert own.read_text() == before
 
 
-def test_the_command_of_a_cell_is_kept(own):
+def test_the_command_of_a_cell_is_recorded(own):
     command = 'bench run "$TASK" --agent scripted'
     seen = {"results": {"live": "ok", "replay": "no: 'x'\nand more"}}
     write_proven(own, REPORT.model_copy(update={**seen, "commands": {"live": command}}))

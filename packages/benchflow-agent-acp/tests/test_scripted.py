@@ -213,7 +213,7 @@ def test_cancel_ends_the_turn_and_the_command_in_it(in_sandbox, tmp_path):
     assert session.steps[0].stop_reason == "cancelled"
 
 
-def test_a_cancel_while_the_user_is_asked_answers_cancelled(in_sandbox, tmp_path):
+def test_a_cancel_during_a_question_answers_cancelled(in_sandbox, tmp_path):
     async def body(sandbox):
         session = await scripted().connect(sandbox, role_with(tmp_path, ASKING))
 
@@ -231,7 +231,7 @@ def test_a_cancel_while_the_user_is_asked_answers_cancelled(in_sandbox, tmp_path
     assert session.steps[-1].stop_reason == "cancelled"
 
 
-def test_a_failing_script_is_an_agent_error_and_its_step_is_kept(in_sandbox, tmp_path):
+def test_a_failing_script_is_an_agent_error_and_its_step_is_recorded(in_sandbox, tmp_path):
     script = '[[turn]]\n[[turn.do]]\nrun = "echo broken >&2; exit 3"\n'
 
     async def body(sandbox):

@@ -147,7 +147,7 @@ def test_each_request_begins_with_the_one_before_it_token_by_token(play, tmp_pat
     assert state["chain"] == {**state["chain"], "links": 3, "breaks": 0}
 
 
-def test_an_endpoint_that_refuses_token_ids_is_not_asked_again(play):
+def test_an_endpoint_that_refuses_token_ids_does_not_get_them_again(play):
     def act(request):
         if "return_token_ids" in request.raw:
             return ModelReply(status=400, text="Unrecognized argument: return_token_ids")

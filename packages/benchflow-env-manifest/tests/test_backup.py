@@ -216,7 +216,7 @@ def test_the_program_answers_one_line_of_json(tmp_path: Path, monkeypatch, capsy
     assert "exists" in json.loads(capsys.readouterr().out)["error"]
 
 
-def test_long_bytes_are_told_apart_by_their_digest_and_from_other_values():
+def test_long_bytes_have_their_digest_and_differ_from_other_values():
     long, other = bytes(1000), bytes(999) + b"\1"
     spelled = str(("bytes", 1000, hashlib.sha256(long).hexdigest()))
     digests = set()

@@ -86,7 +86,7 @@ def test_a_log_beside_the_copy_is_applied(tmp_path: Path):
     conn.close()
 
 
-def test_what_is_not_a_sound_database_is_refused(tmp_path: Path):
+def test_a_damaged_or_foreign_database_is_refused(tmp_path: Path):
     text = tmp_path / "text.db"
     text.write_text("reward: 1.0\n" * 1000)
     with pytest.raises(EnvironmentError_, match=r"'/data/x\.db' is not a SQLite database"):

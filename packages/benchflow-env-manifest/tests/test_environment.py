@@ -169,7 +169,7 @@ def test_a_probe_that_talks_nonsense_never_means_ready(tmp_path: Path, said: str
     in_box(tmp_path, STATELESS, test)
 
 
-def test_a_box_that_can_copy_no_database_says_what_to_install(tmp_path: Path):
+def test_without_a_program_that_copies_databases_the_error_says_what_to_install(tmp_path: Path):
     async def test(environment: ManifestEnvironment, box: FakeSandbox):
         box.on("sh -c", lambda call: answer())
         box.on("id", lambda call: answer(stdout=f"{WHO}\n"))
@@ -221,7 +221,7 @@ def test_reseed_runs_the_hooks_in_order_with_the_seed(tmp_path: Path):
     in_box(tmp_path, FORKED, test)
 
 
-def test_carry_names_each_running_service_and_refuses_a_dead_one(tmp_path: Path):
+def test_live_services_names_each_running_service_and_refuses_one_that_has_ended(tmp_path: Path):
     async def test(environment: ManifestEnvironment, box: FakeSandbox):
         await environment.provision(ProvisionContext(box, "t"))
         carried = await environment.live_services()

@@ -22,7 +22,7 @@ from hypothesis import strategies as st
         ("A=1", ["sh"]),
     ],
 )
-def test_the_entry_point_is_the_program_and_what_an_interpreter_runs(
+def test_the_entry_point_is_the_program_and_the_script_of_an_interpreter(
     command: str, entry: list[str]
 ):
     assert entry_point(command) == entry

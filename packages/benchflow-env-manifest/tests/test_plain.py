@@ -13,7 +13,7 @@ from benchflow_env_manifest.services import plain_words
         ("a b@c 50% +x", ["a", "b@c", "50%", "+x"]),
     ],
 )  # fmt: skip
-def test_plain_words_are_taken_apart(command: str, words: list[str]):
+def test_plain_words_are_split(command: str, words: list[str]):
     assert plain_words(command) == words
 
 
@@ -25,5 +25,5 @@ def test_plain_words_are_taken_apart(command: str, words: list[str]):
         "!a", "X=1 a", "X+=1 a", "(a)", "a é",
     ],
 )  # fmt: skip
-def test_what_a_shell_would_read_otherwise_is_left_to_it(command: str):
+def test_a_command_with_shell_syntax_runs_in_a_shell(command: str):
     assert plain_words(command) is None

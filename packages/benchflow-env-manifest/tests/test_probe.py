@@ -34,7 +34,7 @@ def probe(port: str, path: str = "") -> dict[str, str]:
     return {"host": "127.0.0.1", "port": port, "path": path, "tls": ""}
 
 
-def test_2xx_and_3xx_are_up_and_the_rest_says_why():
+def test_2xx_and_3xx_succeed_and_other_answers_give_the_reason():
     with server() as port:
         probes = {code: probe(port, f"/{code}?a=b") for code in ("204", "302", "404", "503")}
         answers = ask_all(probes, 0.1)

@@ -71,7 +71,7 @@ def test_only_2xx_and_3xx_mean_ready_and_no_more_than_the_status_is_read(
     assert len(found) < 200
 
 
-def test_a_service_that_stirs_is_asked_again_at_once():
+def test_a_service_with_new_output_is_probed_again_at_once():
     async def test() -> None:
         activity = asyncio.Event()
         with socket.socket() as late:
@@ -87,7 +87,7 @@ def test_a_service_that_stirs_is_asked_again_at_once():
     asyncio.run(test())
 
 
-def test_a_dead_service_ends_the_asking():
+def test_the_probes_stop_when_a_service_has_ended():
     async def test() -> None:
         with socket.socket() as closed:
             closed.bind(("127.0.0.1", 0))
@@ -98,7 +98,7 @@ def test_a_dead_service_ends_the_asking():
     asyncio.run(test())
 
 
-def test_a_silent_service_is_given_up_on_time():
+def test_a_silent_service_fails_at_the_time_limit():
     async def test() -> None:
         with socket.create_server(("127.0.0.1", 0)) as silent:
             port = silent.getsockname()[1]
@@ -108,7 +108,7 @@ def test_a_silent_service_is_given_up_on_time():
     asyncio.run(test())
 
 
-def test_what_is_encrypted_or_elsewhere_is_not_dialled():
+def test_an_encrypted_or_remote_probe_does_not_run_from_the_host():
     assert can_probe(probe(1))
     assert can_probe(probe(1, host="127.0.0.1"))
     assert not can_probe(probe(1, host="::1"))

@@ -52,7 +52,7 @@ def test_a_file_becomes_a_directory_again(tmp_path: Path):
     assert content(live) == {"a": "one", "sub/b": "two"}
 
 
-def test_a_restore_that_fails_half_way_undoes_what_it_did(tmp_path: Path, monkeypatch):
+def test_a_failed_restore_restores_the_earlier_contents(tmp_path: Path, monkeypatch):
     one, two = tmp_path / "one", tmp_path / "two"
     make_tree(one)
     make_tree(two)
@@ -77,7 +77,7 @@ def test_a_restore_that_fails_half_way_undoes_what_it_did(tmp_path: Path, monkey
     assert sorted(path.name for path in tmp_path.iterdir()) == ["copy", "one", "two"]
 
 
-def test_a_copy_while_somebody_writes_is_given_up_and_leaves_nothing(tmp_path: Path, monkeypatch):
+def test_a_copy_under_constant_writes_fails_and_leaves_no_files(tmp_path: Path, monkeypatch):
     live = tmp_path / "live"
     make_tree(live)
     copy = trees.copy

@@ -44,7 +44,7 @@ def test_a_directory_of_tasks_is_not_run_as_a_task(
         ("timeout_sec = 60", 'timeout_sec = "60"', "(line 8)"),
     ],
 )
-def test_a_wrong_key_of_a_task_has_its_line_and_what_was_meant(
+def test_a_wrong_key_of_a_task_is_reported_with_its_line_and_a_suggestion(
     tasks: Path, capsys: pytest.CaptureFixture[str], old: str, new: str, wanted: str
 ) -> None:
     file = tasks / "one" / "task.toml"
@@ -107,7 +107,7 @@ def test_a_job_has_one_name_and_no_path(tasks: Path, capsys: pytest.CaptureFixtu
     assert not Path("evil").exists()
 
 
-def test_errors_are_json_where_json_was_asked_for(
+def test_errors_are_json_with_the_json_option(
     tasks: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     code, error = said(capsys, "run", "tasks/three", "--json")

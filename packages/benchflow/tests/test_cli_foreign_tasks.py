@@ -22,7 +22,7 @@ def tasks(tmp_path: Path) -> Path:
     return tmp_path / "tasks"
 
 
-def test_tasks_of_harbor_are_listed_with_what_speaks_against_them(
+def test_tasks_of_harbor_are_listed_with_their_refusals(
     tasks: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
     assert run(["tasks", "list", str(tasks), "--json"]) == 0
@@ -43,7 +43,7 @@ def test_the_table_shows_one_line_for_each(tasks: Path, capfd: pytest.CaptureFix
     assert "needs 1 GPU" in out
 
 
-def test_checking_says_why_and_what_to_do_and_fails(
+def test_a_check_prints_the_reason_and_a_remedy_and_fails(
     tasks: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
     assert run(["tasks", "check", str(tasks)]) == 1
@@ -68,14 +68,14 @@ def test_tests_that_run_the_agents_code_are_named_and_nothing_is_run(
     assert (row["runs"], row["ok"]) == ([], True)
 
 
-def test_a_dataset_is_asked_of_registries_only(
+def test_the_dataset_option_is_for_registries_only(
     tasks: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
     assert run(["tasks", "list", str(tasks), "--dataset", "x"]) == 2
     assert "leave out --dataset" in capfd.readouterr().err
 
 
-def test_what_a_task_writes_sends_the_terminal_no_command(
+def test_text_of_a_task_cannot_send_commands_to_the_terminal(
     tasks: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
     (tasks / "good" / "task.toml").write_text('"\\u001b]52;c;QUFB\\u0007" = 1\n')
@@ -85,7 +85,7 @@ def test_what_a_task_writes_sends_the_terminal_no_command(
     assert "\x1b" not in said.err + said.out
 
 
-def test_a_job_runs_what_it_can_and_names_what_it_cannot(
+def test_a_job_runs_the_valid_tasks_and_names_the_others(
     tasks: Path, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tasks.parent)
@@ -104,7 +104,7 @@ def test_a_job_runs_what_it_can_and_names_what_it_cannot(
     assert "hint: run the task on a host that has one" in said
 
 
-def test_a_rollout_without_a_reward_says_what_to_do(
+def test_a_rollout_without_a_reward_has_a_remedy(
     tasks: Path, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tasks.parent)
@@ -147,7 +147,7 @@ def test_a_cheat_that_was_never_run_is_not_stopped(
     assert "hint: --forward-env SECRET" in said
 
 
-def test_a_task_that_cannot_be_run_is_no_task_that_withstood(
+def test_a_task_that_cannot_run_does_not_count_as_resistant(
     tasks: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
     assert run(["tasks", "check", str(tasks / "gpu"), "--cheat"]) == 1
@@ -168,7 +168,7 @@ def test_refused_tasks_are_left_out_like_others(
     assert "no task to run" in capfd.readouterr().err
 
 
-def test_only_the_first_tasks_that_can_be_run_are_asked_for(
+def test_only_the_first_tasks_that_can_run_are_selected(
     tasks: Path, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tasks.parent)

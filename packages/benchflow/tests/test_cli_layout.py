@@ -213,7 +213,7 @@ def test_the_doctor_prints_one_remedy_a_line(terminal: Terminal) -> None:
     assert finding.check in terminal.text()
 
 
-def test_lines_of_a_table_are_no_wider_than_the_terminal(terminal: Terminal) -> None:
+def test_lines_of_a_table_fit_into_the_terminal(terminal: Terminal) -> None:
     rows = [("n1", "0.5", "a note of several words that is wrapped between two of them")]
     with redirect_stdout(terminal):
         print_table(("node", "reward", "note"), rows, empty="nothing")

@@ -90,7 +90,9 @@ def test_a_pipe_gets_a_line_for_each_row_whatever_is_in_it(
     }
 
 
-def test_an_empty_table_is_said_on_standard_error(capfd: pytest.CaptureFixture[str]) -> None:
+def test_the_note_for_an_empty_table_is_on_standard_error(
+    capfd: pytest.CaptureFixture[str],
+) -> None:
     print_table(("name", "found"), iter([]), empty="nothing")
     assert capfd.readouterr() == ("", "nothing\n")
 
@@ -157,7 +159,7 @@ def test_a_missing_task_directory_is_reported_without_a_traceback(
     assert "Traceback" not in error
 
 
-def test_a_rollout_is_found_by_a_unique_start_of_its_id(tmp_path: Path) -> None:
+def test_a_rollout_is_found_by_a_unique_prefix_of_its_id(tmp_path: Path) -> None:
     for name in ("job/task__aa11", "job/task__bb22"):
         (tmp_path / name).mkdir(parents=True)
         (tmp_path / name / "events.jsonl").touch()

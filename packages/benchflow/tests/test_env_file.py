@@ -25,7 +25,7 @@ def test_an_option_overrides_a_file_and_a_later_file_an_earlier_one(tmp_path: Pa
     assert options.agent.env == {"A": "1", "B": "2", "C": "3"}
 
 
-def test_the_key_of_the_endpoint_is_not_given_to_the_agent(
+def test_the_agent_does_not_get_the_key_of_the_endpoint(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for name in ("MY_KEY", "FORWARDED"):

@@ -68,7 +68,7 @@ def test_a_line_that_only_reads_is_not(tmp_path, line):
     assert own_process_tests(task_of(tmp_path, {"test.sh": f"{line}\n"})) == []
 
 
-def test_a_task_that_says_so_is_not_warned_of(tmp_path):
+def test_a_task_with_executes_artifacts_has_no_warning(tmp_path):
     files = {"test.sh": "python3 /workspace/main.py\n"}
     assert own_process_tests(task_of(tmp_path, files, executes_artifacts=True)) == []
 
@@ -97,7 +97,7 @@ def test_the_root_as_the_agents_directory_makes_no_program_suspicious(tmp_path):
     assert own_process_tests(task.model_copy(update={"config": config})) == []
 
 
-def test_the_tests_of_every_step_are_read_and_a_shared_line_is_told_once(tmp_path):
+def test_the_tests_of_every_step_are_read_and_a_shared_line_is_reported_once(tmp_path):
     task = task_of(tmp_path, {"test.sh": "true\n"})
     (tmp_path / "b").mkdir()
     for place in (tmp_path / "tests", tmp_path / "b"):

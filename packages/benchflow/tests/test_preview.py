@@ -237,7 +237,7 @@ def test_a_dry_run_lists_the_checks_that_passed(
     assert checks == ["agent", "task", "sandbox provider", "plan", "capabilities of the provider"]
 
 
-def test_an_explained_dry_run_shows_what_the_provider_can_do(
+def test_an_explained_dry_run_shows_the_capabilities_of_the_provider(
     task: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert run(("run", task, *PROVIDER, "--dry-run", "--explain", "--json")) == 0

@@ -66,7 +66,7 @@ def record_of(task, *verdicts):
     return RolloutRecord.of(fold(events_of(*verdicts)), task, RAN)
 
 
-def test_the_record_says_so_and_keeps_what_was_claimed(task):
+def test_the_record_has_the_tampered_verdict_and_the_claimed_reward(task):
     record = record_of(task, verdict(1, "tampered"))
     assert (record.reward, record.claimed, record.tampered) == (None, 1, 1)
     assert (record.integrity, record.grading) == ("tampered", "twin")
@@ -81,7 +81,7 @@ def test_other_grades_are_shown_and_count(task, grade):
     assert (record.reward, record.claimed, record.integrity) == (1, None, grade)
 
 
-def test_a_summary_counts_it_as_0_unless_asked(task, tmp_path):
+def test_a_summary_counts_it_as_0_by_default(task, tmp_path):
     records = [record_of(task, verdict(1, grade)) for grade in ("tampered", "clean")]
     report = summarise(tmp_path, records)
     assert (report.mean_reward, report.scored, report.tampered) == (0.5, 1, 1)
@@ -89,7 +89,7 @@ def test_a_summary_counts_it_as_0_unless_asked(task, tmp_path):
     assert summarise(tmp_path, records, count_tampered=True).mean_reward == 1
 
 
-def test_a_trainer_gets_the_clean_leaf_alone_and_is_told_how_many_are_not(task, tmp_path):
+def test_a_trainer_gets_only_the_clean_leaf_and_the_number_of_the_others(task, tmp_path):
     events = events_of(verdict(1, "tampered"), verdict(0.5, "clean"))
     rollout = finished(events)
     rows = [leaf_record(rollout, leaf) for leaf in rollout.tree.leaves]
@@ -112,7 +112,7 @@ def test_a_harbor_trial_has_an_exception_instead_of_rewards(task):
     assert exception_info(rollout, leaf)["exception_type"] == "TamperedError"
 
 
-def test_a_record_tells_what_the_box_its_services_and_its_verifier_ran_on(task):
+def test_a_record_has_the_images_of_the_sandbox_its_services_and_its_verifier(task):
     images = {"main": "base@sha256:1", "db": "sha256:2"}
     graded = VerifyResult(reward=1.0, grading="hermetic", meta={"image": "sha256:3"})
     events = events_of(graded)

@@ -28,7 +28,7 @@ def source(tmp_path: Path) -> Path:
     return tmp_path / "from"
 
 
-def test_what_can_be_read_is_brought_and_locked(
+def test_readable_tasks_are_imported_and_locked(
     source: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
     assert run(["tasks", "import", str(source), str(tmp_path / "to"), "--json"]) == 1
@@ -122,7 +122,7 @@ def test_tasks_of_our_own_are_not_imported(
     assert "copy BenchFlow's own tasks directly" in capfd.readouterr().err
 
 
-def test_a_task_that_is_not_what_its_dataset_promised_is_not_brought(
+def test_a_task_that_differs_from_its_dataset_is_not_imported(
     source: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
     promised = "sha256:" + "0" * 64
