@@ -468,7 +468,7 @@ def test_a_build_that_leaves_the_host_too_little_is_ended(
         monkeypatch.setattr(build_module, "_memory", left)
 
     async def check(provider):
-        with pytest.raises(SandboxError, match=f"build was ended, since .* {lacks}") as caught:
+        with pytest.raises(SandboxError, match=f"build was ended: .* {lacks}") as caught:
             await provider.create(SandboxSpec(recipe=made))
         assert caught.value.where == "Dockerfile:3"
         assert "begun" in str(caught.value)
