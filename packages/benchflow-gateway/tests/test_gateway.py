@@ -75,7 +75,7 @@ def test_every_wire_reaches_every_upstream_streamed_or_not(run, llm, kind: str) 
     assert sent == front.get(kind, {"chat"})
 
 
-def test_tokens_are_recorded_and_only_the_one_who_asks_sees_them(run, llm) -> None:
+def test_tokens_are_recorded_and_sent_only_on_request(run, llm) -> None:
     async def body(gateway: Any) -> None:
         line = await gateway.open("r", "n", upstream=Endpoint(url=llm.url))
         async with agent_of(line) as agent:
@@ -103,7 +103,7 @@ def test_tokens_are_recorded_and_only_the_one_who_asks_sees_them(run, llm) -> No
     run(body, kind="vllm")
 
 
-def test_the_last_byte_is_held_back_until_the_call_is_recorded(run) -> None:
+def test_the_last_byte_is_sent_after_the_call_is_recorded(run) -> None:
     async def body(gateway: Any) -> None:
         go_on = asyncio.Event()
 

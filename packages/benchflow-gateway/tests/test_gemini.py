@@ -73,7 +73,7 @@ def test_a_blocked_prompt_is_a_whole_answer() -> None:
     assert fold.complete
 
 
-def test_thoughts_and_tools_count_as_what_they_cost() -> None:
+def test_thoughts_and_tools_count_with_their_tokens() -> None:
     usage = {
         "promptTokenCount": 10,
         "toolUsePromptTokenCount": 2,
@@ -118,7 +118,7 @@ def test_a_stream_says_what_it_was_made_from(pieces: list[str], arguments: Any) 
     assert last["finishReason"] == "STOP"
 
 
-def test_arguments_that_are_no_object_are_a_malformed_call() -> None:
+def test_arguments_that_are_not_an_object_are_a_malformed_call() -> None:
     made: list[Delta] = [
         AnswerStart("r", "m"),
         CallStart("k", "write"),
@@ -175,7 +175,7 @@ REQUEST: dict[str, Any] = {
 }  # fmt: skip
 
 
-def test_a_request_says_the_same_to_a_chat_server() -> None:
+def test_a_request_has_the_same_content_for_a_chat_server() -> None:
     sent, _ = translate_request(REQUEST, GEMINI, CHAT)
     system, user, assistant, *results = sent["messages"]
     assert (sent["model"], sent["stream"], system["content"]) == ("m", True, "Be brief.")
@@ -199,14 +199,14 @@ def test_a_request_says_the_same_to_a_chat_server() -> None:
     assert kept == {"temperature": 0.5, "top_p": 0.9, "max_tokens": 7, "stop": ["END"]}
 
 
-def test_a_request_says_the_same_to_an_anthropic_server() -> None:
+def test_a_request_has_the_same_content_for_an_anthropic_server() -> None:
     sent, _ = translate_request(REQUEST, GEMINI, MESSAGES)
     results = sent["messages"][2]["content"]
     assert [result.get("is_error", False) for result in results] == [False, True, False]
     assert sent["tool_choice"] == {"type": "tool", "name": "write"}
 
 
-def test_an_answer_in_json_is_asked_for_by_its_schema() -> None:
+def test_an_answer_in_json_is_requested_with_its_schema() -> None:
     config = {"responseMimeType": "application/json", "responseSchema": {"type": "OBJECT"}}
     prompt = read_gemini({"model": "m", "contents": [], "generationConfig": config})
     assert prompt.schema == {"name": "answer", "schema": {"type": "object"}}
@@ -238,7 +238,7 @@ def test_what_the_other_wire_cannot_say_is_refused_by_name(
     ("named", "sent"),
     [("m", "m"), ("Org/A-7b:free", "Org/A-7b:free")],
 )
-def test_the_model_of_the_path_is_asked_for_and_recorded(run, llm, named: str, sent: str) -> None:
+def test_the_model_of_the_path_is_requested_and_recorded(run, llm, named: str, sent: str) -> None:
     async def body(gateway: Any) -> None:
         line = await gateway.open("r", "n", upstream=Endpoint(url=llm.url))
         async with agent_of(line) as agent:
@@ -253,7 +253,7 @@ def test_the_model_of_the_path_is_asked_for_and_recorded(run, llm, named: str, s
     assert [request.model for request in llm.requests] == [sent]
 
 
-def test_one_model_is_asked_for_whatever_the_path_names(run, llm) -> None:
+def test_one_model_is_requested_for_every_model_in_the_path(run, llm) -> None:
     async def body(gateway: Any) -> None:
         line = await gateway.open("r", "n", upstream=Endpoint(url=llm.url))
         async with agent_of(line) as agent:
@@ -300,7 +300,9 @@ def test_google_gets_its_key_where_it_takes_one_and_nothing_of_the_agents(run) -
         ("/v1beta/models/m:countTokens", 404),
     ],
 )
-def test_a_path_that_is_no_call_reaches_no_upstream(run, llm, path: str, status: int) -> None:
+def test_a_path_that_is_not_a_call_does_not_reach_an_upstream(
+    run, llm, path: str, status: int
+) -> None:
     async def body(gateway: Any) -> None:
         line = await gateway.open("r", "n", upstream=Endpoint(url=llm.url))
         host, _, base = line.endpoint.url.removeprefix("http://").partition("/")

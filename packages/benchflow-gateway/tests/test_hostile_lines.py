@@ -52,7 +52,7 @@ def test_no_path_of_a_line_climbs_out_of_its_upstream(run, path: str) -> None:
     run(body)
 
 
-def test_a_made_up_model_name_costs_what_the_model_behind_it_costs(run) -> None:
+def test_an_alias_costs_as_much_as_its_model(run) -> None:
     async def body(gateway: Any) -> None:
         async def behave(taken: Taken) -> None:
             await taken.write(whole(answer()))
@@ -102,7 +102,7 @@ def test_a_prompt_that_nobody_waits_for_counts(run, begun: bool) -> None:
 
 
 @pytest.mark.parametrize("stream", [True, False])
-def test_a_key_that_an_upstream_echoes_reaches_neither_box_nor_record(
+def test_a_key_that_an_upstream_echoes_reaches_neither_sandbox_nor_record(
     run,
     tmp_path: Any,
     stream: bool,

@@ -182,7 +182,7 @@ def test_a_request_is_another_when_anything_that_counts_differs(key: str) -> Non
     assert request_digest("a", body) != request_digest("b", body)
 
 
-def test_what_an_agent_sets_per_process_counts_for_nothing() -> None:
+def test_values_that_an_agent_sets_per_process_are_ignored() -> None:
     body = ask("anthropic-messages", system=[{"type": "text", "text": "Be good."}])
     signed = {"type": "text", "text": "x-anthropic-billing-header: cc_version=2; cch=1f"}
     noisy = {
@@ -293,7 +293,7 @@ def test_ids_count_by_which_of_them_are_the_same(api: str) -> None:
         ("1795324692", "1795324693"),
     ],
 )
-def test_what_a_tool_told_counts_to_the_letter(api: str, one: str, other: str) -> None:
+def test_the_output_of_a_tool_must_match_exactly(api: str, one: str, other: str) -> None:
     assert conversation(api, SAID=one) != conversation(api, SAID=other)
 
 
@@ -307,7 +307,7 @@ def test_an_id_that_the_agent_tells_of_itself_is_known_in_every_text(api: str) -
     )
 
 
-def test_what_codex_draws_for_the_head_of_a_result_counts_for_nothing() -> None:
+def test_varying_fields_in_the_head_of_a_codex_result_are_ignored() -> None:
     head = "Chunk ID: {}\nWall time: {} seconds\nProcess exited with code {}\nOutput:\n{}"
 
     def digest(*told: object) -> str:
@@ -319,7 +319,7 @@ def test_what_codex_draws_for_the_head_of_a_result_counts_for_nothing() -> None:
     assert digest("7c3f62", "0.0000", 0, "Wall time: 1") != digest("7", "0", 0, "Wall time: 2")
 
 
-def test_what_qwen_draws_for_the_foot_of_a_result_counts_for_nothing() -> None:
+def test_varying_fields_in_the_foot_of_a_qwen_result_are_ignored() -> None:
     def digest(said: str) -> str:
         return conversation("openai-chat", SAID=json.dumps(said)[1:-1])
 
@@ -388,7 +388,9 @@ def test_calls_are_unplayed_until_an_answer_that_calls_no_tool() -> None:
 
 
 @given(st.integers(0, 400), st.integers(1, 3))
-def test_a_torn_last_line_is_cut_and_the_rest_is_kept(tmp_path_factory, cut: int, n: int) -> None:
+def test_an_incomplete_last_line_is_removed_and_the_rest_is_read(
+    tmp_path_factory, cut: int, n: int
+) -> None:
     path = tmp_path_factory.mktemp("log") / "deep" / "n.jsonl"
     log = CallLog.open(path)
     for number in range(1, n + 1):

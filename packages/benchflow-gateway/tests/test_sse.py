@@ -57,7 +57,7 @@ def test_no_stream_loses_a_byte(pieces: list[bytes]) -> None:
         ("data: \u2028 is no line end\n\n".encode(), Event(None, "\u2028 is no line end")),
     ],
 )
-def test_fields_are_read_as_the_standard_says(raw: bytes, event: Event | None) -> None:
+def test_fields_are_read_as_in_the_standard(raw: bytes, event: Event | None) -> None:
     assert [frame.event for frame in read([raw])] == [event]
 
 

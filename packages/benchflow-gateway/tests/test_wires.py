@@ -196,7 +196,7 @@ def merged(deltas: list[Delta]) -> list[Delta]:
 
 
 @given(DELTAS)
-def test_a_chat_stream_says_what_it_was_made_from(deltas: list[Delta]) -> None:
+def test_a_chat_stream_has_the_content_of_its_answer(deltas: list[Delta]) -> None:
     writer, reader = ChatWriter(usage=True), ChatReader()
     events = [event for delta in deltas for event in writer.write(delta)]
     read = [delta for event in events for delta in reader.read(event)]
@@ -205,7 +205,7 @@ def test_a_chat_stream_says_what_it_was_made_from(deltas: list[Delta]) -> None:
 
 
 @given(DELTAS)
-def test_a_messages_stream_says_what_it_was_made_from(deltas: list[Delta]) -> None:
+def test_a_messages_stream_has_the_content_of_its_answer(deltas: list[Delta]) -> None:
     writer, reader = MessagesWriter(), MessagesReader()
     events = [event for delta in deltas for event in writer.write(delta)]
     read = [delta for event in events for delta in reader.read(event)]
@@ -215,7 +215,7 @@ def test_a_messages_stream_says_what_it_was_made_from(deltas: list[Delta]) -> No
 
 
 @given(DELTAS)
-def test_a_responses_stream_says_what_it_was_made_from(deltas: list[Delta]) -> None:
+def test_a_responses_stream_has_the_content_of_its_answer(deltas: list[Delta]) -> None:
     writer = ResponsesWriter([Tool("ask", "", {}, custom=True)])
     body = folded(RESPONSES, [event for delta in deltas for event in writer.write(delta)])
     assert RESPONSES.usage(body) == deltas[-1].usage

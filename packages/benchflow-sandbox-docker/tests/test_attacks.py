@@ -82,7 +82,7 @@ def test_a_download_is_not_led_astray_and_stays_small(with_box, tmp_path):
     with_box(check)
 
 
-def test_a_flood_is_counted_and_not_kept(with_box):
+def test_excess_output_is_counted_and_not_stored(with_box):
     async def check(box):
         flood = await box.exec("head -c 200000000 /dev/zero; head -c 1000000 /dev/zero >&2")
         assert (len(flood.stdout), flood.stdout_dropped) == (1000, 200_000_000 - 1000)

@@ -51,7 +51,7 @@ def test_the_first_process_buries_whom_others_left(with_box):
     with_box(check)
 
 
-def test_capabilities_say_what_the_engine_itself_refused(with_provider, api):
+def test_capabilities_have_the_refusals_of_the_engine(with_provider, api):
     async def check(provider):
         found = await provider.capabilities()
         assert "live" not in found.snapshot_levels

@@ -119,7 +119,7 @@ def test_a_file_with_many_names_counts_once(with_small):
     with_small(check)
 
 
-def test_a_snapshot_that_the_disk_has_no_room_for_is_the_hosts_fault(with_small, small):
+def test_a_snapshot_without_space_on_the_disk_is_a_host_error(with_small, small):
     async def check(provider):
         box = await provider.create(SandboxSpec(limits={"disk_mb": 4096}))
         await python(box, SPARSE)
@@ -132,7 +132,7 @@ def test_a_snapshot_that_the_disk_has_no_room_for_is_the_hosts_fault(with_small,
     with_small(check)
 
 
-def test_a_file_that_was_made_smaller_again_hinders_no_snapshot(with_small):
+def test_a_large_file_that_was_removed_does_not_prevent_a_snapshot(with_small):
     async def check(provider):
         box = await provider.create(SandboxSpec(limits={"disk_mb": 100}))
         await python(box, SPARSE)
@@ -200,7 +200,7 @@ def test_a_download_over_its_cap_is_refused_before_its_holes_are_written(with_sm
     with_small(check)
 
 
-def test_a_saved_snapshot_that_the_disk_has_no_room_for_is_not_begun(with_small, small, tiny):
+def test_a_snapshot_without_space_on_the_disk_is_not_saved(with_small, small, tiny):
     async def check(provider):
         box = await provider.create(SandboxSpec())
         image = await box.snapshot()

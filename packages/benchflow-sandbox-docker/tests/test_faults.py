@@ -109,7 +109,7 @@ def test_a_full_disk_of_the_engine_is_the_hosts_and_may_pass(tmp_path):
     assert caught.value.retryable
 
 
-def test_an_image_whose_registry_cannot_be_reached_is_told_with_what_to_do(tmp_path):
+def test_an_unreachable_registry_is_reported_with_a_remedy(tmp_path):
     def answer(handler):
         pulled = "/images/create" in handler.path
         reply(handler, 500 if pulled else 404, {"message": "dial tcp: network is unreachable"})
@@ -290,7 +290,7 @@ def test_what_a_slow_engine_makes_after_all_is_removed(api, image, tmp_path, mon
     assert not asked & {each["Name"] for each in api.volumes()["Volumes"] or ()}
 
 
-def test_a_service_that_is_made_while_its_sandbox_is_given_up_is_removed(
+def test_a_service_that_is_created_while_its_sandbox_fails_is_removed(
     api, image, tmp_path, monkeypatch
 ):
     async def main():

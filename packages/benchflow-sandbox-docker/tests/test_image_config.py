@@ -84,7 +84,7 @@ def test_a_user_may_be_a_number_with_a_group(with_image, user, expected):
     with_image(check, User=user)
 
 
-def test_an_image_that_says_nothing_is_roots(with_provider):
+def test_an_image_without_a_user_runs_as_root(with_provider):
     async def check(provider):
         box = await provider.create(SandboxSpec(**OWN))
         assert (box.spec.user, box.spec.workdir) == ("root", "/")

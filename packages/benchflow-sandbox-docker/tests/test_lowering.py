@@ -127,7 +127,7 @@ RUN last
         (f"RUN <<EOF\n{'x' * 65000}\nEOF", "longer than"),
     ],
 )
-def test_what_no_builder_would_take_is_refused_with_its_line(text, what):
+def test_a_line_that_every_builder_rejects_is_refused_with_its_number(text, what):
     with pytest.raises(TaskError, match=what) as refused:
         lowered(f"FROM x\n{text}\n")
     assert refused.value.where == "Dockerfile:2"

@@ -33,7 +33,7 @@ def test_the_root_names_its_directories(options):
         ROOT.format(r"lowerdir=/s\0402:/s/1,upperdir=/s/3,workdir=/w"),
     ],
 )
-def test_directories_that_are_not_told_in_full_are_refused(mounts):
+def test_mounts_without_all_directories_are_refused(mounts):
     with pytest.raises(SandboxUnsupportedError, match="this host cannot find the files"):
         read_mounts(mounts)
 

@@ -62,7 +62,7 @@ def reap(store, **policy):
     return asyncio.run(main())
 
 
-def test_what_a_killed_runner_left_is_removed_and_nothing_else(killed, api, image, tmp_path):
+def test_only_files_of_a_killed_runner_are_removed(killed, api, image, tmp_path):
     store = tmp_path / "store"
     left = killed("running")
     # Without its runner the container has ended by itself.

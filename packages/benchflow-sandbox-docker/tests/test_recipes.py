@@ -58,9 +58,7 @@ def builds(monkeypatch):
     return made
 
 
-def test_an_image_is_made_up_to_a_stage_and_with_the_arguments_it_is_given(
-    with_provider, recipe, image
-):
+def test_an_image_is_built_up_to_a_stage_with_its_arguments(with_provider, recipe, image):
     stages = "ARG WHAT=none\nRUN echo $WHAT > /made\nFROM first\nRUN rm /made\n"
     plain = recipe(stages, base=f"{image} AS first")
     asked = [
@@ -75,7 +73,7 @@ def test_an_image_is_made_up_to_a_stage_and_with_the_arguments_it_is_given(
     assert with_provider(test) == ["this\n", "that\n"]
 
 
-def test_here_documents_hold_the_arguments_that_a_build_is_given(with_provider, recipe, image):
+def test_here_documents_contain_the_arguments_of_the_build(with_provider, recipe, image):
     text = """RUN <<EOF
 mkdir /made
 EOF
@@ -298,7 +296,7 @@ def test_a_dockerfile_that_is_copied_keeps_its_permissions_and_its_time(with_pro
     assert with_provider(test) == "640 1000000000\n"
 
 
-def test_what_is_linked_or_ignored_does_not_get_in(with_provider, recipe, tmp_path):
+def test_ignored_files_and_targets_of_links_are_not_in_the_context(with_provider, recipe, tmp_path):
     made = recipe("COPY . /in\n", **{".dockerignore": "secret*\n", "secret": "s", "kept": "k"})
     (tmp_path / "context" / "out").symlink_to("/etc/shadow")
     (tmp_path / "outside").write_text("the host's")
@@ -367,7 +365,7 @@ def test_a_base_that_moved_makes_another_image(with_provider, recipe, api, image
         api.remove_image(base, force=True)
 
 
-def test_an_image_that_was_removed_meanwhile_is_made_again(with_provider, recipe, api, builds):
+def test_an_image_that_was_removed_meanwhile_is_built_again(with_provider, recipe, api, builds):
     made = recipe("RUN true\n")
 
     async def check(provider):
@@ -400,7 +398,7 @@ def test_pruning_removes_images_of_recipes_that_nobody_uses(with_provider, recip
     with_provider(check)
 
 
-def test_nothing_is_pulled_when_the_operator_says_so(image, recipe, tmp_path, monkeypatch):
+def test_nothing_is_pulled_if_the_operator_forbids_it(image, recipe, tmp_path, monkeypatch):
     monkeypatch.setenv("BENCHFLOW_DOCKER_PULL", "never")
     absent = f"benchflow-absent-{uuid.uuid4().hex}"
 
@@ -431,7 +429,7 @@ RUN echo $SAID >> /data/it 2>/dev/null || cat /data/it > again
 """
 
 
-def test_a_plain_dockerfile_means_what_it_means_to_buildkit(with_provider, recipe, image):
+def test_a_plain_dockerfile_is_read_as_buildkit_reads_it(with_provider, recipe, image):
     made = recipe(AS_BUILDKIT, base=f"{image} AS first")
 
     async def check(provider):

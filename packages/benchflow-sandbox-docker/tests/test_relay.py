@@ -100,7 +100,7 @@ def test_allowed_hosts_are_reached_by_the_proxy_and_nothing_else_is(with_provide
     with_provider(check)
 
 
-def test_a_box_in_the_public_network_has_its_model_too(with_provider):
+def test_a_sandbox_in_the_public_network_reaches_its_model(with_provider):
     async def check(provider):
         async with upstream() as (heads, endpoint):
             box = await provider.create(SandboxSpec(network="public", doors=(Door.to(endpoint),)))

@@ -8,9 +8,7 @@ from benchflow_contracts import ContainerOptions, ResourceLimits, SandboxError
 from benchflow_sandbox_docker.services.conditions import ServiceState
 
 
-def test_both_the_sandbox_and_its_services_have_the_options_they_were_given(
-    with_box, web, tmp_path
-):
+def test_the_sandbox_and_its_services_have_their_options(with_box, web, tmp_path):
     (tmp_path / "conf").write_text("value")
     options = {
         "hostname": "named",
@@ -46,7 +44,7 @@ def test_both_the_sandbox_and_its_services_have_the_options_they_were_given(
     assert of_service == [0] * (len(checks) + 2)
 
 
-def test_the_sandbox_runs_the_command_that_it_is_given(with_box):
+def test_the_sandbox_runs_the_command_of_its_spec(with_box):
     main = ContainerOptions(command=("sh", "-c", "echo started > /began; sleep 1000"))
 
     async def test(box):
@@ -92,7 +90,7 @@ def test_a_service_that_never_comes_up_is_waited_for_no_longer_than_it_is_tried(
     assert (str(state) == "ended with exit code 3") is never
 
 
-def test_a_service_has_the_limits_and_the_user_that_it_was_given(with_box, web):
+def test_a_service_has_its_limits_and_its_user(with_box, web):
     service = web(
         user="65534",
         env={"NAME": "v"},

@@ -293,7 +293,7 @@ async def box_hears(box, service, name):
     return await box.service_exec(service, GET.format(f"http://{name}:7000/")) == 0
 
 
-def test_no_box_that_reaches_less_stands_in_beside_public_services(with_box, web):
+def test_a_sandbox_with_less_access_cannot_replace_main_beside_public_services(with_box, web):
     async def test(box):
         image = await box.snapshot()
         with pytest.raises(SandboxUnsupportedError, match="public"):
@@ -344,7 +344,7 @@ def test_an_inner_network_has_no_way_out_where_the_others_have_one(with_box, web
     assert with_box(test, **spec, inner_networks=inner) == [True, False]
 
 
-def test_what_a_service_printed_last_is_told(with_box, web):
+def test_the_last_output_of_a_service_is_reported(with_box, web):
     chatty = web(command=("sh", "-c", "exec >&2; echo early; echo late; exec sleep 1000"))
 
     async def test(box):
@@ -414,7 +414,7 @@ def test_another_provider_refuses_services(web):
     asyncio.run(test())
 
 
-def test_the_provider_says_that_it_has_services(image):
+def test_the_provider_reports_support_for_services(image):
     async def test():
         async with DockerProvider(image=image) as provider:
             return await provider.capabilities()

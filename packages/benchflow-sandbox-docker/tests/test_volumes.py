@@ -23,7 +23,7 @@ def spec(recipe, api):
     until("no more volumes than before", lambda: left() <= before)
 
 
-def test_what_is_written_to_volumes_is_in_snapshots_forks_and_changes(with_provider, spec):
+def test_writes_to_volumes_are_in_snapshots_forks_and_changes(with_provider, spec):
     async def check(provider):
         box = await provider.create(spec)
         said = await box.exec("cat /data/file; stat -c %u:%g:%a /data/own /absent/below")
@@ -48,7 +48,7 @@ def test_what_is_written_to_volumes_is_in_snapshots_forks_and_changes(with_provi
     with_provider(check)
 
 
-def test_an_image_with_volumes_is_made_over_once_and_pruned(with_provider, spec, api, mark):
+def test_an_image_with_volumes_is_converted_once_and_pruned(with_provider, spec, api, mark):
     def twins():
         ours = {"label": f"test={mark}"}
         return [each["Id"] for each in api.images(name="benchflow-plain", filters=ours)]

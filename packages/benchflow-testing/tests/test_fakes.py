@@ -193,7 +193,7 @@ def test_a_killed_leader_in_flight_ends_its_exec_and_unknown_syntax_is_loud():
         "cd nowhere 2>/dev/null || echo refused; echo x > no/dir || echo no",
     ],
 )
-def test_the_fake_shell_does_what_sh_does(text, tmp_path):
+def test_the_fake_shell_works_like_sh(text, tmp_path):
     async def main() -> ExecResult:
         box = await sandbox_of(FakeSandboxProvider())
         return await box.exec(text)
@@ -329,7 +329,7 @@ def test_a_snapshot_of_the_environment_can_be_taken_in_a_frozen_sandbox():
     asyncio.run(main())
 
 
-def test_rewards_and_users_record_what_they_were_shown():
+def test_rewards_and_users_record_their_input():
     async def main() -> None:
         node = RolloutNode(id="n")
         reward = FakeReward(0.25, fail_on={"score": RewardError("broken")})

@@ -256,7 +256,7 @@ def test_a_broken_live_fork_fails_the_check_of_its_promise(provider, name):
     assert asyncio.run(main()) == "failed"
 
 
-def test_a_provider_that_saves_nothing_is_skipped_and_says_so():
+def test_a_provider_that_does_not_save_snapshots_is_skipped_with_a_reason():
     class SavesNothing(FakeSandboxProvider):
         async def save(self, image, to):
             raise SandboxUnsupportedError("nothing is saved")

@@ -139,7 +139,7 @@ def test_a_broken_session_fails_the_check_of_its_promise(kind, turns, name):
     assert result.status == "failed"
 
 
-def test_an_agent_that_carries_what_it_denied_fails():
+def test_an_agent_that_captures_a_session_without_the_capability_fails():
     capabilities = FAKE_AGENT_CAPABILITIES.model_copy(update={"session_snapshot": "none"})
     agent = FakeAgent(TALK, capabilities=capabilities)
     name = "a_session_without_snapshots_raises_an_error"

@@ -407,7 +407,7 @@ def test_a_broken_sandbox_fails_the_check_of_its_promise(broken, name, status_of
     assert status_of(provider, name) == "failed"
 
 
-def test_a_level_that_is_taken_in_spite_of_the_capabilities_fails(status_of):
+def test_a_level_beyond_the_capabilities_fails(status_of):
     provider = FakeSandboxProvider(sandbox_type=SnapshotsAnyLevel, capabilities=FAKE_WITHOUT_LIVE)
     assert status_of(provider, "an_unsupported_level_is_refused") == "failed"
 

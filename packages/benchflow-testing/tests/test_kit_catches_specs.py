@@ -122,7 +122,7 @@ def provider_of(sandbox_type):
         (Drops, "a_model_needs_another_network_than_none"),
     ],
 )
-def test_a_part_of_a_spec_that_is_taken_lightly_fails_its_check(make, name):
+def test_an_ignored_part_of_a_spec_fails_its_check(make, name):
     provider = make()
 
     async def main():

@@ -99,7 +99,7 @@ def test_a_live_child_has_its_own_copy_of_a_process_and_of_its_unread_output():
         "A=1 sh -c 'cat; echo $A'",
     ],
 )
-def test_a_shell_goes_on_from_within_its_script(text):
+def test_a_shell_continues_inside_its_script(text):
     async def main() -> list[bytes]:
         provider = FakeSandboxProvider()
         box = await provider.create(SandboxSpec())
@@ -126,7 +126,7 @@ def test_a_shell_goes_on_from_within_its_script(text):
     assert b"start" not in seen
 
 
-def test_nothing_is_handled_in_a_frozen_sandbox_and_stdin_is_carried():
+def test_a_frozen_sandbox_handles_nothing_and_its_stdin_is_captured():
     async def main() -> None:
         provider = FakeSandboxProvider()
         provider.on_spawn("counter", Counter())
@@ -145,7 +145,7 @@ def test_nothing_is_handled_in_a_frozen_sandbox_and_stdin_is_carried():
     asyncio.run(main())
 
 
-def test_what_cannot_be_copied_is_refused_and_leaves_nothing():
+def test_a_failed_copy_is_refused_and_leaves_no_files():
     async def forever(call, streams) -> int:
         await asyncio.Event().wait()
         return 0
@@ -217,7 +217,7 @@ ASKS_TWICE = [
 ]
 
 
-def test_a_session_with_a_pending_ask_goes_on_in_each_child_with_its_own_answer():
+def test_a_session_with_a_pending_ask_continues_in_each_child_with_its_own_answer():
     agent = FakeAgent(ASKS_TWICE)
 
     async def child_of(box: FakeSandbox, carry: SessionState, option: str) -> list[str]:
@@ -284,7 +284,7 @@ def test_a_session_with_a_pending_ask_goes_on_in_each_child_with_its_own_answer(
     asyncio.run(main())
 
 
-def test_a_session_is_not_carried_while_it_acts():
+def test_a_session_is_not_captured_during_a_turn():
     seen = []
 
     async def carry(session) -> str:

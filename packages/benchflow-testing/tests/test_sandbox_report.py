@@ -33,7 +33,7 @@ def test_a_provider_whose_checks_pass_can_do_everything():
     assert report.can("grade")
 
 
-def test_an_ability_whose_first_check_is_skipped_is_missing_and_says_why():
+def test_an_ability_whose_first_check_is_skipped_is_missing_with_a_reason():
     why = "capabilities: no freeze and no kill_all"
     report = SandboxReport("x", results(reason=why, a_rollout_is_graded="skipped"), {})
     assert not report.can("grade")
@@ -54,7 +54,7 @@ def test_remedies_of_the_provider_are_in_the_list():
     )
 
 
-def test_a_provider_that_cannot_end_processes_is_not_said_to_grade():
+def test_a_provider_that_cannot_end_processes_does_not_count_as_able_to_grade():
     missing = {"freeze": "none", "kill_all": False, "snapshot_levels": ()}
     lacking = {**dict(FAKE_WITHOUT_LIVE), **missing}
     provider = FakeSandboxProvider(capabilities=SandboxCapabilities.model_validate(lacking))
