@@ -492,7 +492,7 @@ def test_a_build_is_ended_when_the_host_does_not_tell_what_it_has_left(
     monkeypatch.setattr(build_module, "_memory", left)
 
     async def check(provider):
-        with pytest.raises(SandboxError, match=r"was ended, since .* be read: Too many open"):
+        with pytest.raises(SandboxError, match=r"was ended: .* be read: Too many open"):
             await provider.create(SandboxSpec(recipe=made))
         async with asyncio.timeout(30):
             while runs():  # noqa: ASYNC110 - the engine tells of nothing
