@@ -153,7 +153,7 @@ def test_an_overdue_sandbox_of_a_living_runner_goes_when_the_operator_says_so(
         name = late.stdout.readline().strip()
         [listed] = json.loads(said(runner("sandbox", "list", "--json", *DOCKER)))
         assert (listed["id"], listed["owner_alive"], listed["overdue"]) == (name, True, True)
-        assert "--overdue deletes them" in said(runner("sandbox", "prune", *DOCKER))
+        assert "delete them with --overdue" in said(runner("sandbox", "prune", *DOCKER))
         assert len(engine.holds()["containers"]) == 1
         assert name in said(runner("sandbox", "prune", "--overdue", *DOCKER))
         assert late.stdout.readline() == "SandboxError True\n"

@@ -177,7 +177,7 @@ def test_credentials_are_those_of_dockers_own_client(
     config.write_text(auths("wrong"))
     refused(f"docker login {host}")
     config.write_text(json.dumps({"credHelpers": {host: "test"}}))
-    refused("put the credential helper")
+    refused("install the credential helper")
     monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
     assert create(image=name) == "secret"
     engine.api.remove_image(name)
