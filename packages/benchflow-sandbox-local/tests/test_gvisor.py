@@ -65,7 +65,7 @@ def test_a_gvisor_box_keeps_every_promise_of_the_contract(with_provider):
         "changes cannot be ignored here: the sandbox has processes that could write, too",
         (
             "files cannot be observed here: the files that this sandbox opens cannot be observed: "
-            "its processes do not open them through the host's kernel, or it has no isolation"
+            "it has its own kernel, or no isolation"
         ),
     }
 
