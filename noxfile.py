@@ -399,6 +399,7 @@ PERF = (
     "local_sandbox.py",
     "docker_sandbox.py",
     "queued.py",
+    "job_schedule.py",
     "local_harbor.py",
     "harbor.py",
     "live_fork.py",

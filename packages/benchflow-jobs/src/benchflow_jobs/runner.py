@@ -20,6 +20,7 @@ from benchflow_engine.preflight import check_agent, check_endpoint
 from benchflow_engine.rollout import run_in
 from benchflow_store import RolloutRecord, new_rollout_id, read_records, write_result
 
+from .executor import may_pass
 from .hold import held, new_directory
 from .options import JobOptions, Planned, Slot
 from .plan import JobPlan, settle_plan
@@ -98,14 +99,8 @@ async def _run_held(
 
 
 def _passes(record: RolloutRecord) -> bool:
-    """Whether a rollout without a score may come to one at the next try.
-
-    What an agent or its model did is theirs, whether or not it passes.
-    """
-    error = record.error
-    if record.is_final or error is None or not error.retryable:
-        return False
-    return error.boundary in {"sandbox", "reward"} or error.caused_by == "host"
+    """Return whether a rollout without a score may come to one at the next try."""
+    return not record.is_final and record.error is not None and may_pass(record.error)
 
 
 @dataclass(slots=True)

@@ -1,0 +1,108 @@
+"""The executor that runs a dispatch by the engine, and the meaning of its completion."""
+
+import re
+from collections.abc import Callable
+from pathlib import Path
+
+from benchflow_contracts import (
+    BenchFlowError,
+    Completion,
+    Dispatch,
+    Event,
+    NodeError,
+    RolloutIdentity,
+    SandboxProvider,
+    Task,
+)
+from benchflow_engine.config import RunConfig
+from benchflow_engine.rollout import run_in
+from benchflow_store import RolloutRecord, write_result
+
+from .scheduling import End
+
+Inputs = Callable[[Dispatch], tuple[Task, RunConfig]]
+"""Returns the task and the configuration of a dispatch."""
+
+_VARIABLE_PARTS = re.compile(r"0x[0-9a-fA-F]+|\b[0-9a-fA-F]{8,}\b|\d+(\.\d+)?|/[^\s:'\"]+")
+_FINGERPRINT_CHARS = 200
+
+
+class EngineExecutor:
+    """Runs each dispatch on one provider. Its files are in a directory below `directory`."""
+
+    def __init__(self, provider: SandboxProvider, directory: Path, inputs: Inputs) -> None:
+        self._provider = provider
+        self._directory = directory
+        self._inputs = inputs
+
+    async def run(self, dispatch: Dispatch, on_event: Callable[[Event], None]) -> Completion:
+        """Run the rollout; see `Executor`. Its record is on disk on return."""
+        task, config = self._inputs(dispatch)
+        home = self._directory / dispatch.rollout
+        identity = RolloutIdentity(
+            scope=dispatch.job,
+            slot=dispatch.slot,
+            attempt=dispatch.attempt,
+            epoch=str(dispatch.epoch),
+        )
+        try:
+            result = await run_in(
+                self._provider,
+                task,
+                config,
+                directory=home,
+                subscribers=(on_event,),
+                identity=identity,
+            )
+        except BenchFlowError as error:
+            ran = config.ran_with
+            record = RolloutRecord.from_error(home.name, task, ran, error, identity=identity)
+            write_result(home, record)
+        else:
+            record = result.record
+        return Completion.of(
+            dispatch,
+            "scored" if record.is_final else "unscored",
+            record=record.model_dump(mode="json"),
+            error=record.error,
+        )
+
+
+def end_of(completion: Completion) -> End:
+    """Return what a completion means for the schedule.
+
+    An attempt that was cancelled, and an error of the host, of the sandbox or of its grading that
+    may pass, do not count against the task.
+    """
+    error = completion.error
+    if completion.status == "scored":
+        return End(scored=True)
+    if completion.status == "cancelled" and error is None:
+        return End(scored=False)
+    if completion.status == "lost":
+        return End(scored=False, fingerprint="lost", may_pass=True, reason="the worker was lost")
+    if error is None:
+        return End(scored=False, fingerprint="no score", reason="the rollout has no score")
+    return End(
+        scored=False,
+        fingerprint=fingerprint(error),
+        may_pass=may_pass(error),
+        retry_after=error.retry_after or 0,
+        stops_job=error.stops_job,
+        reason=f"{error.type}: {error.message}",
+    )
+
+
+def may_pass(error: NodeError) -> bool:
+    """Return whether the next attempt may succeed. The faults of an agent or its model stay its."""
+    is_outside = error.boundary in {"sandbox", "reward"} or error.caused_by == "host"
+    return error.retryable and is_outside
+
+
+def fingerprint(error: NodeError) -> str:
+    """Return a text that is the same for the same error of another rollout.
+
+    Numbers, hex digits and paths are left out.
+    """
+    message = _VARIABLE_PARTS.sub("#", error.message)
+    return f"{error.boundary} {error.type}: {message[:_FINGERPRINT_CHARS]}"
