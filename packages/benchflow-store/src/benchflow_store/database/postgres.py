@@ -1,0 +1,137 @@
+"""A connection to the record database on a Postgres server, by psycopg (extra `postgres`)."""
+
+from collections.abc import Generator, Iterable, Sequence
+from contextlib import contextmanager, suppress
+from functools import cache
+from typing import TYPE_CHECKING, Any, Final, LiteralString
+from urllib.parse import urlsplit, urlunsplit
+
+from benchflow_contracts import StoreError, UsageError
+
+from .connection import Row
+from .errors import DatabaseBusyError, DiskFaultError, DiskFullError
+
+if TYPE_CHECKING:
+    import psycopg
+
+_EXCLUSIVE: Final = 0x62656E6368
+"""The number of the advisory lock of blocks that create tables or jobs."""
+
+
+class PostgresConnection:
+    """A connection to Postgres. It takes the same SQL as SQLite, except for the placeholders."""
+
+    _db: "psycopg.Connection[tuple[Any, ...]]"
+
+    def __init__(self, url: str) -> None:
+        try:
+            import psycopg  # noqa: PLC0415 - an extra
+        except ImportError as error:
+            raise UsageError(
+                "a Postgres database needs psycopg", hint="install benchflow-store[postgres]"
+            ) from error
+        self.place = _without_password(url)
+        self._needed_bytes = 0
+        with self._store_errors():
+            self._db = psycopg.connect(url, autocommit=True)
+            self._db.execute("SET synchronous_commit = on")
+
+    def query(self, sql: str, values: Sequence[object] = ()) -> list[Row]:
+        """Run one statement and return its rows."""
+        with self._store_errors():
+            cursor = self._db.execute(_translated(sql), values)
+            return cursor.fetchall() if cursor.description else []
+
+    def execute_many(self, sql: str, rows: Iterable[Sequence[object]]) -> None:
+        """Run one statement for each row of values."""
+        with self._store_errors(), self._db.cursor() as cursor:
+            cursor.executemany(_translated(sql), rows)
+
+    def run_script(self, sql: str) -> None:
+        """Run several statements without values."""
+        with self._store_errors():
+            self._db.execute(_translated(sql))
+
+    def has_table(self, name: str) -> bool:
+        """Return whether the database has the table."""
+        sql = "SELECT 1 FROM information_schema.tables WHERE table_name = ?"
+        return bool(self.query(f"{sql} AND table_schema = current_schema()", (name,)))
+
+    @contextmanager
+    def write_transaction(
+        self, needed_bytes: int = 0, *, exclusive: bool = False
+    ) -> Generator[None]:
+        """Run the block as the only writer of its job, and commit it durably at its end.
+
+        The row of the job orders its writers: each block updates this row first.
+        """
+        self._needed_bytes = needed_bytes
+        self.query("BEGIN")
+        try:
+            if exclusive:
+                self.query("SELECT pg_advisory_xact_lock(?)", (_EXCLUSIVE,))
+            yield
+            self.query("COMMIT")
+        except BaseException:
+            self._roll_back()
+            raise
+
+    @contextmanager
+    def read_transaction(self) -> Generator[None]:
+        """Show one state of the database to the whole block."""
+        self.query("BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY")
+        try:
+            yield
+        finally:
+            self._roll_back()
+
+    def _roll_back(self) -> None:
+        with suppress(StoreError):
+            self.query("ROLLBACK")
+
+    def check_integrity(self) -> list[str]:
+        """Return no damage: the server checks its own pages."""
+        return []
+
+    def tidy(self) -> None:
+        """Leave the upkeep to the server."""
+
+    def close(self, *, after_fault: bool = False) -> None:  # noqa: ARG002 - of SQLite alone
+        """Close the connection."""
+        self._db.close()
+
+    @contextmanager
+    def _store_errors(self) -> Generator[None]:
+        """Raise each error of the driver as a StoreError."""
+        import psycopg  # noqa: PLC0415 - an extra
+
+        try:
+            yield
+        except psycopg.errors.DiskFull as error:
+            raise DiskFullError(self.place, self._needed_bytes) from error
+        except psycopg.errors.IoError as error:
+            raise DiskFaultError(self._message(error)) from error
+        except psycopg.OperationalError as error:
+            raise DatabaseBusyError(self._message(error)) from error
+        except psycopg.Error as error:
+            raise StoreError(self._message(error)) from error
+
+    def _message(self, error: Exception) -> str:
+        text = str(error).strip().replace("\n", "; ") or type(error).__name__
+        return f"{self.place}: {text}"
+
+
+@cache
+def _translated(sql: str) -> LiteralString:
+    """Return the statement with the placeholders of psycopg.
+
+    `?` and `%` stand for nothing else in the statements of this package.
+    """
+    return sql.replace("?", "%s")
+
+
+def _without_password(url: str) -> str:
+    parts = urlsplit(url)
+    user = f"{parts.username}@" if parts.username else ""
+    port = f":{parts.port}" if parts.port else ""
+    return urlunsplit((parts.scheme, f"{user}{parts.hostname or ''}{port}", parts.path, "", ""))

@@ -1,0 +1,216 @@
+"""What a driver writes into the record database, and what the database answers."""
+
+import json
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import pydantic_core
+from benchflow_contracts import Event, Model, StoreError
+from benchflow_contracts.job import Completion
+from pydantic import Field, ValidationError
+
+from benchflow_store.record import RolloutRecord
+
+SlotStatus = Literal["pending", "completed", "failed", "skipped_pruned"]
+"""`completed`: scored. `failed`: unscored after its last attempt."""
+
+AttemptStatus = Literal["running", "interrupted", "scored", "unscored", "cancelled", "lost"]
+"""`interrupted`: its driver ended before the attempt did."""
+
+JobStatus = Literal["running", "paused", "interrupted", "killed", "completed", "failed"]
+"""The states of `run_control_v2`."""
+
+
+class PlanRevision(Model):
+    """The resolved configuration of a job. `extend` adds a later revision."""
+
+    config_digest: str = Field(min_length=1)
+    variants: Mapping[str, Mapping[str, Any]] = {}
+    """The bindings of each variant, by its name."""
+    config: Mapping[str, Any] = {}
+    """Everything else of the resolved configuration, as JSON without secrets."""
+
+
+class RunControl(Model):
+    """The observable state of a job."""
+
+    status: JobStatus = "running"
+    pause: Mapping[str, Any] | None = None
+    """Label, time and sender of a pause that is in force."""
+    stopped: str | None = None
+    """Why the job stopped before its end, in one line."""
+    updated: float = 0.0
+    """Seconds since the epoch."""
+
+
+@dataclass(frozen=True, slots=True)
+class PlannedSlot:
+    """One planned rollout. Its index is its place in the schedule."""
+
+    name: str
+    variant: str
+    task: str
+    repeat: int
+    task_digest: str
+
+
+@dataclass(frozen=True, slots=True)
+class Metric:
+    """A number of an attempt. A measured one, such as a time, differs between equal runs."""
+
+    name: str
+    value: float
+    measured: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class EventRow:
+    """An event of an attempt, in order."""
+
+    kind: str
+    data: Mapping[str, Any]
+    ts: float | None = None
+    """Seconds since the epoch."""
+
+    @classmethod
+    def of(cls, event: Event) -> "EventRow":
+        """Return the row of an event of a rollout's log."""
+        data = event.model_dump(mode="json", exclude={"kind", "seq", "ts"})
+        return cls(kind=event.kind, data=data, ts=event.ts)
+
+
+@dataclass(frozen=True, slots=True)
+class ArtifactRef:
+    """An artifact of an attempt, in the evidence store."""
+
+    role: str
+    """Its part in the attempt, such as `workspace_post`. Unique in the attempt."""
+    sha256: str
+    size: int
+
+
+@dataclass(frozen=True, slots=True)
+class Commit:
+    """One attempt that has ended, and all that the database keeps of it."""
+
+    completion: Completion
+    started: float | None = None
+    """Seconds since the epoch."""
+    finished: float | None = None
+    metrics: Sequence[Metric] = ()
+    events: Sequence[EventRow] = ()
+    refs: Sequence[ArtifactRef] = ()
+    fingerprint: str | None = None
+    """The same for errors with the same cause."""
+    is_last: bool = False
+    """Whether the slot has no further attempt. Without a score, it is then `failed`."""
+
+    @property
+    def is_scored(self) -> bool:
+        """Whether the attempt has a verdict that counts."""
+        return self.completion.status == "scored"
+
+
+@dataclass(frozen=True, slots=True)
+class Receipt:
+    """The answer to a commit. It is durable."""
+
+    counted: bool
+    """Whether this attempt is now the one that counts for its slot."""
+    duplicate: bool
+    """Whether a better or an earlier attempt counts, so that this one is only recorded."""
+    status: SlotStatus
+    """The status of the slot."""
+    cursor: int
+    """The number of leading slots that are all resolved."""
+
+
+@dataclass(frozen=True, slots=True)
+class StoredSlot:
+    """A slot as the database has it."""
+
+    index: int
+    slot: PlannedSlot
+    status: SlotStatus
+    attempts: int
+    """The number of the newest attempt, 0 before the first."""
+
+
+@dataclass(frozen=True, slots=True)
+class JobState:
+    """A job as the database has it when a writer begins."""
+
+    name: str
+    epoch: int
+    cursor: int
+    revision: int
+    plan: PlanRevision
+    control: RunControl
+    created: float
+    slots: tuple[StoredSlot, ...]
+
+
+def record_metrics(record: RolloutRecord) -> list[Metric]:
+    """Return the metrics of a record: `reward`, `reward.ITEM` for each item, and the counts."""
+    metrics: list[Metric] = []
+    if record.reward is not None:
+        metrics.append(Metric("reward", record.reward))
+    metrics += [Metric(f"reward.{name}", value) for name, value in (record.rewards or {}).items()]
+    counts = ("steps", "asks", "leaves", "scored", "branches", "tampered")
+    return metrics + [Metric(name, float(getattr(record, name))) for name in counts]
+
+
+def checked_record(commit: Commit) -> str | None:
+    """Return the record of a commit as JSON, `None` without one.
+
+    Raises:
+        StoreError: The commit contradicts itself.
+    """
+    completion = commit.completion
+    wrong = next((m.name for m in commit.metrics if not math.isfinite(m.value)), None)
+    if wrong is not None:
+        raise StoreError(f"{_name(completion)}: metric {wrong!r} is not a finite number")
+    if completion.record is None:
+        if commit.is_scored:
+            raise StoreError(f"{_name(completion)} is scored, and has no record")
+        return None
+    try:
+        record = RolloutRecord.model_validate(completion.record)
+    except ValidationError as error:
+        raise StoreError(
+            f"{_name(completion)}: damaged record: {error.errors()[0]['msg']}"
+        ) from error
+    if record.rollout_id != completion.rollout:
+        raise StoreError(f"{_name(completion)}: the record is of rollout {record.rollout_id!r}")
+    if record.is_final != commit.is_scored:
+        raise StoreError(
+            f"{_name(completion)} is {completion.status}, and its record is {record.status} "
+            f"with reward {record.reward}"
+        )
+    return storable(record.model_dump_json())
+
+
+def _name(completion: Completion) -> str:
+    return f"attempt {completion.attempt} of {completion.slot!r}"
+
+
+def to_json(value: object) -> str:
+    """Return `value` as one line of JSON that every database and reader accepts.
+
+    A number that is not finite becomes `null`.
+    """
+    try:
+        text = pydantic_core.to_json(value, inf_nan_mode="null").decode()
+    except pydantic_core.PydanticSerializationError:
+        # A string has a lone surrogate.
+        text = json.dumps(value, ensure_ascii=False, separators=(",", ":"))
+    return storable(text)
+
+
+def storable(text: str) -> str:
+    """Return `text` without characters that a database refuses: NUL and lone surrogates."""
+    if text.isascii():
+        return text.replace("\0", "\\0") if "\0" in text else text
+    return text.encode("utf-8", "replace").decode("utf-8").replace("\0", "\\0")
