@@ -135,9 +135,10 @@ class SqliteConnection:
     def query(self, sql: str, values: Sequence[object] = ()) -> list[Row]:
         """Run one statement and return its rows."""
         try:
-            return self._cursor.execute(sql, values).fetchall()
+            rows: list[Row] = self._cursor.execute(sql, values).fetchall()
         except apsw.Error as error:
             raise self._failure(error) from error
+        return rows
 
     def execute_many(self, sql: str, rows: Iterable[Sequence[object]]) -> None:
         """Run one statement for each row of values."""

@@ -90,7 +90,7 @@ def verify(directory: Path, location: Location | None = None) -> VerifyReport:
                 store.read(digest)
             except StoreError as error:
                 problems.append(str(error))
-        files = {
+        files: dict[str, FileState] = {
             name: _compare(directory / name, projected(reader, name)) for name in PROJECTED_FILES
         }
         for name, state in files.items():

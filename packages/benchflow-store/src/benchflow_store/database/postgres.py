@@ -127,7 +127,7 @@ def _translated(sql: str) -> LiteralString:
 
     `?` and `%` stand for nothing else in the statements of this package.
     """
-    return sql.replace("?", "%s")
+    return sql.replace("?", "%s")  # pyright: ignore[reportReturnType] - from our literals
 
 
 def _without_password(url: str) -> str:

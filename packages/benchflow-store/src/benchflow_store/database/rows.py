@@ -205,7 +205,7 @@ def to_json(value: object) -> str:
         text = pydantic_core.to_json(value, inf_nan_mode="null").decode()
     except pydantic_core.PydanticSerializationError:
         # A string has a lone surrogate.
-        text = json.dumps(value, ensure_ascii=False, separators=(",", ":"))
+        return to_json(json.loads(storable(json.dumps(value, ensure_ascii=False))))
     return storable(text)
 
 

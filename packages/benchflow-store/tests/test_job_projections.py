@@ -1,0 +1,153 @@
+"""Facts, evidence lists and runtime files follow from the database, byte for byte."""
+
+import asyncio
+import json
+import shutil
+from pathlib import Path
+
+import pytest
+from benchflow_store.database import (
+    PROJECTED_FILES,
+    UNCOMPARED,
+    JobIsRunningError,
+    JobWriter,
+    LocalEvidenceStore,
+    Projector,
+    RunControl,
+    gc,
+    lock_job,
+    migrate,
+    rebuild,
+    verify,
+)
+from job_records import PLAN, ended, planned
+
+
+def make_job(directory: Path, *, shift: int = 0) -> None:
+    """Run a job of 6 slots: 4 scored, 1 failed, 1 pending. `shift` changes times and ids."""
+
+    async def run() -> None:
+        store = LocalEvidenceStore(directory / "artifacts")
+        async with JobWriter(directory / "record.db", "job") as writer:
+            await writer.begin(PLAN, planned(6), now=1.0 + shift)
+            for index in (3, 0, 1):
+                commit = ended(index, rollout=f"task-{index // 2}__{shift}{index}", rows=0)
+                object.__setattr__(commit, "started", 10.0 + shift)
+                object.__setattr__(commit, "refs", ())
+                await writer.commit(commit)
+            await writer.commit(ended(2, scored=False, last=True, rows=0))
+            await store.put(b"no row names this")
+            await writer.set_control(RunControl(status="paused", updated=2.0))
+            await writer.commit(ended(5, rows=0))
+
+    directory.mkdir(exist_ok=True)
+    asyncio.run(run())
+
+
+def lines(path: Path) -> list[dict[str, object]]:
+    return [json.loads(line) for line in path.read_text().splitlines()]
+
+
+@pytest.fixture
+def job(tmp_path: Path) -> Path:
+    make_job(tmp_path / "job")
+    rebuild(tmp_path / "job")
+    return tmp_path / "job"
+
+
+def test_the_facts_show_the_resolved_leading_slots(job: Path) -> None:
+    trials = lines(job / "facts/trials.jsonl")
+    assert [(row["index"], row["status"], row["reward"]) for row in trials] == [
+        (0, "completed", 1.0),
+        (1, "completed", 1.0),
+        (2, "failed", None),
+        (3, "completed", 1.0),
+    ]
+    assert trials[2]["error_type"] == "CapacityError"
+    assert [row["variant"] for row in trials] == ["a", "b", "a", "b"]
+    metrics = lines(job / "facts/metrics_long.jsonl")
+    assert {(row["name"], row["value"], row["measured_value"]) for row in metrics} == {
+        ("reward", 1.0, None),
+        ("wall", None, 100.25),
+    }
+    variants = lines(job / "facts/variant_snapshots.jsonl")
+    assert [(row["variant"], row["name"], row["value"]) for row in variants] == [
+        ("a", "model", "m1"),
+        ("b", None, None),
+    ]
+
+
+def test_the_runtime_files_show_the_state_and_the_schedule(job: Path) -> None:
+    control = json.loads((job / "runtime/run_control.json").read_text())
+    assert (control["schema_version"], control["status"]) == ("run_control_v2", "paused")
+    progress = json.loads((job / "runtime/schedule_progress.json").read_text())
+    assert (progress["total_slots"], progress["next_schedule_index"]) == (6, 4)
+    assert [each["schedule_index"] for each in progress["completed_slots"]] == [0, 1, 2, 3, 5]
+    assert progress["consecutive_failures"] == {"a": 1, "b": 0}
+
+
+def test_deleted_and_damaged_files_are_written_again_with_the_same_bytes(job: Path) -> None:
+    before = {name: (job / name).read_bytes() for name in PROJECTED_FILES}
+    assert rebuild(job).changed == ()
+    shutil.rmtree(job / "facts")
+    events = job / "evidence/attempts.jsonl"
+    events.write_bytes(events.read_bytes()[:-7])
+    report = verify(job)
+    assert report.files["facts/trials.jsonl"] == "missing"
+    assert report.files["evidence/attempts.jsonl"] == "behind"
+    assert not report.ok
+    assert set(rebuild(job).changed) >= {"facts/trials.jsonl", "evidence/attempts.jsonl"}
+    assert {name: (job / name).read_bytes() for name in PROJECTED_FILES} == before
+
+
+def test_two_runs_differ_only_in_the_named_columns(job: Path, tmp_path: Path) -> None:
+    other = tmp_path / "other"
+    make_job(other, shift=50)
+    rebuild(other)
+    for name, left_out in UNCOMPARED.items():
+        rows = [
+            [{key: row[key] for key in row if key not in left_out} for row in lines(home / name)]
+            for home in (job, other)
+        ]
+        assert rows[0] == rows[1], name
+    assert (job / "facts/trials.jsonl").read_bytes() != (other / "facts/trials.jsonl").read_bytes()
+
+
+def test_an_interrupted_projection_continues_where_it_was(job: Path) -> None:
+    before = (job / "facts/trials.jsonl").read_bytes()
+    with (job / "facts/trials.jsonl").open("ab") as file:
+        file.write(b'{"index": 4, "torn')
+    assert Projector(job, job / "record.db").update() == 4
+    assert (job / "facts/trials.jsonl").read_bytes() == before
+
+
+def test_verify_finds_nothing_wrong_then_a_missing_artifact(job: Path) -> None:
+    assert verify(job).ok
+
+    async def name_one() -> None:
+        async with JobWriter(job / "record.db", "job") as writer:
+            await writer.begin()
+            await writer.commit(ended(4, rows=1))
+
+    asyncio.run(name_one())
+    rebuild(job)
+    report = verify(job)
+    assert (report.artifacts, len(report.problems)) == (1, 1)
+    assert "artifact" in report.problems[0]
+
+
+def test_gc_deletes_only_what_no_row_names(job: Path) -> None:
+    folder = job / "artifacts/sha256/ab"
+    folder.mkdir(parents=True)
+    (folder / ".tmp-0123").write_bytes(b"half")
+    assert len(gc(job, dry_run=True).deleted) == 1
+    report = gc(job)
+    assert (report.kept, len(report.deleted), report.unfinished) == (0, 1, 1)
+    assert gc(job).deleted == ()
+    with lock_job(job), pytest.raises(JobIsRunningError):
+        gc(job)
+
+
+def test_migrate_of_a_current_database_changes_nothing(job: Path) -> None:
+    report = migrate(job)
+    assert report.before == report.after == 1

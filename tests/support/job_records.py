@@ -1,0 +1,129 @@
+"""Plans, attempts and a writer program for the tests of the record database.
+
+As a program, it commits every pending slot of a database and prints `committed INDEX` after each
+durable commit: `python job_records.py DATABASE SLOTS AT_ONCE`.
+"""
+
+import asyncio
+import sys
+from pathlib import Path
+
+from benchflow_contracts import NodeError
+from benchflow_contracts.job import Completion
+from benchflow_store import RolloutRecord
+from benchflow_store.database import (
+    ArtifactRef,
+    Commit,
+    EventRow,
+    JobReader,
+    JobWriter,
+    Metric,
+    PlannedSlot,
+    PlanRevision,
+    Projector,
+)
+
+PLAN = PlanRevision(
+    config_digest="sha256:1", variants={"a": {"model": "m1"}, "b": {}}, config={"seed": 7}
+)
+
+
+def planned(count: int, first: int = 0) -> list[PlannedSlot]:
+    return [
+        PlannedSlot(
+            name=f"{'ab'[i % 2]}/task-{i // 2}#0",
+            variant="ab"[i % 2],
+            task=f"task-{i // 2}",
+            repeat=0,
+            task_digest=f"sha256:{i // 2:064x}",
+        )
+        for i in range(first, first + count)
+    ]
+
+
+def ended(
+    index: int,
+    *,
+    scored: bool = True,
+    attempt: int = 1,
+    epoch: int = 1,
+    reward: float = 1.0,
+    last: bool = False,
+    rows: int = 2,
+    rollout: str | None = None,
+    events: tuple[EventRow, ...] | None = None,
+) -> Commit:
+    """Return an attempt that has ended, with a rollout id that shows which one it is."""
+    slot = planned(1, index)[0]
+    name = rollout or f"{slot.task}__{index:04x}{attempt:02x}{epoch:02x}"
+    record = RolloutRecord(
+        rollout_id=name,
+        task_id=slot.task,
+        task_digest=slot.task_digest,
+        agent="oracle",
+        model=None,
+        sandbox="local",
+        status="completed" if scored else "failed",
+        reward=reward if scored else None,
+        finished_at=1_000.5,
+        slot=slot.name,
+    )
+    error = NodeError(boundary="sandbox", type="CapacityError", message="no room: ünï\0code")
+    completion = Completion(
+        job="job",
+        index=index,
+        slot=slot.name,
+        attempt=attempt,
+        epoch=epoch,
+        rollout=name,
+        status="scored" if scored else "unscored",
+        record=record.model_dump(mode="json"),
+        error=None if scored else error,
+    )
+    if events is None:
+        events = tuple(EventRow("step", {"number": n, "text": "ü"}, 1.25 * n) for n in range(rows))
+    return Commit(
+        completion,
+        started=900.25,
+        finished=1_000.5,
+        metrics=[Metric("reward", reward), Metric("wall", 100.25, measured=True)],
+        events=events,
+        refs=[ArtifactRef(f"part-{n}", f"{index * 100 + n:064x}", n) for n in range(rows)],
+        fingerprint=None if scored else "f1",
+        is_last=last,
+    )
+
+
+async def write_all(database: Path, count: int, at_once: int) -> None:
+    """Commit every pending slot, some at once, and project the facts."""
+    async with JobWriter(database, "job") as writer:
+        state = await writer.begin(PLAN, planned(count), now=1.0)
+        waiting = iter([each.index for each in state.slots if each.status == "pending"])
+
+        async def work() -> None:
+            for index in waiting:
+                await writer.commit(ended(index, epoch=state.epoch))
+                print("committed", index, flush=True)
+
+        async with asyncio.TaskGroup() as group:
+            for _ in range(at_once):
+                group.create_task(work())
+    Projector(database.parent, database).update()
+
+
+def check_whole(database: Path, committed: set[int]) -> None:
+    """Require each acknowledged slot once, and no contradiction."""
+    with JobReader(database) as reader:
+        assert reader.check_integrity() == []
+        assert reader.contradictions() == []
+        slots = list(reader.slots())
+        done = {slot.index for slot in slots if slot.status == "completed"}
+        assert committed <= done
+        rollouts = [slot.attempt.rollout for slot in slots if slot.attempt is not None]
+        assert len(set(rollouts)) == len(rollouts)
+        counted = [each.index for each in reader.attempts() if each.counted]
+        assert sorted(counted) == sorted(done)
+
+
+if __name__ == "__main__":
+    asyncio.run(write_all(Path(sys.argv[1]), int(sys.argv[2]), int(sys.argv[3])))
