@@ -1,14 +1,15 @@
 """Plans, attempts and a writer program for the tests of the record database.
 
-As a program, it commits every pending slot of a database and prints `committed INDEX` after each
-durable commit: `python job_records.py DATABASE SLOTS AT_ONCE`.
+As a program, it commits the first pending slots of a database. It tries a failed commit once more.
+It prints `committed INDEX` after each durable commit, and `failed INDEX ERROR` after each error:
+`python job_records.py DATABASE SLOTS AT_ONCE COMMITS`.
 """
 
 import asyncio
 import sys
 from pathlib import Path
 
-from benchflow_contracts import NodeError
+from benchflow_contracts import NodeError, StoreError
 from benchflow_contracts.job import Completion
 from benchflow_store import RolloutRecord
 from benchflow_store.database import (
@@ -94,16 +95,23 @@ def ended(
     )
 
 
-async def write_all(database: Path, count: int, at_once: int) -> None:
-    """Commit every pending slot, some at once, and project the facts."""
+async def write_pending(database: Path, count: int, at_once: int, commits: int) -> None:
+    """Commit at most `commits` pending slots, some at once, and project the facts."""
     async with JobWriter(database, "job") as writer:
         state = await writer.begin(PLAN, planned(count), now=1.0)
-        waiting = iter([each.index for each in state.slots if each.status == "pending"])
+        pending = [each.index for each in state.slots if each.status == "pending"]
+        waiting = iter(pending[:commits])
 
         async def work() -> None:
             for index in waiting:
-                await writer.commit(ended(index, epoch=state.epoch))
-                print("committed", index, flush=True)
+                for _ in range(2):
+                    try:
+                        await writer.commit(ended(index, epoch=state.epoch))
+                    except StoreError as error:
+                        print("failed", index, type(error).__name__, flush=True)
+                    else:
+                        print("committed", index, flush=True)
+                        break
 
         async with asyncio.TaskGroup() as group:
             for _ in range(at_once):
@@ -126,4 +134,4 @@ def check_whole(database: Path, committed: set[int]) -> None:
 
 
 if __name__ == "__main__":
-    asyncio.run(write_all(Path(sys.argv[1]), int(sys.argv[2]), int(sys.argv[3])))
+    asyncio.run(write_pending(Path(sys.argv[1]), *map(int, sys.argv[2:])))

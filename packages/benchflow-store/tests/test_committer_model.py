@@ -56,19 +56,24 @@ class Committer(RuleBasedStateMachine):
         self.writers.append(writer)
         assert writer.epoch == len(self.writers)
 
-    @rule(ends=st.lists(st.tuples(index, st.booleans(), st.integers(1, 3), st.booleans())))
-    def commit_together(self, ends: list[tuple[int, bool, int, bool]]) -> None:
+    @rule(
+        ends=st.lists(st.tuples(index, st.booleans(), st.integers(1, 3), st.booleans())),
+        epoch=st.integers(1, 3),
+    )
+    def commit_together(self, ends: list[tuple[int, bool, int, bool]], epoch: int) -> None:
+        """Commit attempts of this writer, or late ones that an earlier writer dispatched."""
         writer = self.writers[-1]
+        epoch = min(epoch, writer.epoch)
 
         async def all_of_them() -> None:
             async with asyncio.TaskGroup() as group:
                 for at, scored, attempt, last in ends:
-                    commit = ended(at, scored=scored, attempt=attempt, last=last)
+                    commit = ended(at, scored=scored, attempt=attempt, epoch=epoch, last=last)
                     group.create_task(writer.commit(commit))
 
         self.run(all_of_them())
         for at, scored, attempt, last in ends:
-            slot, rank = self.model[at], (scored, attempt, 1)
+            slot, rank = self.model[at], (scored, attempt, epoch)
             slot.ends.append(rank)
             if slot.counted is None or (not slot.counted[0] and rank > slot.counted):
                 slot.counted = rank

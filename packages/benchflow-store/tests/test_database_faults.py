@@ -1,0 +1,192 @@
+"""After kills and faults of the disk, no acknowledged attempt is lost, and none is doubled."""
+
+import asyncio
+import os
+import random
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import job_records
+import pytest
+from benchflow_contracts import BenchFlowError
+from benchflow_store.database import JobReader
+from job_records import check_whole, write_pending
+
+STRACE = shutil.which("strace")
+needs_strace = pytest.mark.skipif(STRACE is None, reason="this needs strace")
+SLOTS = 6
+
+
+def write(database: Path, commits: int = SLOTS, *, inject: str = "") -> tuple[int, str]:
+    """Run the writer program to its end or its death. Return the exit status and its output."""
+    command = [sys.executable, job_records.__file__, str(database), str(SLOTS), "1", str(commits)]
+    if inject:
+        call = inject.partition(":")[0]
+        trace = [str(STRACE), "-f", "-qq", "-o", "/dev/null"]
+        command = [*trace, "-e", f"trace={call}", "-e", f"inject={inject}", *command]
+    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=60)
+    return done.returncode, done.stdout
+
+
+def committed(output: str) -> set[int]:
+    return {int(line.split()[1]) for line in output.splitlines() if line.startswith("committed")}
+
+
+def failures(output: str) -> list[str]:
+    return [line.split()[2] for line in output.splitlines() if line.startswith("failed")]
+
+
+def finish(database: Path, acknowledged: set[int]) -> None:
+    """Check a database after a fault, and resume its job to the end."""
+    if acknowledged:  # else the job may not exist yet
+        check_whole(database, acknowledged)
+    asyncio.run(write_pending(database, SLOTS, 1, SLOTS))
+    check_whole(database, set(range(SLOTS)))
+
+
+@pytest.fixture
+def begun(tmp_path: Path) -> Path:
+    """Return a directory with a job of which two slots are committed."""
+    directory = tmp_path / "begun"
+    directory.mkdir()
+    asyncio.run(write_pending(directory / "record.db", SLOTS, 1, 2))
+    return directory
+
+
+def kill_at(begun: Path, call: str, when: int) -> bool:
+    """Kill a resumed writer at a system call, and resume. Return whether the call happened."""
+    directory = begun.with_name(f"{call}-{when}")
+    shutil.copytree(begun, directory)
+    database = directory / "record.db"
+    status, output = write(database, 2, inject=f"{call}:signal=SIGKILL:when={when}")
+    finish(database, {0, 1} | committed(output))
+    return status != 0
+
+
+@needs_strace
+@pytest.mark.parametrize(("call", "when"), [("pwrite64", 24), ("fdatasync", 4)])
+def test_a_kill_inside_a_commit_loses_nothing(begun: Path, call: str, when: int) -> None:
+    assert kill_at(begun, call, when)
+
+
+@pytest.mark.slow
+@needs_strace
+@pytest.mark.parametrize(
+    ("call", "instants"),
+    [("pwrite64", (1, 2, 3, 5, 12, 13, 30, 50)), ("fdatasync", (1, 2, 3, 4, 5)), ("unlink", (1,))],
+)
+def test_a_kill_while_the_database_is_created_needs_no_repair(
+    tmp_path: Path, call: str, instants: tuple[int, ...]
+) -> None:
+    for when in instants:
+        database = tmp_path / str(when) / "record.db"
+        database.parent.mkdir()
+        status, output = write(database, 2, inject=f"{call}:signal=SIGKILL:when={when}")
+        assert status != 0
+        finish(database, committed(output))
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(580)
+@needs_strace
+@pytest.mark.parametrize("call", ["pwrite64", "fdatasync", "unlink"])
+def test_a_kill_at_each_write_and_flush_loses_nothing(begun: Path, call: str) -> None:
+    when = 1
+    while kill_at(begun, call, when):
+        when += 1
+    assert when > 1
+
+
+@needs_strace
+def test_a_failed_flush_ends_the_writer_and_is_no_success(begun: Path) -> None:
+    database = begun / "record.db"
+    status, output = write(database, inject="fdatasync:error=EIO:when=5")
+    assert status == 0
+    assert committed(output) == {2}
+    # Each slot is tried twice, and the writer refuses all that follows the fault.
+    assert failures(output) == ["DiskFaultError"] * (2 * (SLOTS - 3))
+    finish(database, {0, 1, 2})
+
+
+@needs_strace
+def test_a_full_disk_refuses_a_commit_that_succeeds_when_there_is_room(begun: Path) -> None:
+    database = begun / "record.db"
+    status, output = write(database, inject="pwrite64:error=ENOSPC:when=30")
+    assert status == 0
+    assert failures(output) == ["DiskFullError"]
+    assert committed(output) == set(range(2, SLOTS))
+    finish(database, committed(output))
+
+
+@pytest.fixture
+def small_disk(root: None, tmp_path: Path) -> Iterator[Path]:
+    """Mount a memory file system of 1 MB."""
+    place = tmp_path / "disk"
+    place.mkdir()
+    mount = ["mount", "-t", "tmpfs", "-o", "size=1m", "tmpfs", str(place)]
+    subprocess.run(mount, check=True)
+    yield place
+    subprocess.run(["umount", str(place)], check=True)
+
+
+def test_a_full_file_system_is_named_and_the_job_resumes_with_room(small_disk: Path) -> None:
+    database, ballast = small_disk / "record.db", small_disk / "ballast"
+    asyncio.run(write_pending(database, SLOTS, 1, 2))
+    used = sum(path.stat().st_size for path in small_disk.rglob("*") if path.is_file())
+    ballast.write_bytes(b"x" * (1_000_000 - used))
+    status, output = write(database)
+    assert status != 0 or set(failures(output)) == {"DiskFullError"}
+    assert committed(output) != set(range(2, SLOTS))
+    check_whole(database, {0, 1} | committed(output))
+    ballast.unlink()
+    finish(database, {0, 1} | committed(output))
+
+
+def kill_at_random(database: Path, delay_sec: float) -> set[int]:
+    """Start a writer in a child process, and kill it. Return the acknowledged slots."""
+    read, to_parent = os.pipe()
+    child = os.fork()
+    if child == 0:
+        os.dup2(to_parent, 1)
+        sys.stdout = os.fdopen(1, "w")
+        asyncio.run(write_pending(database, 40, 8, 40))
+        os._exit(0)
+    os.close(to_parent)
+    time.sleep(delay_sec)
+    os.kill(child, signal.SIGKILL)
+    os.waitpid(child, 0)
+    with os.fdopen(read) as pipe:
+        return committed(pipe.read())
+
+
+def kill_writers(directory: Path, kills: int, seed: int) -> None:
+    print("seed", seed)
+    rng = random.Random(seed)
+    job, acknowledged = 0, set[int]()
+    for _ in range(kills):
+        database = directory / str(job) / "record.db"
+        database.parent.mkdir(exist_ok=True)
+        acknowledged |= kill_at_random(database, rng.uniform(0, 0.1))
+        try:
+            check_whole(database, acknowledged)
+        except BenchFlowError:  # the job did not exist yet
+            assert not acknowledged
+            continue
+        with JobReader(database) as reader:
+            if reader.counts() == {"completed": 40}:
+                job, acknowledged = job + 1, set()
+
+
+def test_writers_killed_at_random_lose_nothing_and_double_nothing(tmp_path: Path) -> None:
+    kill_writers(tmp_path, 20, seed=random.SystemRandom().randrange(1 << 32))
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(580)
+def test_a_thousand_killed_writers_lose_nothing_and_double_nothing(tmp_path: Path) -> None:
+    kill_writers(tmp_path, 1_000, seed=random.SystemRandom().randrange(1 << 32))
