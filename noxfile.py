@@ -410,6 +410,7 @@ PERF = (
     "credit_localisation.py",
     "root_baseline.py",
     "gateway.py",
+    "commit.py",
 )
 
 

@@ -60,7 +60,16 @@ ALLOWED = {
         "benchflow_export",
         "benchflow_store",
     },
-    "benchflow_store": {"pydantic", "benchflow_contracts", "benchflow_gateway", "benchflow_kernel"},
+    "benchflow_store": {
+        "apsw",
+        "obstore",
+        "psycopg",
+        "pydantic",
+        "pydantic_core",
+        "benchflow_contracts",
+        "benchflow_gateway",
+        "benchflow_kernel",
+    },
     "benchflow_testing": {
         "benchflow_contracts",
         "benchflow_kernel",

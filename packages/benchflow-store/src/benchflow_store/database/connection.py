@@ -25,8 +25,8 @@ Mode = Literal["create", "write", "read"]
 FIRST_SAFE_SQLITE: Final = (3, 51, 3)
 """Older versions can corrupt a database when two connections write or checkpoint at once."""
 _BUSY_MS: Final = 10_000
-_CHECKPOINT_PAGES: Final = 4_000
-"""The pages of the log after which it is copied into the database: 16 MB."""
+_CHECKPOINT_PAGES: Final = 1_000
+"""The pages of the log after which it is copied into the database: 4 MB."""
 _FULL: Final = {errno.ENOSPC, errno.EDQUOT}
 
 

@@ -83,6 +83,21 @@ GROUPS: dict[str, Group] = {
             "gc": Command("benchflow.cli.checkpoint:gc", "Delete old saved checkpoints."),
         },
     ),
+    "store": Group(
+        "Check, rebuild and clean the record of a job.",
+        {
+            "verify": Command(
+                "benchflow.cli.store:verify", "Check the database, the artifacts and the facts."
+            ),
+            "rebuild": Command(
+                "benchflow.cli.store:rebuild", "Write the facts again from the database."
+            ),
+            "gc": Command("benchflow.cli.store:gc", "Delete artifacts that no attempt names."),
+            "migrate": Command(
+                "benchflow.cli.store:migrate", "Bring the database to this version's schema."
+            ),
+        },
+    ),
     "tasks": Group(
         "Write and check tasks.",
         {
