@@ -7,8 +7,8 @@ from hashlib import sha256
 from pathlib import Path
 
 import pytest
-from benchflow_contracts import StoreError
-from benchflow_store.database import DiskFullError, LocalEvidenceStore
+from benchflow_contracts import StoreError, UsageError
+from benchflow_store.database import DiskFullError, LocalEvidenceStore, ObjectEvidenceStore
 
 DATA = b"evidence"
 DIGEST = sha256(DATA).hexdigest()
@@ -84,3 +84,31 @@ def test_a_full_disk_is_named_and_leaves_nothing(
         put(LocalEvidenceStore(tmp_path))
     assert found.value.needed_bytes == len(DATA)
     assert list((tmp_path / "sha256" / DIGEST[:2]).iterdir()) == []
+
+
+def test_a_bucket_stores_artifacts_by_digest(tmp_path: Path) -> None:
+    def damage() -> None:
+        next(path for path in tmp_path.rglob(DIGEST)).write_bytes(b"Evidence")
+
+    async def run() -> None:
+        store = ObjectEvidenceStore(tmp_path.as_uri())
+        assert not await store.has(DIGEST)
+        assert await store.put(DATA) == await store.put(DATA) == DIGEST
+        assert await store.has(DIGEST)
+        assert await store.get(DIGEST) == DATA
+        damage()
+        with pytest.raises(StoreError, match="damaged"):
+            await store.get(DIGEST)
+        await store.delete(DIGEST)
+        await store.delete(DIGEST)
+        with pytest.raises(StoreError, match=DIGEST):
+            await store.get(DIGEST)
+        with pytest.raises(StoreError, match="not a SHA-256 digest"):
+            await store.get("../x")
+
+    asyncio.run(run())
+
+
+def test_a_url_that_names_no_service_is_refused() -> None:
+    with pytest.raises(UsageError, match="nowhere://x"):
+        ObjectEvidenceStore("nowhere://x")

@@ -26,6 +26,7 @@ from .maintenance import (
     rebuild,
     verify,
 )
+from .object_evidence import ObjectEvidenceStore
 from .projection import PROJECTED_FILES, Projector, project
 from .reader import AttemptError, AttemptRow, JobReader, ResolvedSlot, read_job_state
 from .rows import (
@@ -72,6 +73,7 @@ __all__ = [
     "Location",
     "Metric",
     "MigrateReport",
+    "ObjectEvidenceStore",
     "PlanRevision",
     "PlannedSlot",
     "Projector",

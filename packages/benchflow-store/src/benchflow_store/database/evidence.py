@@ -117,8 +117,7 @@ class LocalEvidenceStore:
     @contextmanager
     def _folder(self, digest: str, *, create: bool = False) -> Generator[int]:
         """Open the directory of a digest without following a link below the store."""
-        if _DIGEST.fullmatch(digest) is None:
-            raise StoreError(f"not a SHA-256 digest: {digest!r}")
+        check_digest(digest)
         if create:
             self._directory.mkdir(parents=True, exist_ok=True)
         flags = os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC
@@ -134,6 +133,16 @@ class LocalEvidenceStore:
             yield folder
         finally:
             os.close(folder)
+
+
+def check_digest(digest: str) -> None:
+    """Require 64 hex digits in lower case.
+
+    Raises:
+        StoreError: It is not the digest of an artifact.
+    """
+    if _DIGEST.fullmatch(digest) is None:
+        raise StoreError(f"not a SHA-256 digest: {digest!r}")
 
 
 def _read(folder: int, name: str) -> bytes:
