@@ -6,10 +6,10 @@ from typing import Final
 
 from benchflow_contracts import StoreError, UsageError
 
-from .commit_group import insert_plan, insert_slots
 from .connection import Row, SqlConnection
 from .errors import JobIsRunningError
 from .job_lock import is_locked
+from .pending_rows import insert_plan, insert_slots
 from .rows import JobState, PlannedSlot, PlanRevision, RunControl, StoredSlot, to_json
 
 _SLOTS: Final = """

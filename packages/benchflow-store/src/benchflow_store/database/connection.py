@@ -1,33 +1,35 @@
 """A connection to the record database: the few calls that SQLite and Postgres share."""
 
-import errno
+import os
 from collections.abc import Generator, Iterable, Sequence
 from contextlib import AbstractContextManager, contextmanager, suppress
 from pathlib import Path
 from typing import Any, Final, Literal, Protocol
 
 import apsw
-from benchflow_contracts import StoreError
+from benchflow_contracts import StoreError, UsageError
 
 from .errors import (
+    FULL_ERRNOS,
     DamagedDatabaseError,
     DatabaseBusyError,
     DiskFaultError,
     DiskFullError,
     StaleWriterError,
+    failed_write,
 )
 
 Row = tuple[Any, ...]
 Location = Path | str
-"""The file of a SQLite database, or the URL of a Postgres database."""
+"""The file of a SQLite database as a path, or the URL of a Postgres database as text."""
 Mode = Literal["create", "write", "read"]
 
 FIRST_SAFE_SQLITE: Final = (3, 51, 3)
 """Older versions can corrupt a database when two connections write or checkpoint at once."""
 _BUSY_MS: Final = 10_000
-_CHECKPOINT_PAGES: Final = 1_000
-"""The pages of the log after which it is copied into the database: 4 MB."""
-_FULL: Final = {errno.ENOSPC, errno.EDQUOT}
+_IDLE_LOG_PAGES: Final = 1_000
+_BUSY_LOG_PAGES: Final = 16_000
+"""The pages of the log after which it is copied into the database: 4 MB, under load 64 MB."""
 
 
 class SqlConnection(Protocol):
@@ -69,8 +71,8 @@ class SqlConnection(Protocol):
         """Return the damages of the database's own structure."""
         ...
 
-    def tidy(self) -> None:
-        """Do the upkeep that no commit waits for."""
+    def tidy(self, *, is_idle: bool) -> None:
+        """Do the upkeep that is due. A caller without waiting commits is idle."""
         ...
 
     def close(self, *, after_fault: bool = False) -> None:
@@ -82,13 +84,16 @@ def connect(location: Location, mode: Mode) -> SqlConnection:
     """Open the database at `location`.
 
     Raises:
+        UsageError: The URL is not one of Postgres, or psycopg is not installed.
         StoreError: The database does not exist, is damaged or cannot be opened.
     """
-    if isinstance(location, str) and location.startswith(("postgresql://", "postgres://")):
-        from .postgres import PostgresConnection  # noqa: PLC0415 - an extra
+    if isinstance(location, Path):
+        return SqliteConnection(location, mode)
+    if not location.startswith(("postgresql://", "postgres://")):
+        raise UsageError(f"not the URL of a Postgres database: {location!r}")
+    from .postgres import PostgresConnection  # noqa: PLC0415 - an extra
 
-        return PostgresConnection(location)
-    return SqliteConnection(Path(location), mode)
+    return PostgresConnection(location)
 
 
 class SqliteConnection:
@@ -105,7 +110,8 @@ class SqliteConnection:
         self._log_pages = 0
         if mode != "read":
             _require_safe_sqlite()
-        if mode != "create" and not path.is_file():
+        is_new = not path.is_file()
+        if is_new and mode != "create":
             raise StoreError(f"there is no record database {str(path)!r}", hint="name a job")
         try:
             self._db = _open(path, mode)
@@ -116,6 +122,8 @@ class SqliteConnection:
         except apsw.Error as error:
             raise self._failure(error) from error
         self._file = self._identity()
+        if is_new:
+            _sync_directory(path.absolute().parent.parent)
 
     def _prepare_to_write(self) -> None:
         journal = self.query("PRAGMA journal_mode=WAL")[0][0]
@@ -208,9 +216,9 @@ class SqliteConnection:
             return [str(error)]
         return [] if found == ["ok"] else found
 
-    def tidy(self) -> None:
+    def tidy(self, *, is_idle: bool) -> None:
         """Copy a long log into the database. The commits in the log stay durable."""
-        if self._log_pages < _CHECKPOINT_PAGES:
+        if self._log_pages < (_IDLE_LOG_PAGES if is_idle else _BUSY_LOG_PAGES):
             return
         self._log_pages = 0
         try:
@@ -228,7 +236,7 @@ class SqliteConnection:
 
     def _failure(self, error: apsw.Error) -> StoreError:
         is_of_disk = isinstance(error, apsw.IOError | apsw.CantOpenError)
-        if isinstance(error, apsw.FullError) or (is_of_disk and self._errno() in _FULL):
+        if isinstance(error, apsw.FullError) or (is_of_disk and self._errno() in FULL_ERRNOS):
             return DiskFullError(self.place, self._needed_bytes)
         if isinstance(error, apsw.IOError):
             return DiskFaultError(f"{self.place}: {error}")
@@ -264,6 +272,18 @@ def _open(path: Path, mode: Mode) -> apsw.Connection:
         uri = f"{path.absolute().as_uri()}?immutable=1"
         db = apsw.Connection(uri, flags=flags | apsw.SQLITE_OPEN_URI)
     return db
+
+
+def _sync_directory(directory: Path) -> None:
+    """Make the entry of a new job's directory durable. SQLite does it for its own files."""
+    try:
+        descriptor = os.open(directory, os.O_RDONLY | os.O_DIRECTORY)
+        try:
+            os.fsync(descriptor)
+        finally:
+            os.close(descriptor)
+    except OSError as error:
+        raise failed_write(str(directory), error, 0) from error
 
 
 def _require_safe_sqlite() -> None:

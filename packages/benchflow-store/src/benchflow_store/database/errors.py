@@ -1,6 +1,11 @@
 """The errors of the record database. Each one is a StoreError."""
 
+import errno
+from typing import Final
+
 from benchflow_contracts import StoreError
+
+FULL_ERRNOS: Final = (errno.ENOSPC, errno.EDQUOT)
 
 
 class StaleWriterError(StoreError):
@@ -69,3 +74,11 @@ class DatabaseBusyError(StoreError):
 
     default_hint = "end the process that holds the database, or check the server"
     default_retryable = True
+
+
+def failed_write(place: str, error: OSError, needed_bytes: int) -> StoreError:
+    """Return the error of a file or directory at `place` that cannot be written."""
+    if error.errno in FULL_ERRNOS:
+        return DiskFullError(place, needed_bytes)
+    kind = DiskFaultError if error.errno == errno.EIO else StoreError
+    return kind(f"cannot write {place}: {error.strerror}")

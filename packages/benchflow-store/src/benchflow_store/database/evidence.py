@@ -14,11 +14,10 @@ from typing import Final
 
 from benchflow_contracts import StoreError
 
-from .errors import DiskFaultError, DiskFullError
+from .errors import failed_write
 
 _DIGEST: Final = re.compile(r"[0-9a-f]{64}")
 _TEMPORARY: Final = ".tmp-"
-_FULL: Final = (errno.ENOSPC, errno.EDQUOT)
 
 
 class LocalEvidenceStore:
@@ -32,6 +31,7 @@ class LocalEvidenceStore:
 
         Raises:
             DiskFullError: The file system has no room.
+            DiskFaultError: The disk failed. The bytes may not be durable.
             StoreError: The bytes cannot be stored.
         """
         return await asyncio.to_thread(self._put, data)
@@ -101,10 +101,7 @@ class LocalEvidenceStore:
                     _write(folder, digest, data)
                 os.fsync(folder)
         except OSError as error:
-            where = str(self._directory)
-            if error.errno in _FULL:
-                raise DiskFullError(where, len(data)) from error
-            raise DiskFaultError(f"cannot store an artifact in {where!r}: {error}") from error
+            raise failed_write(str(self._directory), error, len(data)) from error
         return digest
 
     def _has(self, digest: str) -> bool:

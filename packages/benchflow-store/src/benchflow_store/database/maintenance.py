@@ -1,6 +1,6 @@
 """Check, rebuild, clean and migrate the record of a job's directory."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final, Literal
@@ -77,34 +77,36 @@ def verify(directory: Path, location: Location | None = None) -> VerifyReport:
         StoreError: The database cannot be opened, or has another schema version.
     """
     is_running = is_locked(directory)
-    artifacts = 0
     with JobReader(location or directory / DATABASE) as reader:
         problems = [f"the database is damaged: {text}" for text in reader.check_integrity()]
         if problems:
             return VerifyReport(0, 0, 0, {}, is_running, tuple(problems))
         problems += reader.contradictions()
-        store = LocalEvidenceStore(directory / ARTIFACTS)
-        for digest in sorted(reader.digests()):
-            artifacts += 1
-            try:
-                store.read(digest)
-            except StoreError as error:
-                problems.append(str(error))
+        digests = sorted(reader.digests())
         files: dict[str, FileState] = {
             name: _compare(directory / name, projected(reader, name)) for name in PROJECTED_FILES
         }
-        for name, state in files.items():
-            if state != "equal" and not is_running:
-                problems.append(f"{name} is {state}")
-        counts = reader.counts()
-        return VerifyReport(
-            slots=sum(counts.values()),
-            cursor=reader.progress()[0],
-            artifacts=artifacts,
-            files=files,
-            is_running=is_running,
-            problems=tuple(problems),
-        )
+        slots, cursor = sum(reader.counts().values()), reader.progress()[0]
+    for name, state in files.items():
+        if state != "equal" and not is_running:
+            problems.append(f"{name} is {state}")
+    return VerifyReport(
+        slots=slots,
+        cursor=cursor,
+        artifacts=len(digests),
+        files=files,
+        is_running=is_running,
+        problems=(*problems, *_damaged(directory / ARTIFACTS, digests)),
+    )
+
+
+def _damaged(directory: Path, digests: Iterable[str]) -> Iterator[str]:
+    store = LocalEvidenceStore(directory)
+    for digest in digests:
+        try:
+            store.read(digest)
+        except StoreError as error:
+            yield str(error)
 
 
 def rebuild(directory: Path, location: Location | None = None) -> RebuildReport:

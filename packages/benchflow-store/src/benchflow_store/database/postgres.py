@@ -93,7 +93,7 @@ class PostgresConnection:
         """Return no damage: the server checks its own pages."""
         return []
 
-    def tidy(self) -> None:
+    def tidy(self, *, is_idle: bool) -> None:
         """Leave the upkeep to the server."""
 
     def close(self, *, after_fault: bool = False) -> None:  # noqa: ARG002 - of SQLite alone

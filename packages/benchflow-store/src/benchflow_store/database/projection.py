@@ -6,15 +6,13 @@ A projection is never the truth. It can be deleted, and `Projector` writes the s
 import json
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
-from itertools import groupby
 from pathlib import Path
 from typing import Any, Final, cast
-
-from benchflow_contracts import StoreError
 
 from benchflow_store.files import write_text
 
 from .connection import Location
+from .errors import failed_write
 from .fact_rows import (
     Line,
     attempt_lines,
@@ -27,7 +25,7 @@ from .fact_rows import (
     variant_lines,
 )
 from .reader import JobReader, ResolvedSlot
-from .rows import to_json
+from .rows import StoredSlot, to_json
 
 _BATCH: Final = 1_000
 """The number of slots that are in memory at once."""
@@ -87,8 +85,7 @@ class Projector:
                 for name, content in _WHOLE.items():
                     _replace(self.directory / name, content(reader))
             except OSError as error:
-                where = str(self.directory)
-                raise StoreError(f"cannot write facts in {where!r}: {error.strerror}") from error
+                raise failed_write(str(self.directory), error, 1 << 20) from error
         self._cursor, self._rewrites = cursor, rewrites
         self._save_progress()
         return cursor
@@ -160,7 +157,6 @@ def run_control(reader: JobReader) -> Line:
     """Return the content of `runtime/run_control.json`, as run_control_v2."""
     state = reader.state()
     variants = {each.index: each.slot.variant for each in state.slots}
-    running = (each for each in reader.attempts() if each.status == "running")
     return {
         "schema_version": "run_control_v2",
         "job": state.name,
@@ -174,7 +170,7 @@ def run_control(reader: JobReader) -> Line:
                 "attempt": each.attempt,
                 "started": each.started,
             }
-            for each in running
+            for each in reader.running_attempts()
         },
         "pause": state.control.pause,
         "stopped": state.control.stopped,
@@ -185,41 +181,37 @@ def run_control(reader: JobReader) -> Line:
 def schedule_progress(reader: JobReader) -> Line:
     """Return the content of `runtime/schedule_progress.json`, as schedule_progress_v1."""
     state = reader.state()
-    resolved = [slot for slot in reader.slots() if slot.status != "pending"]
-    pruned = [slot.variant for slot in resolved if slot.status == "skipped_pruned"]
-    attempts = sum(each.attempts for each in state.slots)
+    rollouts = reader.counted_rollouts()
+    resolved = [each for each in state.slots if each.status != "pending"]
+    pruned = [each.slot.variant for each in resolved if each.status == "skipped_pruned"]
     return {
         "schema_version": "schedule_progress_v1",
         "job": state.name,
         "total_slots": len(state.slots),
         "next_schedule_index": state.cursor,
-        "next_attempt_index": attempts,
         "schedule": [
             {"variant": each.slot.variant, "task": each.slot.task, "repeat": each.slot.repeat}
             for each in state.slots
         ],
         "completed_slots": [
             {
-                "schedule_index": slot.index,
-                "rollout": None if slot.attempt is None else slot.attempt.rollout,
-                "status": slot.status,
+                "schedule_index": each.index,
+                "rollout": rollouts.get(each.index),
+                "status": each.status,
             }
-            for slot in resolved
+            for each in resolved
         ],
         "pruned_variants": list(dict.fromkeys(pruned)),
         "consecutive_failures": _consecutive_failures(resolved),
     }
 
 
-def _consecutive_failures(resolved: list[ResolvedSlot]) -> dict[str, int]:
+def _consecutive_failures(resolved: list[StoredSlot]) -> dict[str, int]:
     """Return the failed slots at the end of each variant's resolved slots."""
-    by_variant = sorted(resolved, key=lambda slot: slot.variant)
     counts: dict[str, int] = {}
-    for variant, slots in groupby(by_variant, key=lambda slot: slot.variant):
-        failures = 0
-        for slot in slots:
-            failures = failures + 1 if slot.status == "failed" else 0
-        counts[variant] = failures
+    for each in resolved:
+        variant = each.slot.variant
+        counts[variant] = counts.get(variant, 0) + 1 if each.status == "failed" else 0
     return counts
 
 

@@ -69,6 +69,7 @@ class JobReader:
         self._location = location
         self._name = job
         self._blocks = ExitStack()
+        self._state: JobState | None = None
 
     def __enter__(self) -> Self:
         with ExitStack() as blocks:
@@ -95,7 +96,9 @@ class JobReader:
 
     def state(self) -> JobState:
         """Return the job with all its slots."""
-        return read_state(self._db, self._id)
+        if self._state is None:
+            self._state = read_state(self._db, self._id)
+        return self._state
 
     def counts(self) -> dict[SlotStatus, int]:
         """Return the number of slots by status."""
@@ -150,6 +153,20 @@ class JobReader:
             self._range(first, end),
         )
         return [_attempt(row) for row in rows]
+
+    def running_attempts(self) -> list[AttemptRow]:
+        """Return the attempts that run."""
+        rows = self._db.query(
+            f"SELECT {_ATTEMPT} FROM attempts a "  # noqa: S608
+            "WHERE a.job = ? AND a.status = 'running' ORDER BY a.idx, a.entry",
+            (self._id,),
+        )
+        return [_attempt(row) for row in rows]
+
+    def counted_rollouts(self) -> dict[int, str]:
+        """Return the rollout that counts, by the index of its slot."""
+        sql = "SELECT idx, rollout FROM attempts WHERE job = ? AND counted = 1"
+        return {int(row[0]): str(row[1]) for row in self._db.query(sql, (self._id,))}
 
     def metrics(self, first: int = 0, end: int | None = None) -> list[Row]:
         """Return (index, name, value, measured) of the attempts that count."""

@@ -39,8 +39,9 @@ from .schema import create_or_check
 T = TypeVar("T")
 
 _LARGEST_GROUP: Final = 512
-_BYTES_PER_CHANGE: Final = 64 * 1024
-"""What a change needs beside its data: pages of tables and indexes."""
+_BYTES_PER_GROUP: Final = 64 * 1024
+_BYTES_PER_CHANGE: Final = 8 * 1024
+"""The pages of tables and indexes that a transaction, and a change in it, needs beside the data."""
 _FOR_ALL: Final = (
     DiskFullError,
     DiskFaultError,
@@ -60,7 +61,9 @@ class _Change:
     apply: Callable[[CommitGroup], object]
     done: "asyncio.Future[Any]"
     loop: asyncio.AbstractEventLoop
-    bytes: int = 0
+    bytes: int
+    index: int | None
+    """The slot of an attempt, to read several slots at once."""
 
 
 class JobWriter:
@@ -88,6 +91,7 @@ class JobWriter:
         self._id = 0
         self._epoch = 0
         self._fault: BenchFlowError | None = None
+        self._is_closed = False
 
     @property
     def epoch(self) -> int:
@@ -109,6 +113,8 @@ class JobWriter:
             SchemaVersionError: The database needs another version of the program.
             StoreError: The database cannot be opened or written.
         """
+        if self._thread is not None:
+            raise StoreError(f"the record of {self._job!r} has already begun")
         loop = asyncio.get_running_loop()
         started: asyncio.Future[JobState] = loop.create_future()
         new = None if plan is None else (plan, slots)
@@ -126,7 +132,7 @@ class JobWriter:
         self, dispatch: Dispatch, *, worker: str = "", started: float | None = None
     ) -> None:
         """Record that an attempt runs. If its driver dies, the attempt becomes `interrupted`."""
-        await self._ask(lambda group: group.start(dispatch, worker, started))
+        await self._ask(lambda group: group.start(dispatch, worker, started), index=dispatch.index)
 
     async def commit(self, commit: Commit) -> Receipt:
         """Store an attempt that has ended. Return when it is durable.
@@ -139,7 +145,9 @@ class JobWriter:
         """
         record = checked_record(commit)
         (counts, status), cursor = await self._ask(
-            lambda group: group.commit(commit, record), 0 if record is None else len(record)
+            lambda group: group.commit(commit, record),
+            size=_size(commit, record),
+            index=commit.completion.index,
         )
         return Receipt(counted=counts, duplicate=not counts, status=status, cursor=cursor)
 
@@ -172,10 +180,10 @@ class JobWriter:
 
     async def close(self) -> None:
         """Write what waits, and close the database. Repeatable."""
-        thread = self._thread
-        if thread is not None:
+        self._is_closed = True
+        if self._thread is not None:
             self._queue.put(None)
-            await asyncio.to_thread(thread.join)
+            await asyncio.to_thread(self._thread.join)
 
     async def __aenter__(self) -> Self:
         return self
@@ -183,12 +191,14 @@ class JobWriter:
     async def __aexit__(self, *_: object) -> None:
         await self.close()
 
-    async def _ask(self, apply: Callable[[CommitGroup], T], size: int = 0) -> tuple[T, int]:
-        if self._thread is None or not self._thread.is_alive():
+    async def _ask(
+        self, apply: Callable[[CommitGroup], T], *, size: int = 0, index: int | None = None
+    ) -> tuple[T, int]:
+        if self._is_closed or self._thread is None or not self._thread.is_alive():
             raise self._fault or StoreError(f"the record of {self._job!r} is not open")
         loop = asyncio.get_running_loop()
         done: asyncio.Future[tuple[T, int]] = loop.create_future()
-        self._queue.put(_Change(apply, done, loop, size + _BYTES_PER_CHANGE))
+        self._queue.put(_Change(apply, done, loop, 2 * size + _BYTES_PER_CHANGE, index))
         return await done
 
     def _work(
@@ -208,7 +218,7 @@ class JobWriter:
         while is_open:
             group, is_open = self._next_group()
             self._run(group)
-            if self._queue.empty() and self._fault is None:
+            if self._fault is None:
                 self._tidy()
         self._close()
 
@@ -218,7 +228,7 @@ class JobWriter:
         connection = connect(self._location, "write" if new is None else "create")
         self._connection = connection
         create_or_check(connection)
-        needed = _BYTES_PER_CHANGE + 512 * (0 if new is None else len(new[1]))
+        needed = _BYTES_PER_GROUP + 512 * (0 if new is None else len(new[1]))
         with connection.write_transaction(needed, exclusive=True):
             self._id, state = begin_job(connection, self._job, self._home, new, now)
         self._epoch = state.epoch
@@ -257,16 +267,20 @@ class JobWriter:
 
     def _transact(self, changes: list[_Change]) -> list[object]:
         connection = cast("SqlConnection", self._connection)
-        with connection.write_transaction(sum(change.bytes for change in changes)):
+        with connection.write_transaction(
+            _BYTES_PER_GROUP + sum(change.bytes for change in changes)
+        ):
             group = CommitGroup(connection, self._id, self._epoch)
             cursor = group.check_epoch()
+            group.load({change.index for change in changes if change.index is not None})
             results = [change.apply(group) for change in changes]
             cursor = group.flush(cursor)
         return [(result, cursor) for result in results]
 
     def _tidy(self) -> None:
         try:
-            cast("SqlConnection", self._connection).tidy()
+            connection = cast("SqlConnection", self._connection)
+            connection.tidy(is_idle=self._queue.empty())
         except StoreError as error:
             self._fault = error
 
@@ -274,6 +288,12 @@ class JobWriter:
         if self._connection is not None:
             with suppress(StoreError):
                 self._connection.close(after_fault=self._fault is not None)
+
+
+def _size(commit: Commit, record: str | None) -> int:
+    """Return about how many bytes a commit stores."""
+    rows = len(commit.metrics) + len(commit.events) + len(commit.refs)
+    return len(record or "") + 256 * rows
 
 
 def _settle(group: list[_Change], outcomes: Sequence[object]) -> None:
