@@ -87,7 +87,7 @@ def ended(
         completion,
         started=900.25,
         finished=1_000.5,
-        metrics=[Metric("reward", reward), Metric("wall", 100.25, measured=True)],
+        metrics=[Metric("reward", reward), Metric("tokens_in", 100.0, measured=True)],
         events=events,
         refs=[ArtifactRef(f"part-{n}", f"{index * 100 + n:064x}", n) for n in range(rows)],
         fingerprint=None if scored else "f1",

@@ -14,6 +14,7 @@ from benchflow_store.database import (
     LocalEvidenceStore,
     Projector,
     RunControl,
+    comparable,
     gc,
     lock_job,
     migrate,
@@ -66,14 +67,15 @@ def test_the_facts_show_the_resolved_leading_slots(job: Path) -> None:
     assert trials[2]["error_type"] == "CapacityError"
     assert [row["variant"] for row in trials] == ["a", "b", "a", "b"]
     metrics = lines(job / "facts/metrics_long.jsonl")
-    assert {(row["name"], row["value"], row["measured_value"]) for row in metrics} == {
-        ("reward", 1.0, None),
-        ("wall", None, 100.25),
+    assert {(row["name"], row["value"], row["measured"]) for row in metrics} == {
+        ("reward", 1.0, False),
+        ("tokens_in", 100.0, True),
     }
+    assert (trials[0]["tokens_in"], trials[0]["cost_usd"]) == (100, None)
     variants = lines(job / "facts/variant_snapshots.jsonl")
-    assert [(row["variant"], row["name"], row["value"]) for row in variants] == [
-        ("a", "model", "m1"),
-        ("b", None, None),
+    assert [(row["variant"], row["config"]) for row in variants] == [
+        ("a", {"model": "m1"}),
+        ("b", {}),
     ]
 
 
@@ -104,11 +106,8 @@ def test_two_runs_differ_only_in_the_named_columns(job: Path, tmp_path: Path) ->
     other = tmp_path / "other"
     make_job(other, shift=50)
     rebuild(other)
-    for name, left_out in UNCOMPARED.items():
-        rows = [
-            [{key: row[key] for key in row if key not in left_out} for row in lines(home / name)]
-            for home in (job, other)
-        ]
+    for name in UNCOMPARED:
+        rows = [comparable(name, lines(home / name)) for home in (job, other)]
         assert rows[0] == rows[1], name
     assert (job / "facts/trials.jsonl").read_bytes() != (other / "facts/trials.jsonl").read_bytes()
 

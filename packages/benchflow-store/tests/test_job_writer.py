@@ -50,7 +50,7 @@ def test_an_acknowledged_commit_is_in_the_database_with_all_its_rows(database: P
         with JobReader(database) as reader:  # while the writer lives
             (slot, *_), metrics = list(reader.slots()), reader.metrics()
             assert slot.attempt is not None and slot.attempt.rollout == "task-0__00000101"
-            assert metrics == [(0, "reward", 1.0, 0), (0, "wall", 100.25, 1)]
+            assert metrics == [(0, "reward", 1.0, 0), (0, "tokens_in", 100.0, 1)]
             assert len(reader.events()) == len(reader.refs()) == 2
 
     with_writer(database, use)

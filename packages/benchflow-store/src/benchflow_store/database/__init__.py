@@ -11,7 +11,7 @@ from .errors import (
     StaleWriterError,
 )
 from .evidence import LocalEvidenceStore
-from .fact_rows import UNCOMPARED
+from .fact_rows import UNCOMPARED, comparable
 from .job_lock import is_locked, lock_job
 from .maintenance import (
     ARTIFACTS,
@@ -86,6 +86,7 @@ __all__ = [
     "StaleWriterError",
     "StoredSlot",
     "VerifyReport",
+    "comparable",
     "gc",
     "is_locked",
     "lock_job",

@@ -34,7 +34,7 @@ PROGRESS_FILE: Final = "runtime/projection.json"
 
 _Lines = Callable[[JobReader, list[ResolvedSlot]], Iterator[Line]]
 _GROWING: Final[dict[str, _Lines]] = {
-    "facts/trials.jsonl": lambda _reader, slots: trial_lines(slots),
+    "facts/trials.jsonl": trial_lines,
     "facts/metrics_long.jsonl": metric_lines,
     "facts/events.jsonl": event_lines,
     "evidence/evidence_records.jsonl": evidence_lines,

@@ -27,6 +27,9 @@ class PlanRevision(Model):
     """The resolved configuration of a job. `extend` adds a later revision."""
 
     config_digest: str = Field(min_length=1)
+    design: str = "paired"
+    baseline: str | None = None
+    """The variant that others are compared with (default: the first one of the schedule)."""
     variants: Mapping[str, Mapping[str, Any]] = {}
     """The bindings of each variant, by its name."""
     config: Mapping[str, Any] = {}
