@@ -1,6 +1,7 @@
 """Facts, evidence lists and runtime files follow from the database, byte for byte."""
 
 import asyncio
+import errno
 import json
 import shutil
 from pathlib import Path
@@ -9,6 +10,7 @@ import pytest
 from benchflow_store.database import (
     PROJECTED_FILES,
     UNCOMPARED,
+    DiskFullError,
     JobIsRunningError,
     JobWriter,
     LocalEvidenceStore,
@@ -18,6 +20,7 @@ from benchflow_store.database import (
     gc,
     lock_job,
     migrate,
+    projection,
     rebuild,
     verify,
 )
@@ -118,6 +121,25 @@ def test_an_interrupted_projection_continues_where_it_was(job: Path) -> None:
         file.write(b'{"index": 4, "torn')
     assert Projector(job, job / "record.db").update() == 4
     assert (job / "facts/trials.jsonl").read_bytes() == before
+
+
+def test_a_projection_that_failed_half_way_is_repeated(
+    job: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    before = {name: (job / name).read_bytes() for name in PROJECTED_FILES}
+    shutil.rmtree(job / "facts")
+    (job / "runtime/projection.json").unlink()
+    projector = Projector(job, job / "record.db")
+    with monkeypatch.context() as patch:
+        patch.setattr(projection, "_replace", full)
+        with pytest.raises(DiskFullError):
+            projector.update()
+    assert projector.update() == 4
+    assert {name: (job / name).read_bytes() for name in PROJECTED_FILES} == before
+
+
+def full(*_: object) -> None:
+    raise OSError(errno.ENOSPC, "No space left on device")
 
 
 def test_verify_finds_nothing_wrong_then_a_missing_artifact(job: Path) -> None:

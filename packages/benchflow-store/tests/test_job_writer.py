@@ -22,6 +22,7 @@ from benchflow_store.database import (
     lock_job,
     migrate,
     read_job_state,
+    schema,
 )
 from job_records import PLAN, ended, planned
 
@@ -322,6 +323,32 @@ def test_a_newer_schema_is_refused_and_stays_as_it_is(database: Path) -> None:
         read_job_state(database)
     with pytest.raises(SchemaVersionError):
         migrate(database.parent)
+
+
+@pytest.mark.parametrize("is_wrong", [False, True])
+def test_migrations_run_together_or_not_at_all(
+    database: Path, monkeypatch: pytest.MonkeyPatch, is_wrong: bool
+) -> None:
+    with_writer(database, lambda writer: writer.set_control(RunControl()))
+    added = ("CREATE TABLE notes (text TEXT)", "DROP TABLE missing" if is_wrong else "SELECT 1")
+    later = (*schema.migrations(), *added)
+    with monkeypatch.context() as patch:
+        patch.setattr(schema, "migrations", lambda: later)
+        with pytest.raises(SchemaVersionError, match="version 1") as found:
+            read_job_state(database)
+        assert "bench store migrate" in found.value.hint
+        if is_wrong:
+            with pytest.raises(StoreError, match="missing"):
+                migrate(database.parent)
+        else:
+            report = migrate(database.parent)
+            assert (report.before, report.after) == (1, 3)
+            assert read_job_state(database).name == "job"
+    if is_wrong:
+        assert read_job_state(database).name == "job"
+    else:
+        with pytest.raises(SchemaVersionError, match="version 3"):
+            read_job_state(database)
 
 
 def test_a_file_that_is_not_a_database_is_named(database: Path) -> None:

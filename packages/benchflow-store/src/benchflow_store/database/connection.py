@@ -223,10 +223,10 @@ class SqliteConnection:
         self._log_pages = 0
         try:
             self._db.wal_checkpoint(mode=apsw.SQLITE_CHECKPOINT_PASSIVE)
-        except (apsw.BusyError, apsw.FullError):
-            return
         except apsw.Error as error:
-            raise self._failure(error) from error
+            failure = self._failure(error)
+            if not failure.retryable:
+                raise failure from error
 
     def close(self, *, after_fault: bool = False) -> None:
         """Close the connection. After a fault of the disk, the log is not copied."""

@@ -77,32 +77,33 @@ class Projector:
             self._is_new = False
         with JobReader(self.location, self.job) as reader:
             cursor, rewrites, _ = reader.progress()
-            is_continued = rewrites == self._rewrites and cursor >= self._cursor
-            if not is_continued:
-                self._cursor, self._sizes = 0, dict.fromkeys(_GROWING, 0)
+            first, sizes = self._cursor, dict(self._sizes)
+            if rewrites != self._rewrites or cursor < first:
+                first, sizes = 0, dict.fromkeys(_GROWING, 0)
             try:
-                self._grow(reader, cursor)
+                self._grow(reader, first, cursor, sizes)
                 for name, content in _WHOLE.items():
                     _replace(self.directory / name, content(reader))
             except OSError as error:
                 raise failed_write(str(self.directory), error, 1 << 20) from error
-        self._cursor, self._rewrites = cursor, rewrites
+        self._cursor, self._rewrites, self._sizes = cursor, rewrites, sizes
         self._save_progress()
         return cursor
 
-    def _grow(self, reader: JobReader, cursor: int) -> None:
+    def _grow(self, reader: JobReader, first: int, end: int, sizes: dict[str, int]) -> None:
+        """Append the slots from `first` to before `end`, and add the bytes to `sizes`."""
         paths = {name: self.directory / name for name in _GROWING}
         for name, path in paths.items():
             path.parent.mkdir(parents=True, exist_ok=True)
             with path.open("ab") as file:
-                file.truncate(self._sizes[name])
-        for first in range(self._cursor, cursor, _BATCH):
-            slots = list(reader.slots(first, min(first + _BATCH, cursor)))
+                file.truncate(sizes[name])
+        for start in range(first, end, _BATCH):
+            slots = list(reader.slots(start, min(start + _BATCH, end)))
             for name, lines in _GROWING.items():
                 data = encode(lines(reader, slots))
                 with paths[name].open("ab") as file:
                     file.write(data)
-                self._sizes[name] += len(data)
+                sizes[name] += len(data)
 
     def _load_progress(self) -> None:
         try:

@@ -211,7 +211,7 @@ class JobWriter:
             state = self._begin(new, now)
         except Exception as error:  # noqa: BLE001 - the caller of `begin` gets it
             self._close()
-            on_start(error)
+            on_start(self._as_store_error(error))
             return
         on_start(state)
         is_open = True
@@ -262,7 +262,7 @@ class JobWriter:
                 for change in group:
                     self._run([change])
                 return
-            outcomes = [error]
+            outcomes = [self._as_store_error(error)]
         _settle(group, outcomes)
 
     def _transact(self, changes: list[_Change]) -> list[object]:
@@ -276,6 +276,13 @@ class JobWriter:
             results = [change.apply(group) for change in changes]
             cursor = group.flush(cursor)
         return [(result, cursor) for result in results]
+
+    def _as_store_error(self, error: Exception) -> BenchFlowError:
+        if isinstance(error, BenchFlowError):
+            return error
+        failure = StoreError(f"cannot write the record of {self._job!r}: {error!r}")
+        failure.__cause__ = error
+        return failure
 
     def _tidy(self) -> None:
         try:
