@@ -2,7 +2,8 @@
 
 As a program, it commits the first pending slots of a database. It tries a failed commit once more.
 It prints `committed INDEX` after each durable commit, and `failed INDEX ERROR` after each error:
-`python job_records.py DATABASE SLOTS AT_ONCE COMMITS`.
+`python job_records.py DATABASE SLOTS AT_ONCE COMMITS [step]`. With `step`, it reads a line of
+standard input before each slot.
 """
 
 import asyncio
@@ -95,7 +96,9 @@ def ended(
     )
 
 
-async def write_pending(database: Path, count: int, at_once: int, commits: int) -> None:
+async def write_pending(
+    database: Path, count: int, at_once: int, commits: int, *, step: bool = False
+) -> None:
     """Commit at most `commits` pending slots, some at once, and project the facts."""
     async with JobWriter(database, "job") as writer:
         state = await writer.begin(PLAN, planned(count), now=1.0)
@@ -104,6 +107,8 @@ async def write_pending(database: Path, count: int, at_once: int, commits: int) 
 
         async def work() -> None:
             for index in waiting:
+                if step:
+                    await asyncio.to_thread(sys.stdin.readline)
                 for _ in range(2):
                     try:
                         await writer.commit(ended(index, epoch=state.epoch))
@@ -134,4 +139,5 @@ def check_whole(database: Path, committed: set[int]) -> None:
 
 
 if __name__ == "__main__":
-    asyncio.run(write_pending(Path(sys.argv[1]), *map(int, sys.argv[2:])))
+    numbers = map(int, sys.argv[2:5])
+    asyncio.run(write_pending(Path(sys.argv[1]), *numbers, step=len(sys.argv) > 5))

@@ -147,6 +147,31 @@ def test_a_full_file_system_is_named_and_the_job_resumes_with_room(small_disk: P
     finish(database, {0, 1} | committed(output))
 
 
+def test_an_archived_job_is_read_from_a_read_only_file_system(small_disk: Path) -> None:
+    asyncio.run(write_pending(small_disk / "record.db", SLOTS, 1, SLOTS))
+    subprocess.run(["mount", "-o", "remount,ro", str(small_disk)], check=True)
+    check_whole(small_disk / "record.db", set(range(SLOTS)))
+
+
+def test_a_stopped_writer_that_continues_is_refused(tmp_path: Path) -> None:
+    database = tmp_path / "record.db"
+    command = [sys.executable, job_records.__file__, str(database), str(SLOTS), "1", "3", "step"]
+    pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE}
+    with subprocess.Popen(command, text=True, **pipes) as first:
+        assert first.stdin is not None and first.stdout is not None
+        first.stdin.write("\n")
+        first.stdin.flush()
+        assert first.stdout.readline() == "committed 0\n"
+        first.send_signal(signal.SIGSTOP)
+        asyncio.run(write_pending(database, SLOTS, 1, 2))
+        first.send_signal(signal.SIGCONT)
+        rest, _ = first.communicate("\n\n")
+    assert failures(rest) == ["StaleWriterError"] * 4
+    with JobReader(database) as reader:
+        assert [each.epoch for each in reader.attempts()] == [1, 2, 2]
+    check_whole(database, {0, 1, 2})
+
+
 def kill_at_random(database: Path, delay_sec: float) -> set[int]:
     """Start a writer in a child process, and kill it. Return the acknowledged slots."""
     read, to_parent = os.pipe()
