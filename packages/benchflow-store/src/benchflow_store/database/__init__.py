@@ -14,8 +14,8 @@ from .evidence import LocalEvidenceStore
 from .fact_rows import UNCOMPARED, comparable
 from .job_lock import is_locked, lock_job
 from .maintenance import (
-    ARTIFACTS,
-    DATABASE,
+    ARTIFACTS_DIR,
+    DATABASE_FILE,
     FileState,
     GcReport,
     MigrateReport,
@@ -48,8 +48,8 @@ from .rows import (
 from .writer import JobWriter
 
 __all__ = [
-    "ARTIFACTS",
-    "DATABASE",
+    "ARTIFACTS_DIR",
+    "DATABASE_FILE",
     "PROJECTED_FILES",
     "UNCOMPARED",
     "ArtifactRef",

@@ -46,14 +46,21 @@ def begin_job(
         raise UsageError(f"{connection.place} has no job {name!r}", hint="start the job first")
     else:
         job = _create(connection, name, here, new, now)
-    state = read_state(connection, job)
-    if new is not None and new[0].config_digest != state.plan.config_digest:
+    if new is not None:
+        _check_plan(connection, job, name, new[0])
+    return job, read_state(connection, job)
+
+
+def _check_plan(connection: SqlConnection, job: int, name: str, plan: PlanRevision) -> None:
+    """Require that the plan is one of the job's revisions."""
+    sql = "SELECT config_digest FROM revisions WHERE job = ? ORDER BY revision"
+    digests = [str(row[0]) for row in connection.query(sql, (job,))]
+    if plan.config_digest not in digests:
         raise UsageError(
-            f"job {name!r} was planned differently: its configuration has digest "
-            f"{state.plan.config_digest}, not {new[0].config_digest}",
+            f"job {name!r} was planned differently: its configuration has digest {digests[-1]}, "
+            f"not {plan.config_digest}",
             hint="give another --job-name, or the options of the first run",
         )
-    return job, state
 
 
 def _check_original(place: str, home: str, here: str) -> None:

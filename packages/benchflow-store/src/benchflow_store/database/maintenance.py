@@ -14,8 +14,8 @@ from .projection import PROJECTED_FILES, project, projected
 from .reader import JobReader
 from .schema import migrate_schema
 
-DATABASE: Final = "record.db"
-ARTIFACTS: Final = "artifacts"
+DATABASE_FILE: Final = "record.db"
+ARTIFACTS_DIR: Final = "artifacts"
 FileState = Literal["equal", "behind", "different", "missing"]
 """`behind`: the file is a beginning of the projection, and the job has continued since."""
 
@@ -77,7 +77,7 @@ def verify(directory: Path, location: Location | None = None) -> VerifyReport:
         StoreError: The database cannot be opened, or has another schema version.
     """
     is_running = is_locked(directory)
-    with JobReader(location or directory / DATABASE) as reader:
+    with JobReader(location or directory / DATABASE_FILE) as reader:
         problems = [f"the database is damaged: {text}" for text in reader.check_integrity()]
         if problems:
             return VerifyReport(0, 0, 0, {}, is_running, tuple(problems))
@@ -96,7 +96,7 @@ def verify(directory: Path, location: Location | None = None) -> VerifyReport:
         artifacts=len(digests),
         files=files,
         is_running=is_running,
-        problems=(*problems, *_damaged(directory / ARTIFACTS, digests)),
+        problems=(*problems, *_damaged(directory / ARTIFACTS_DIR, digests)),
     )
 
 
@@ -116,7 +116,7 @@ def rebuild(directory: Path, location: Location | None = None) -> RebuildReport:
         JobIsRunningError: A process runs the job, and writes these files itself.
         StoreError: The database cannot be read, or a file cannot be written.
     """
-    location = location or directory / DATABASE
+    location = location or directory / DATABASE_FILE
     with lock_job(directory):
         with JobReader(location) as reader:
             changed = [
@@ -135,9 +135,9 @@ def gc(directory: Path, location: Location | None = None, *, dry_run: bool = Fal
         JobIsRunningError: A process runs the job. It stores artifacts before it names them.
         StoreError: The database cannot be read, or an artifact cannot be deleted.
     """
-    store = LocalEvidenceStore(directory / ARTIFACTS)
+    store = LocalEvidenceStore(directory / ARTIFACTS_DIR)
     with lock_job(directory):
-        with JobReader(location or directory / DATABASE) as reader:
+        with JobReader(location or directory / DATABASE_FILE) as reader:
             named = reader.digests()
         present = list(store.digests())
         unnamed = [(digest, size) for digest, size in present if digest not in named]
@@ -162,7 +162,7 @@ def migrate(directory: Path, location: Location | None = None) -> MigrateReport:
         StoreError: The database cannot be opened or written.
     """
     with lock_job(directory):
-        connection = connect(location or directory / DATABASE, "write")
+        connection = connect(location or directory / DATABASE_FILE, "write")
         try:
             before, after = migrate_schema(connection)
         finally:

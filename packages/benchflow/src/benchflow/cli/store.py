@@ -120,4 +120,5 @@ def migrate(
 
 
 def _find(job: str, jobs_dir: Path, database: str | None) -> Path:
-    return find_job(job, jobs_dir, markers=("job.json" if database else record.DATABASE,))
+    marker = "job.json" if database else record.DATABASE_FILE
+    return find_job(job, jobs_dir, markers=(marker,))
