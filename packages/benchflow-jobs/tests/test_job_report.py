@@ -7,8 +7,7 @@ import pytest
 from benchflow_contracts import StoreError
 from benchflow_jobs import job_directories, read_job
 from benchflow_jobs.plan import JobPlan
-from benchflow_jobs.report import latest_records
-from benchflow_store import RolloutRecord, write_result
+from benchflow_store import RolloutRecord, latest_records, write_result
 
 DAY = 86_400.0
 

@@ -14,7 +14,7 @@ from benchflow_export import (
     read_trainer_rows,
     with_inter_advantage,
 )
-from benchflow_store import RolloutRecord, read_records, write_text
+from benchflow_store import RolloutRecord, latest_records, write_text
 
 from .plan import read_plan
 from .task_results import PassAtK, TaskResult, mean_pass_at_k
@@ -61,12 +61,12 @@ class JobReport(Model):
     @property
     def unscored(self) -> int:
         """Planned rollouts that are not in the mean: without a score, or not finished."""
-        return self.planned - sum(_pay(record) is not None for record in self.records)
+        return self.planned - sum(record.counted_reward() is not None for record in self.records)
 
     @property
     def complete(self) -> bool:
         """Whether every task was run, and every planned rollout graded."""
-        graded = sum(_pay(record) is not None for record in self.records)
+        graded = sum(record.counted_reward() is not None for record in self.records)
         return graded == self.planned and not self.refused
 
 
@@ -88,7 +88,7 @@ def summarise(
     ended = [record for record in records if record.status != "cancelled"]
     by_task: dict[str, list[float | None]] = {}
     for record in ended:
-        paid = _pay(record, count_tampered=count_tampered)
+        paid = record.counted_reward(count_tampered=count_tampered)
         by_task.setdefault(record.task_id, []).append(paid)
     rewards = [reward for paid in by_task.values() for reward in paid if reward is not None]
     tasks = [TaskResult.of(task, paid, pass_reward) for task, paid in by_task.items()]
@@ -116,31 +116,6 @@ def summarise(
         pass_at_k=mean_pass_at_k(tasks),
         records=tuple(records),
     )
-
-
-def _pay(record: RolloutRecord, *, count_tampered: bool = False) -> float | None:
-    if count_tampered and record.claimed is not None:
-        return record.claimed
-    return 0.0 if record.reward is None and record.tampered else record.reward
-
-
-def latest_records(directory: Path) -> dict[str, RolloutRecord]:
-    """Return the record of every slot that counts; a rollout without a record has none.
-
-    A graded attempt counts, because it is not repeated. Of the others the last attempt counts. The
-    wall clock does not decide: it may have been set back.
-    """
-    latest: dict[str, RolloutRecord] = {}
-    for record in read_records(directory):
-        earlier = latest.get(record.slot or record.rollout_id)
-        if earlier is None or _order(earlier) < _order(record):
-            latest[record.slot or record.rollout_id] = record
-    return latest
-
-
-def _order(record: RolloutRecord) -> tuple[bool, int, float]:
-    # Only records of version 0.8.0 and before have no attempt.
-    return record.is_final, record.attempt or 0, record.finished_at
 
 
 def read_job(

@@ -18,13 +18,19 @@ from benchflow_contracts import (
 from benchflow_engine.planes import open_provider
 from benchflow_engine.preflight import check_agent, check_endpoint
 from benchflow_engine.rollout import run_in
-from benchflow_store import RolloutRecord, new_rollout_id, read_records, write_result
+from benchflow_store import (
+    RolloutRecord,
+    latest_records,
+    new_rollout_id,
+    read_records,
+    write_result,
+)
 
 from .executor import may_pass
 from .hold import held, new_directory
 from .options import JobOptions, Planned, Slot
 from .plan import JobPlan, settle_plan
-from .report import JobReport, latest_records, write_report
+from .report import JobReport, write_report
 
 _PAUSES = (2.0, 10.0, 30.0)
 """Seconds before a rollout is tried again: an engine that was restarted is back by then."""

@@ -1,20 +1,11 @@
 """The results of a job by task: mean reward and pass@k."""
 
 from collections.abc import Mapping, Sequence
-from math import comb
 from statistics import fmean
 from typing import Self
 
 from benchflow_contracts import Model
-
-
-def pass_at_k(attempts: int, passes: int, k: int) -> float:
-    """Return the unbiased estimate that at least one of `k` attempts passes.
-
-    Source: Chen et al. 2021, "Evaluating Large Language Models Trained on Code", equation 1:
-    1 - C(n - c, k) / C(n, k). Requires 1 <= k <= attempts.
-    """
-    return 1 - comb(attempts - passes, k) / comb(attempts, k)
+from benchflow_store import pass_at_k
 
 
 class TaskResult(Model):

@@ -1,7 +1,7 @@
 """The files of a rollout: one writer and one reader."""
 
 from .files import rewards_jsonl, write_inputs, write_result, write_rollout, write_text
-from .record import RanWith, RolloutRecord, new_job_name, new_rollout_id
+from .record import RanWith, RolloutRecord, new_job_name, new_rollout_id, pass_at_k
 from .rollout_summary import RolloutSummary, find_rollouts
 from .saved_checkpoints import (
     SavedCheckpoint,
@@ -17,6 +17,7 @@ from .stored_rollout import (
     MODEL_DIR,
     StoredConfig,
     StoredRollout,
+    latest_records,
     read_finished_rollouts,
     read_model_calls,
     read_record,
@@ -64,8 +65,10 @@ __all__ = [
     "find_checkpoint",
     "find_rollouts",
     "has_own_seal",
+    "latest_records",
     "new_job_name",
     "new_rollout_id",
+    "pass_at_k",
     "read_finished_rollouts",
     "read_model_calls",
     "read_record",

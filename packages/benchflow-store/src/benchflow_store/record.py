@@ -1,5 +1,6 @@
 """RolloutRecord: the summary of a rollout, one line of `results.jsonl`."""
 
+import math
 import secrets
 import time
 from collections.abc import Mapping
@@ -100,6 +101,16 @@ class RolloutRecord(Model):
     def is_final(self) -> bool:
         """Whether a resumed job does not run the rollout again: it ended and was graded."""
         return self.status == "completed" and (self.reward is not None or self.tampered > 0)
+
+    def counted_reward(self, *, count_tampered: bool = False) -> float | None:
+        """Return the reward that means count, `None` without a score.
+
+        A rollout whose verdict the agent may have steered counts as 0; with `count_tampered`, its
+        verdict counts.
+        """
+        if count_tampered and self.claimed is not None:
+            return self.claimed
+        return 0.0 if self.reward is None and self.tampered else self.reward
 
     @classmethod
     def of(
@@ -235,3 +246,12 @@ def new_rollout_id(task_id: str) -> str:
 def new_job_name() -> str:
     """Return `YYYY-MM-DD__HH-MM-SS`, in UTC."""
     return datetime.now(UTC).strftime("%Y-%m-%d__%H-%M-%S")
+
+
+def pass_at_k(attempts: int, passes: int, k: int) -> float:
+    """Return the unbiased estimate that at least one of `k` attempts passes.
+
+    Source: Chen et al. 2021, "Evaluating Large Language Models Trained on Code", equation 1:
+    1 - C(n - c, k) / C(n, k). Requires 1 <= k <= attempts.
+    """
+    return 1 - math.comb(attempts - passes, k) / math.comb(attempts, k)

@@ -216,6 +216,28 @@ def read_records(job: Path) -> Iterator[RolloutRecord]:
         yield read_record(path)
 
 
+def latest_records(job: Path) -> dict[str, RolloutRecord]:
+    """Return the record of every slot that counts; a rollout without a record has none.
+
+    A graded attempt counts, because it is not repeated. Of the others the last attempt counts. The
+    wall clock does not decide: it may have been set back.
+
+    Raises:
+        StoreError: A record is damaged or cannot be read.
+    """
+    latest: dict[str, RolloutRecord] = {}
+    for record in read_records(job):
+        earlier = latest.get(record.slot or record.rollout_id)
+        if earlier is None or _order(earlier) < _order(record):
+            latest[record.slot or record.rollout_id] = record
+    return latest
+
+
+def _order(record: RolloutRecord) -> tuple[bool, int, float]:
+    # Only records of version 0.8.0 and before have no attempt.
+    return record.is_final, record.attempt or 0, record.finished_at
+
+
 def read_finished_rollouts(
     job: Path, records: Iterable[RolloutRecord]
 ) -> Iterator[FinishedRollout]:

@@ -1,0 +1,1 @@
+"""Statistics of jobs, and SQL over their facts."""
