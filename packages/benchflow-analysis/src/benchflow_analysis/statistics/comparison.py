@@ -121,8 +121,8 @@ def _mcnemar(baseline: TaskRewards, variant: TaskRewards, tasks: Sequence[str]) 
 
 
 def bootstrap(values: Sequence[float], *, confidence: float, seed: int) -> Interval | None:
-    """Return the percentile bootstrap interval of the mean, `None` below two values."""
-    if len(values) < 2:
+    """Return the percentile bootstrap interval of the mean, `None` below two different values."""
+    if len(set(values)) < 2:
         return None
     sample, size = np.asarray(values), len(values)
     random = np.random.default_rng(seed)

@@ -1,6 +1,7 @@
 """Student's t and the exact binomial test, without scipy."""
 
 import math
+from fractions import Fraction
 from functools import lru_cache
 from typing import Final
 
@@ -44,7 +45,7 @@ def binomial_two_sided(successes: int, trials: int) -> float:
     """Return the exact two-sided p-value of `successes` in `trials` with probability 1/2."""
     fewer = min(successes, trials - successes)
     tail = sum(math.comb(trials, k) for k in range(fewer + 1))
-    return min(1.0, 2 * tail / 2**trials)
+    return min(1.0, float(Fraction(2 * tail, 1 << trials)))
 
 
 def _regularized_beta(a: float, b: float, x: float, y: float) -> float:

@@ -37,13 +37,13 @@ class TasksNeeded(Model):
 
 
 def delta_variance(baseline: TaskRewards, variant: TaskRewards) -> DeltaVariance | None:
-    """Estimate the parts of the variance of a task's delta; `None` below two common tasks.
+    """Estimate the parts of the variance of a task's delta; `None` below two different deltas.
 
     If no task was repeated, all of the variance counts as `between`: then more repeats seem not
     to help, and the number of tasks is an upper bound.
     """
     deltas = task_deltas(baseline, variant)
-    if len(deltas) < 2:
+    if len(set(deltas.values())) < 2:
         return None
     total, within, explained = variance(deltas.values()), 0.0, 0.0
     for rewards in (baseline, variant):
@@ -59,8 +59,8 @@ def tasks_needed(
 ) -> int:
     """Return the number of tasks at which a true `delta` is found with probability `power`.
 
-    `of_task` is the variance of a task's delta. The test is two-sided Student's t. The normal
-    approximation gives the first guess, with one task more than Guenther's correction z^2 / 2.
+    `of_task` is the variance of a task's delta. The test is two-sided Student's t: the normal
+    approximation, with Guenther's correction z^2 / 2.
     """
     if of_task <= 0:
         return 2

@@ -1,0 +1,207 @@
+"""The files of a job's facts: their columns, their whole lines, and parquet files beside them."""
+
+import json
+import os
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Final, cast
+
+import duckdb
+from benchflow_contracts import StoreError
+
+TABLES: Final[Mapping[str, Mapping[str, str]]] = {
+    "trials": {
+        "job": "VARCHAR",
+        "index": "BIGINT",
+        "slot": "VARCHAR",
+        "variant": "VARCHAR",
+        "task": "VARCHAR",
+        "repeat": "BIGINT",
+        "attempt": "BIGINT",
+        "status": "VARCHAR",
+        "reward": "DOUBLE",
+        "scored": "BOOLEAN",
+        "error_boundary": "VARCHAR",
+        "error_type": "VARCHAR",
+        "fingerprint": "VARCHAR",
+        "tokens_in": "BIGINT",
+        "tokens_out": "BIGINT",
+        "cost_usd": "DOUBLE",
+        "rollout_id": "VARCHAR",
+        "epoch": "BIGINT",
+        "started_at": "DOUBLE",
+        "finished_at": "DOUBLE",
+        "seconds": "DOUBLE",
+    },
+    "metrics_long": {
+        "job": "VARCHAR",
+        "index": "BIGINT",
+        "slot": "VARCHAR",
+        "variant": "VARCHAR",
+        "task": "VARCHAR",
+        "repeat": "BIGINT",
+        "name": "VARCHAR",
+        "value": "DOUBLE",
+    },
+    "events": {
+        "job": "VARCHAR",
+        "index": "BIGINT",
+        "slot": "VARCHAR",
+        "attempt": "BIGINT",
+        "seq": "BIGINT",
+        "kind": "VARCHAR",
+        "data": "JSON",
+    },
+    "variant_snapshots": {
+        "job": "VARCHAR",
+        "variant": "VARCHAR",
+        "digest": "VARCHAR",
+        "config": "JSON",
+    },
+    "run_manifest": {
+        "job": "VARCHAR",
+        "design": "VARCHAR",
+        "baseline": "VARCHAR",
+        "slots": "BIGINT",
+        "created_at": "DOUBLE",
+    },
+}
+"""The columns of each fact. `run_manifest` is a file with one object, the others are JSONL."""
+
+_STAMPS: Final = "parquet.json"
+"""Size and time of the JSONL file that each parquet file was made from."""
+
+
+def file_name(table: str) -> str:
+    """Return the name of the file of a table below `facts/`."""
+    return "run_manifest.json" if table == "run_manifest" else f"{table}.jsonl"
+
+
+def damaged_facts(error: duckdb.Error) -> StoreError:
+    """Return the error for facts that cannot be read."""
+    return StoreError(
+        f"damaged facts: {str(error).splitlines()[0]}",
+        hint="rebuild the facts from the record of the job",
+    )
+
+
+def stamp(source: Path) -> list[int]:
+    """Return size and time of a file."""
+    status = source.stat()
+    return [status.st_size, status.st_mtime_ns]
+
+
+def write_parquet(job: Path) -> list[Path]:
+    """Write the facts of a job as parquet files beside them, and return their paths.
+
+    Later queries read these files as long as the facts do not change. The same facts give the
+    same bytes.
+
+    Raises:
+        StoreError: The job does not have facts, the facts are damaged, or a file cannot be written.
+    """
+    facts = job / "facts"
+    if not facts.is_dir():
+        raise StoreError(
+            f"{str(job)!r} does not have facts", hint="parquet needs the directory `facts/`"
+        )
+    written: list[Path] = []
+    stamps: dict[str, list[int]] = {}
+    (facts / _STAMPS).unlink(missing_ok=True)
+    with TemporaryDirectory(prefix="bf-facts-") as scratch:
+        for table in TABLES:
+            source = facts / file_name(table)
+            if table == "run_manifest" or not source.exists():
+                continue
+            before, link = stamp(source), Path(scratch, source.name)
+            torn = expose(source, link)
+            written.append(_to_parquet(table, link, facts / f"{table}.parquet"))
+            if not torn and stamp(source) == before:
+                stamps[table] = before
+    (facts / _STAMPS).write_text(json.dumps(stamps, sort_keys=True) + "\n", encoding="utf-8")
+    return written
+
+
+def _to_parquet(table: str, source: Path, target: Path) -> Path:
+    partial = target.with_name(f".{target.name}")
+    rows, file = select_rows(table, [source]), quoted(str(partial))
+    try:
+        with duckdb.connect(":memory:") as connection:
+            connection.execute(f"COPY ({rows}) TO {file} (FORMAT parquet, COMPRESSION zstd)")
+    except duckdb.IOException as error:
+        raise StoreError(f"cannot write {str(target)!r}: {error}") from error
+    except duckdb.Error as error:
+        raise damaged_facts(error) from error
+    partial.replace(target)
+    return target
+
+
+def fresh_parquet(facts: Path, table: str) -> Path | None:
+    """Return the parquet file of a table, `None` unless it has what the JSONL file has now."""
+    parquet = facts / f"{table}.parquet"
+    is_fresh = parquet.exists() and _read_stamps(facts).get(table) == stamp(
+        facts / file_name(table)
+    )
+    return parquet if is_fresh else None
+
+
+def _read_stamps(facts: Path) -> Mapping[str, object]:
+    try:
+        stamps = cast("object", json.loads((facts / _STAMPS).read_text(encoding="utf-8")))
+    except (OSError, ValueError):
+        return {}
+    return cast("Mapping[str, object]", stamps) if isinstance(stamps, dict) else {}
+
+
+def expose(source: Path, link: Path, *, copies: bool = False) -> int:
+    """Link a JSONL file, or copy its whole lines; return the bytes of its unfinished last line."""
+    with source.open("rb") as file:
+        size = file.seek(0, os.SEEK_END)
+        whole = _end_of_lines(file.fileno(), size)
+        if whole == size and not copies:
+            link.symlink_to(source.absolute())
+            return 0
+        file.seek(0)
+        with link.open("wb") as copy:
+            while file.tell() < whole:
+                copy.write(file.read(min(1 << 20, whole - file.tell())))
+    return size - whole
+
+
+def _end_of_lines(file: int, size: int) -> int:
+    """Return the position after the last newline."""
+    end = size
+    while end > 0:
+        start = max(0, end - (1 << 16))
+        found = os.pread(file, end - start, start).rfind(b"\n")
+        if found >= 0:
+            return start + found + 1
+        end = start
+    return 0
+
+
+def select_rows(table: str, files: Sequence[Path]) -> str:
+    """Return the statement that reads the files of a table; none gives no rows."""
+    columns = TABLES[table]
+    parts: list[str] = []
+    parquet = [str(file) for file in files if file.suffix == ".parquet"]
+    text = [str(file) for file in files if file.suffix != ".parquet"]
+    if parquet:
+        parts.append(f"FROM read_parquet([{', '.join(map(quoted, parquet))}])")
+    if text:
+        types = ", ".join(f"{quoted(name)}: {quoted(kind)}" for name, kind in columns.items())
+        form = "auto" if table == "run_manifest" else "newline_delimited"
+        parts.append(
+            f"FROM read_json([{', '.join(map(quoted, text))}], "
+            f"columns={{{types}}}, format={quoted(form)})"
+        )
+    if not parts:
+        nothing = ", ".join(f'NULL::{kind} AS "{name}"' for name, kind in columns.items())
+        parts.append(f"SELECT {nothing} WHERE false")
+    return " UNION ALL ".join(parts)
+
+
+def quoted(text: str) -> str:
+    """Return a text as a literal of SQL."""
+    return "'" + text.replace("'", "''") + "'"

@@ -1,0 +1,169 @@
+"""The facts of jobs, as DuckDB views."""
+
+import shutil
+import tempfile
+from collections.abc import Sequence
+from importlib import resources
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Final, Self, cast
+
+import duckdb
+from benchflow_contracts import StoreError
+
+from .fact_files import TABLES, damaged_facts, expose, file_name, fresh_parquet, quoted, select_rows
+from .records import project_records
+from .statistics.trials import Trial
+
+VIEWS: Final = (
+    "variant_summary",
+    "task_variant_matrix",
+    "run_progress",
+    "win_loss_tie",
+    "ranking",
+    "best_config",
+    "trend",
+    "all_trials",
+    "all_runs",
+    "pass_rate_trend",
+)
+_VIEWS_DIR: Final = resources.files("benchflow_analysis") / "views"
+_VIEW_FILES: Final = ("job.sql", "comparison.sql", "project.sql")
+_SETTINGS: Final = {
+    "autoinstall_known_extensions": False,
+    "autoload_known_extensions": False,
+    "python_enable_replacements": False,
+    "temp_directory": "",
+    "memory_limit": "2GB",
+}
+
+
+def view_set(design: str | None, variants: int) -> str:
+    """Return the view that answers the question of a design.
+
+    Paired with up to two variants: `win_loss_tie`. Paired with more: `ranking`. Unpaired, or a
+    sweep: `best_config`. A regression, or no comparison: `trend`.
+    """
+    if design in {"unpaired", "sweep"}:
+        return "best_config"
+    if design in {"regression", "none"}:
+        return "trend"
+    return "ranking" if variants > 2 else "win_loss_tie"
+
+
+class Facts:
+    """The facts of some jobs as views of an in-memory database. Use it as a context manager.
+
+    A job may be running: each file is read up to its last whole line. A job without `facts/` is
+    read from the records of its rollouts. DuckDB can open only these files.
+    """
+
+    def __init__(self, jobs: Sequence[Path]) -> None:
+        """Open the facts of `jobs`, the directories of jobs with different names.
+
+        Raises:
+            StoreError: A directory is not a job, or its facts are damaged.
+        """
+        names = [job.name for job in jobs]
+        if len(set(names)) < len(names):
+            raise StoreError(
+                f"two jobs have one name: {', '.join(sorted(names))}",
+                hint="rename the directory of one job",
+            )
+        self._jobs = tuple(jobs)
+        self._scratch = Path(tempfile.mkdtemp(prefix="bf-facts-"))
+        self.torn_bytes: dict[str, int] = {}
+        """The bytes of the unfinished last line of each file that has one."""
+        try:
+            self.connection = self._connect(copies=False)
+        except BaseException:
+            self.close()
+            raise
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Close the database and delete its copies. Repeatable."""
+        connection = cast("duckdb.DuckDBPyConnection | None", getattr(self, "connection", None))
+        if connection is not None:
+            connection.close()
+        shutil.rmtree(self._scratch, ignore_errors=True)
+
+    def rows(self, sql: str) -> list[tuple[Any, ...]]:
+        """Return all rows of a statement of this package.
+
+        Raises:
+            StoreError: The facts are damaged.
+        """
+        try:
+            return self.connection.execute(sql).fetchall()
+        except duckdb.InvalidInputException:
+            # A writer may have been in the middle of a line.
+            self.refresh()
+        try:
+            return self.connection.execute(sql).fetchall()
+        except duckdb.Error as error:
+            raise damaged_facts(error) from error
+
+    def refresh(self) -> None:
+        """Read the files again, from copies that end with a whole line."""
+        self.connection.close()
+        self.connection = self._connect(copies=True)
+
+    def trials(self) -> list[Trial]:
+        """Return the resolved slots in schedule order.
+
+        Raises:
+            StoreError: The facts are damaged.
+        """
+        columns = ", ".join(f'"{name}"' for name in TABLES["trials"])
+        rows = self.rows(f'SELECT {columns} FROM trials ORDER BY job, "index"')  # noqa: S608
+        return [Trial(*row) for row in rows]
+
+    def _connect(self, *, copies: bool) -> duckdb.DuckDBPyConnection:
+        shutil.rmtree(self._scratch)
+        self._scratch.mkdir(mode=0o700)
+        self.torn_bytes.clear()
+        connection = duckdb.connect(":memory:", config=cast("dict[str, Any]", _SETTINGS))
+        files = [self._files(job, at, copies=copies) for at, job in enumerate(self._jobs)]
+        for table in TABLES:
+            rows = select_rows(table, [each[table] for each in files if table in each])
+            connection.execute(f"CREATE VIEW {table} AS {rows}")
+        for name in _VIEW_FILES:
+            connection.execute(_VIEWS_DIR.joinpath(name).read_text())
+        connection.execute(f"SET allowed_directories = [{quoted(str(self._scratch))}]")
+        connection.execute("SET enable_external_access = false")
+        connection.execute("SET lock_configuration = true")
+        return connection
+
+    def _files(self, job: Path, at: int, *, copies: bool) -> dict[str, Path]:
+        """Return the files of a job by table, as links or copies with names that are safe."""
+        here = self._scratch / str(at)
+        here.mkdir()
+        facts = job / "facts"
+        if not facts.is_dir():
+            project_records(job, here)
+            return {table: here / file_name(table) for table in TABLES}
+        files: dict[str, Path] = {}
+        for table in TABLES:
+            source = facts / file_name(table)
+            if not source.exists():
+                continue
+            parquet = fresh_parquet(facts, table)
+            files[table] = here / (parquet or source).name
+            if parquet is not None:
+                files[table].symlink_to(parquet.absolute())
+            elif table == "run_manifest":
+                files[table].symlink_to(source.absolute())
+            elif torn := expose(source, files[table], copies=copies):
+                self.torn_bytes[str(source)] = torn
+        return files

@@ -1,0 +1,102 @@
+"""Read-only SQL over the facts of jobs."""
+
+import threading
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+
+import duckdb
+from benchflow_contracts import UsageError
+
+from .facts import Facts
+
+MAX_ROWS: Final = 10_000
+MAX_SECONDS: Final = 300.0
+
+
+@dataclass(frozen=True, slots=True)
+class QueryResult:
+    """The rows of a statement."""
+
+    columns: tuple[str, ...]
+    rows: list[tuple[Any, ...]]
+    has_more: bool
+    """Whether the statement has more rows than were asked for."""
+
+
+def query(
+    facts: Facts, sql: str, *, max_rows: int = MAX_ROWS, max_seconds: float = MAX_SECONDS
+) -> QueryResult:
+    """Run one statement that only reads, and return at most `max_rows` rows.
+
+    The statement must be a SELECT; DESCRIBE, SUMMARIZE, VALUES, FROM and WITH count as one. It
+    sees the facts and no other file.
+
+    Raises:
+        UsageError: The statement is wrong, does more than reading, needs too much memory, or takes
+            longer than `max_seconds`.
+    """
+    statement = _checked(facts, sql)
+    try:
+        return _run(facts, statement, max_rows, max_seconds)
+    except duckdb.InvalidInputException:
+        # A writer may have been in the middle of a line.
+        facts.refresh()
+    except duckdb.Error as error:
+        raise _refusal(error) from error
+    try:
+        return _run(facts, statement, max_rows, max_seconds)
+    except duckdb.Error as error:
+        raise _refusal(error) from error
+
+
+def query_jobs(
+    jobs: Sequence[Path], sql: str, *, max_rows: int = MAX_ROWS, max_seconds: float = MAX_SECONDS
+) -> QueryResult:
+    """Open the facts of `jobs` and run `query`."""
+    with Facts(jobs) as facts:
+        return query(facts, sql, max_rows=max_rows, max_seconds=max_seconds)
+
+
+def _checked(facts: Facts, sql: str) -> str:
+    """Return the statement as a subquery.
+
+    DuckDB calls `WITH x AS (COPY ...) SELECT` a SELECT, too. It refuses writes in a subquery.
+    """
+    try:
+        statements = facts.connection.extract_statements(sql)
+    except duckdb.Error as error:
+        raise _refusal(error) from error
+    if len(statements) != 1 or statements[0].type != duckdb.StatementType.SELECT:
+        raise UsageError(
+            f"not one SELECT statement: {sql!r}",
+            hint='for example "SELECT * FROM variant_summary"',
+        )
+    return f"SELECT * FROM (\n{statements[0].query.rstrip().rstrip(';')}\n)"  # noqa: S608
+
+
+def _run(facts: Facts, statement: str, max_rows: int, max_seconds: float) -> QueryResult:
+    connection = facts.connection
+    connection.execute("BEGIN TRANSACTION READ ONLY")
+    timer = threading.Timer(max_seconds, connection.interrupt)
+    timer.start()
+    try:
+        result = connection.execute(statement)
+        columns = tuple(str(column[0]) for column in result.description or ())
+        rows = result.fetchmany(max_rows + 1)
+    finally:
+        timer.cancel()
+        timer.join()
+        connection.execute("ROLLBACK")
+    return QueryResult(columns, rows[:max_rows], has_more=len(rows) > max_rows)
+
+
+def _refusal(error: duckdb.Error) -> UsageError:
+    if isinstance(error, duckdb.InterruptException):
+        return UsageError(
+            "the statement took too long", hint="ask for less, or raise --max-seconds"
+        )
+    message, *more = str(error).splitlines()
+    hint = next((line for line in more if line.startswith("Did you mean")), None)
+    return UsageError(message, hint=hint or "list the views with `bench analyze sql JOB`")

@@ -1,0 +1,300 @@
+"""The analysis of some jobs: each variant alone, and each against a baseline."""
+
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from statistics import variance
+from typing import Final, Literal
+
+from benchflow_contracts import Model, UsageError
+from pydantic import Field
+
+from .facts import Facts, view_set
+from .statistics import (
+    Answer,
+    Calibration,
+    Failures,
+    MeanEstimate,
+    PairedDelta,
+    PassEstimate,
+    Spending,
+    TasksNeeded,
+    Trial,
+    VarianceParts,
+    answer,
+    calibrate,
+    delta_variance,
+    detectable_delta,
+    group_failures,
+    held_out,
+    holm,
+    mean_estimate,
+    paired_delta,
+    pass_estimates,
+    plan_tasks,
+    scored_rewards,
+    spending,
+    task_deltas,
+    variance_parts,
+)
+
+
+class AnalysisOptions(Model):
+    """What an analysis computes."""
+
+    k: tuple[int, ...] = ()
+    """The k of pass@k (default: 1, its doubles, and the number of repeats)."""
+    baseline: str | None = None
+    """The name of the variant that the others are compared with (default: the first)."""
+    pass_reward: float = 1.0
+    margin: float = Field(default=0.05, gt=0)
+    """The largest difference that counts as tied. The plan says how many tasks find it."""
+    confidence: float = Field(default=0.95, gt=0.5, lt=1)
+    power: float = Field(default=0.8, gt=0.5, lt=1)
+    seed: int = Field(default=0, ge=0)
+    """Of the bootstrap."""
+
+
+DEFAULT_OPTIONS: Final = AnalysisOptions()
+
+
+class JobProgress(Model):
+    """How far a job is."""
+
+    job: str
+    design: str
+    view: str
+    """The view that answers the question of the design."""
+    slots: int
+    resolved: int
+
+
+class VariantReport(Model):
+    """One variant of one job. Unscored trials are counted and in no mean."""
+
+    name: str
+    """The variant. Of several jobs: the job, with the variant if a job has several."""
+    job: str
+    variant: str
+    trials: int
+    scored: int
+    unscored: int
+    pruned: int
+    """Slots that were skipped because the variant failed too often. They are not trials."""
+    tampered: int
+    """Trials with a verdict that the agent may have steered. They are scored as 0."""
+    mean: MeanEstimate | None
+    pass_at_k: tuple[PassEstimate, ...]
+    variance: VarianceParts | None
+    spending: Spending
+    failures: tuple[Failures, ...]
+    calibration: Calibration | None
+    """Of V of forked rollouts, held against the other rollouts of the same task."""
+    rewards_by_space: Mapping[str, float]
+    """The mean of all reward signals of a space, over trials."""
+
+
+class ComparisonReport(Model):
+    """One variant against the baseline."""
+
+    baseline: str
+    variant: str
+    paired: PairedDelta | None
+    """`None` without a common task."""
+    adjusted_p: float | None
+    """By Holm, over all comparisons of the analysis."""
+    answer: Answer
+    detectable_delta: float | None
+    """The delta that this many tasks find with the wanted power."""
+    plan: tuple[TasksNeeded, ...]
+    """The tasks that find a delta as large as the margin, for some numbers of repeats."""
+
+
+class AnalysisReport(Model):
+    """The analysis of some jobs. The same input and seed give the same report."""
+
+    schema_version: Literal["1.0"] = "1.0"
+    options: AnalysisOptions
+    jobs: tuple[JobProgress, ...]
+    variants: tuple[VariantReport, ...]
+    comparisons: tuple[ComparisonReport, ...]
+    torn_bytes: Mapping[str, int]
+    """Bytes of unfinished last lines that were left out, by job and file."""
+
+
+def analyse(jobs: Sequence[Path], options: AnalysisOptions = DEFAULT_OPTIONS) -> AnalysisReport:
+    """Analyse the jobs in these directories. They may be running.
+
+    Raises:
+        StoreError: A directory is not a job, or its facts are damaged.
+        UsageError: The baseline does not exist.
+    """
+    with Facts(jobs) as facts:
+        groups = _groups(facts.trials(), [job.name for job in jobs])
+        metrics = _Metrics(facts)
+        variants = tuple(
+            _variant(name, trials, metrics, options) for name, trials in groups.items()
+        )
+        return AnalysisReport(
+            options=options,
+            jobs=_progress(facts, groups.values()),
+            variants=variants,
+            comparisons=_comparisons(groups, options),
+            torn_bytes={
+                f"{path.parents[1].name}/{path.name}": torn
+                for path, torn in ((Path(name), torn) for name, torn in facts.torn_bytes.items())
+            },
+        )
+
+
+def _groups(trials: Sequence[Trial], jobs: Sequence[str]) -> dict[str, list[Trial]]:
+    """Return the trials by the name of their variant, in the order of the jobs."""
+    by_key: dict[tuple[str, str], list[Trial]] = {}
+    for trial in sorted(trials, key=lambda each: (jobs.index(each.job), each.index)):
+        by_key.setdefault((trial.job, trial.variant), []).append(trial)
+    per_job = Counter(job for job, _ in by_key)
+
+    def name(job: str, variant: str) -> str:
+        if len(jobs) == 1:
+            return variant
+        return f"{job}:{variant}" if max(per_job.values()) > 1 else job
+
+    return {name(*key): group for key, group in by_key.items()}
+
+
+class _Metrics:
+    """The metrics that a report needs, by job and variant."""
+
+    def __init__(self, facts: Facts) -> None:
+        self.tampered: dict[tuple[str, str], int] = {
+            (job, variant): count
+            for job, variant, count in facts.rows(
+                "SELECT job, variant, count(*) FROM metrics_long "
+                "WHERE name = 'tampered' AND value > 0 GROUP BY job, variant"
+            )
+        }
+        self.values: dict[tuple[str, str], dict[str, list[float]]] = {}
+        for job, variant, task, value in facts.rows(
+            "SELECT job, variant, task, v.value FROM metrics_long AS v JOIN metrics_long AS leaves "
+            'USING (job, variant, task, repeat, "index") '
+            "WHERE v.name = 'value' AND leaves.name = 'leaves' AND leaves.value > 1 "
+            'ORDER BY job, "index"'
+        ):
+            self.values.setdefault((job, variant), {}).setdefault(task, []).append(value)
+        self.spaces: dict[tuple[str, str], dict[str, float]] = {}
+        for job, variant, space, value in facts.rows(
+            "SELECT job, variant, name[7:], avg(value) FROM metrics_long "
+            "WHERE starts_with(name, 'space.') GROUP BY ALL ORDER BY ALL"
+        ):
+            self.spaces.setdefault((job, variant), {})[space] = value
+
+
+def _variant(
+    name: str, trials: Sequence[Trial], metrics: _Metrics, options: AnalysisOptions
+) -> VariantReport:
+    key = trials[0].job, trials[0].variant
+    ran = [trial for trial in trials if trial.status != "skipped_pruned"]
+    rewards = scored_rewards(ran)
+    most = max(map(len, rewards.values()), default=0)
+    scored = sum(map(len, rewards.values()))
+    return VariantReport(
+        name=name,
+        job=key[0],
+        variant=key[1],
+        trials=len(ran),
+        scored=scored,
+        unscored=len(ran) - scored,
+        pruned=len(trials) - len(ran),
+        tampered=metrics.tampered.get(key, 0),
+        mean=mean_estimate(rewards, options.confidence),
+        pass_at_k=pass_estimates(
+            rewards, options.k or _default_ks(most), options.pass_reward, options.confidence
+        ),
+        variance=variance_parts(rewards) if rewards else None,
+        spending=spending(ran, options.pass_reward),
+        failures=group_failures(ran),
+        calibration=calibrate(held_out(metrics.values.get(key, {}))),
+        rewards_by_space=metrics.spaces.get(key, {}),
+    )
+
+
+def _default_ks(most: int) -> tuple[int, ...]:
+    return tuple(k for k in range(1, most + 1) if k == most or k & (k - 1) == 0)
+
+
+def _comparisons(
+    groups: Mapping[str, Sequence[Trial]], options: AnalysisOptions
+) -> tuple[ComparisonReport, ...]:
+    names = list(groups)
+    if len(names) < 2 and options.baseline is None:
+        return ()
+    baseline = options.baseline or names[0]
+    if baseline not in groups:
+        raise UsageError(
+            f"--baseline {baseline!r} is not a variant", hint=f"variants: {', '.join(names)}"
+        )
+    rewards = {name: scored_rewards(trials) for name, trials in groups.items()}
+    others = [name for name in names if name != baseline]
+    deltas = [
+        paired_delta(
+            rewards[baseline], rewards[name], confidence=options.confidence, seed=options.seed
+        )
+        for name in others
+    ]
+    known = [delta.p_value for delta in deltas if delta and delta.p_value is not None]
+    adjusted = iter(holm(known))
+    reports: list[ComparisonReport] = []
+    for name, delta in zip(others, deltas, strict=True):
+        p = next(adjusted) if delta and delta.p_value is not None else None
+        spread = delta_variance(rewards[baseline], rewards[name])
+        reports.append(
+            ComparisonReport(
+                baseline=baseline,
+                variant=name,
+                paired=delta,
+                adjusted_p=p,
+                answer=_answer(delta, p, options),
+                detectable_delta=_detectable(rewards[baseline], rewards[name], options),
+                plan=plan_tasks(
+                    spread, options.margin, power=options.power, confidence=options.confidence
+                )
+                if spread
+                else (),
+            )
+        )
+    return tuple(reports)
+
+
+def _answer(delta: PairedDelta | None, p: float | None, options: AnalysisOptions) -> Answer:
+    if delta is None:
+        return "unclear"
+    return answer(delta, p, margin=options.margin, confidence=options.confidence)
+
+
+def _detectable(
+    baseline: Mapping[str, Sequence[float]],
+    variant: Mapping[str, Sequence[float]],
+    options: AnalysisOptions,
+) -> float | None:
+    deltas = list(task_deltas(baseline, variant).values())
+    if len(set(deltas)) < 2:
+        return None
+    return detectable_delta(
+        len(deltas), variance(deltas), power=options.power, confidence=options.confidence
+    )
+
+
+def _progress(facts: Facts, groups: Iterable[Sequence[Trial]]) -> tuple[JobProgress, ...]:
+    variants = Counter(trials[0].job for trials in groups)
+    return tuple(
+        JobProgress(
+            job=job,
+            design=design or "paired",
+            view=view_set(design, variants[job]),
+            slots=slots or resolved,
+            resolved=resolved,
+        )
+        for job, design, slots, resolved in facts.rows(
+            "SELECT job, design, slots, resolved FROM all_runs ORDER BY job"
+        )
+    )
