@@ -19,6 +19,7 @@ ALLOWED = {
         "pathspec",
         "yaml",
     },
+    "benchflow_analysis": {"pydantic", "benchflow_contracts", "benchflow_store", "duckdb", "numpy"},
     "benchflow_clawsbench": set(),
     "benchflow_contracts": {"pydantic"},
     "benchflow_kernel": {"pydantic", "benchflow_contracts"},

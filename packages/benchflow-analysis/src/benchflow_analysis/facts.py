@@ -140,6 +140,9 @@ class Facts:
             connection.execute(f"CREATE VIEW {table} AS {rows}")
         for name in _VIEW_FILES:
             connection.execute(_VIEWS_DIR.joinpath(name).read_text())
+        # DuckDB follows links before it compares a path with what is allowed.
+        paths = {str(path.resolve()) for each in files for path in each.values()}
+        connection.execute(f"SET allowed_paths = [{', '.join(map(quoted, sorted(paths)))}]")
         connection.execute(f"SET allowed_directories = [{quoted(str(self._scratch))}]")
         connection.execute("SET enable_external_access = false")
         connection.execute("SET lock_configuration = true")

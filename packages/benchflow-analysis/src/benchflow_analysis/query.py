@@ -1,14 +1,17 @@
 """Read-only SQL over the facts of jobs."""
 
+import math
 import threading
 from collections.abc import Sequence
 from dataclasses import dataclass
+from decimal import Decimal
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, cast
 
 import duckdb
 from benchflow_contracts import UsageError
 
+from .fact_files import quoted
 from .facts import Facts
 
 MAX_ROWS: Final = 10_000
@@ -23,6 +26,25 @@ class QueryResult:
     rows: list[tuple[Any, ...]]
     has_more: bool
     """Whether the statement has more rows than were asked for."""
+
+    def records(self) -> list[tuple[Any, ...]]:
+        """Return the rows with values that JSON has; others, such as dates, as text."""
+        return [tuple(map(_to_json, row)) for row in self.rows]
+
+
+def _to_json(value: object) -> object:
+    if value is None or isinstance(value, bool | int | str):
+        return value
+    if isinstance(value, float):
+        return value if math.isfinite(value) else str(value)
+    if isinstance(value, Decimal):
+        return float(value)
+    if isinstance(value, list | tuple):
+        return [_to_json(each) for each in cast("list[object]", value)]
+    if isinstance(value, dict):
+        items = cast("dict[object, object]", value).items()
+        return {str(key): _to_json(each) for key, each in items}
+    return str(value)
 
 
 def query(
@@ -60,9 +82,9 @@ def query_jobs(
 
 
 def _checked(facts: Facts, sql: str) -> str:
-    """Return the statement as a subquery.
+    """Return the statement as a table function.
 
-    DuckDB calls `WITH x AS (COPY ...) SELECT` a SELECT, too. It refuses writes in a subquery.
+    DuckDB calls `WITH x AS (COPY ...) SELECT` a SELECT, too. It refuses writes inside `query`.
     """
     try:
         statements = facts.connection.extract_statements(sql)
@@ -73,7 +95,7 @@ def _checked(facts: Facts, sql: str) -> str:
             f"not one SELECT statement: {sql!r}",
             hint='for example "SELECT * FROM variant_summary"',
         )
-    return f"SELECT * FROM (\n{statements[0].query.rstrip().rstrip(';')}\n)"  # noqa: S608
+    return f"FROM query({quoted(sql)})"
 
 
 def _run(facts: Facts, statement: str, max_rows: int, max_seconds: float) -> QueryResult:

@@ -35,6 +35,8 @@ class Group:
 
     summary: str
     commands: dict[str, Command]
+    default: str | None = None
+    """The command for words that name none: `bench analyze JOB`."""
 
 
 ROOT: dict[str, Command] = {
@@ -52,6 +54,17 @@ GROUPS: dict[str, Group] = {
             "show": Command("benchflow.cli.eval:show", "Show a job's rollouts and rewards."),
             "export": Command("benchflow.cli.eval:export", "Export a job for another engine."),
         },
+    ),
+    "analyze": Group(
+        "Compare jobs and variants: pass@k, intervals, SQL.",
+        {
+            "show": Command("benchflow.cli.analyze:show", "Show and compare jobs (the default)."),
+            "sql": Command("benchflow.cli.analyze:sql", "Run a SELECT over the facts of a job."),
+            "parquet": Command(
+                "benchflow.cli.analyze:parquet", "Write the facts of a job as parquet."
+            ),
+        },
+        default="show",
     ),
     "rollout": Group(
         "Read rollouts, and continue them.",
@@ -165,6 +178,15 @@ Completion: bench --install-completion [bash|zsh|fish]
 Exit codes: 0 success, 1 ran but failed, 2 wrong usage, 3 wrong task or manifest,
 4 the machine, sandbox or agent failed, 130 interrupted.
 """
+
+
+def with_default(words: list[str]) -> list[str]:
+    """Return `words` with the default command of their group, if they name none of the group."""
+    group = GROUPS.get(words[0])
+    if group is None or group.default is None or len(words) == 1:
+        return words
+    is_named = words[1] in group.commands or words[1] in {"--help", "-h"}
+    return words if is_named else [words[0], group.default, *words[1:]]
 
 
 def find_command(words: Sequence[str]) -> Command | None:

@@ -7,7 +7,7 @@ from itertools import pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from .commands import GROUPS, ROOT, find_command
+from .commands import GROUPS, ROOT, find_command, with_default
 
 if TYPE_CHECKING:
     from .help import Option
@@ -128,7 +128,10 @@ def _candidates(before: list[str], prefix: str) -> Iterable[str]:
     if not before:
         return (*ROOT, *GROUPS, "--help", "--version", "--install-completion", "--show-completion")
     if before[0] in GROUPS and len(before) == 1:
-        return (*GROUPS[before[0]].commands, "--help")
+        group = GROUPS[before[0]]
+        more = () if group.default is None else _in_command([*before, group.default], prefix)
+        return (*group.commands, *more, "--help")
+    before = with_default(before)
     if find_command(before) is None:
         return SCRIPTS if before[-1].endswith("-completion") else ()
     return _in_command(before, prefix)

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from io import TextIOWrapper
 from typing import TYPE_CHECKING, cast
 
-from .commands import GROUPS, ROOT, find_command, overview
+from .commands import GROUPS, ROOT, find_command, overview, with_default
 
 if TYPE_CHECKING:
     from cyclopts import App
@@ -46,8 +46,9 @@ def main(argv: Sequence[str] | None = None) -> None:
     # Garbage collections during imports took a sixth of the time and freed no memory.
     gc.set_threshold(200_000)
     code = run(sys.argv[1:] if argv is None else argv)
-    # Skip the last collection of the interpreter.
-    gc.freeze()
+    # Skip the last collection of the interpreter. DuckDB reports each object that is then left.
+    if "duckdb" not in sys.modules:
+        gc.freeze()
     sys.exit(code)
 
 
@@ -75,7 +76,7 @@ def run(argv: Sequence[str]) -> int:
     except Exception as error:  # noqa: BLE001 - the last boundary: every error is reported
         if "--debug" in argv:
             traceback.print_exc()
-        return _report(error, _help_hint(words), json="--json" in argv)
+        return _report(error, _help_hint(with_default(words)), json="--json" in argv)
 
 
 def _dispatch(words: list[str]) -> int:
@@ -85,7 +86,7 @@ def _dispatch(words: list[str]) -> int:
         return run_completion(words)
     from .config import lengthen, take_config
 
-    words, config = take_config(lengthen(words))
+    words, config = take_config(lengthen(with_default(words)))
     _check_known(words)
     app = parser(words[0], config)
     if {"--help", "-h"} & set(words) or (words == [words[0]] and words[0] in GROUPS):
