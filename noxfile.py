@@ -410,6 +410,7 @@ PERF = (
     "credit_localisation.py",
     "root_baseline.py",
     "gateway.py",
+    "analysis.py",
     "commit.py",
 )
 

@@ -178,7 +178,7 @@ def _variance(report: AnalysisReport) -> Table:
             number(each.variance.of_task_means),
         )
         for each in report.variants
-        if each.variance is not None
+        if each.variance is not None and each.variance.within is not None
     )
     columns = ("variant", "within a task", "between tasks", "of task means")
     return Table("Variance of the reward", columns, rows)

@@ -1,0 +1,171 @@
+"""The analysis of jobs: variants, comparisons, tables and plots."""
+
+import json
+import sys
+
+import pytest
+from benchflow_analysis import (
+    AnalysisOptions,
+    analyse,
+    report_tables,
+    to_markdown,
+    write_plot,
+)
+from benchflow_contracts import StoreError, UsageError
+
+TASKS = [f"t{at}" for at in range(20)]
+BASE = {task: [float(at % 2), float(at % 3 == 0)] for at, task in enumerate(TASKS)}
+BETTER = {task: [1.0, 1.0] for task in TASKS}
+SAME = {task: values[::-1] for task, values in BASE.items()}
+
+
+def test_variants_of_one_job_are_compared_with_the_first(write_facts):
+    report = analyse([write_facts("j", {"base": BASE, "better": BETTER, "same": SAME})])
+    assert [each.name for each in report.variants] == ["base", "better", "same"]
+    better, same = report.comparisons
+    assert (better.baseline, better.variant, better.answer) == ("base", "better", "better")
+    assert better.paired is not None
+    assert better.adjusted_p is not None
+    assert better.adjusted_p >= (better.paired.p_value or 0)
+    assert (same.answer, same.paired and same.paired.delta) == ("unclear", 0.0)
+    assert report.jobs[0].view == "ranking"
+
+
+def test_a_baseline_can_be_chosen_and_must_exist(write_facts):
+    job = write_facts("j", {"base": BASE, "better": BETTER})
+    report = analyse([job], AnalysisOptions(baseline="better"))
+    assert [(each.baseline, each.variant) for each in report.comparisons] == [("better", "base")]
+    assert report.comparisons[0].answer == "worse"
+    with pytest.raises(UsageError, match="'nope' is not a variant"):
+        analyse([job], AnalysisOptions(baseline="nope"))
+
+
+def test_jobs_with_one_variant_are_named_by_their_job(write_facts):
+    jobs = [write_facts("today", {"v": BASE}), write_facts("before", {"v": BETTER})]
+    report = analyse(jobs)
+    assert [each.name for each in report.variants] == ["today", "before"]
+    assert report.comparisons[0].baseline == "today"
+    several = [*jobs, write_facts("two", {"v": BASE, "w": BASE})]
+    names = [each.name for each in analyse(several).variants]
+    assert names == ["today:v", "before:v", "two:v", "two:w"]
+
+
+def test_an_unscored_trial_is_counted_with_its_cause(write_facts):
+    report = analyse([write_facts("j", {"v": {"a": [1.0, None], "b": [None, None]}})])
+    (variant,) = report.variants
+    assert (variant.trials, variant.scored, variant.unscored) == (4, 1, 3)
+    assert variant.mean is not None
+    assert (variant.mean.mean, variant.mean.tasks) == (1.0, 1)
+    (failure,) = variant.failures
+    assert (failure.fingerprint, failure.trials, failure.tasks) == ("ab12", 3, 2)
+    assert variant.spending.cost_usd == 2.0
+
+
+def test_a_job_without_a_score_has_a_report(write_facts):
+    report = analyse([write_facts("j", {"v": {"a": [None]}, "w": {"a": [None]}})])
+    assert report.variants[0].mean is None
+    assert report.comparisons[0].paired is None
+    text = to_markdown(report)
+    assert "v has no scored trial" in text
+    assert "w and v have no scored task in common" in text
+
+
+def test_pruned_slots_are_not_trials(write_facts):
+    job = write_facts("j", {"v": {"a": [1.0, None]}})
+    path = job / "facts" / "trials.jsonl"
+    path.write_text(path.read_text().replace('"failed"', '"skipped_pruned"'))
+    (variant,) = analyse([job]).variants
+    assert (variant.trials, variant.unscored, variant.pruned) == (1, 0, 1)
+
+
+def test_the_same_input_and_seed_give_the_same_bytes(write_facts):
+    job = write_facts("j", {"base": BASE, "better": BETTER})
+    first, second, other = (
+        analyse([job], AnalysisOptions(seed=seed)).model_dump_json() for seed in (3, 3, 4)
+    )
+    assert first == second
+    assert first != other
+    assert to_markdown(analyse([job])) == to_markdown(analyse([job]))
+
+
+def test_pass_at_k_is_shown_for_doubles_and_for_all_repeats(write_facts):
+    job = write_facts("j", {"v": {"a": [1.0] * 6, "b": [0.0] * 6}})
+    (variant,) = analyse([job]).variants
+    assert [each.k for each in variant.pass_at_k] == [1, 2, 4, 6]
+    (variant,) = analyse([job], AnalysisOptions(k=(3, 9))).variants
+    assert [(each.k, each.value) for each in variant.pass_at_k] == [(3, 0.5)]
+
+
+def test_the_value_of_forked_rollouts_is_held_against_the_others(write_facts):
+    job = write_facts("j", {"v": {"a": [0.5, 1.0], "b": [0.0, 0.25]}})
+    rows = [json.loads(line) for line in (job / "facts" / "trials.jsonl").read_text().splitlines()]
+    place = ("job", "index", "slot", "variant", "task", "repeat")
+    lines = [
+        {**{key: row[key] for key in place}, "name": name, "value": value}
+        for row in rows
+        for name, value in (("value", row["reward"]), ("leaves", 3.0), ("tampered", 0.0))
+    ]
+    lines += [{**lines[0], "name": f"space.{name}", "value": 0.5} for name in ("output", "action")]
+    path = job / "facts" / "metrics_long.jsonl"
+    path.write_text("".join(json.dumps(line) + "\n" for line in lines))
+    report = analyse([job])
+    (variant,) = report.variants
+    assert variant.calibration is not None
+    assert (variant.calibration.n, variant.calibration.bias) == (4, 0.0)
+    assert variant.rewards_by_space == {"action": 0.5, "output": 0.5}
+    titles = [table.title for table in report_tables(report)]
+    assert {"Calibration of V", "Reward by space"} < set(titles)
+
+
+def test_a_job_of_version_0_8_is_analysed(write_records):
+    jobs = [
+        write_records("one", BASE),
+        write_records("two", {**BETTER, "t0": [None, 1.0]}),
+    ]
+    report = analyse(jobs)
+    assert [(each.name, each.unscored) for each in report.variants] == [("one", 0), ("two", 1)]
+    assert report.comparisons[0].answer == "better"
+    assert report.variants[0].rewards_by_space.keys() == {"output", "action"}
+    assert report.variants[1].failures[0].error_type == "CapacityError"
+
+
+def test_the_tables_say_what_is_missing(write_facts):
+    job = write_facts("j", {"base": {"a": [1.0]}, "other": {"a": [0.0], "b": [1.0]}}, slots=9)
+    with (job / "facts" / "trials.jsonl").open("a") as file:
+        file.write('{"job"')
+    notes = [note for table in report_tables(analyse([job])) for note in table.notes]
+    assert "j is not complete: 3 of 9 slots are resolved" in notes
+    assert "no interval for other: one task: how tasks differ is not known" in notes
+    assert "other: 1 tasks of one variant alone are left out" in notes
+    assert "j/trials.jsonl ends in an unfinished line of 6 bytes; it is left out" in notes
+
+
+def test_markdown_has_a_table_for_each_part(write_facts):
+    text = to_markdown(analyse([write_facts("j", {"base|x": BASE, "better": BETTER})]))
+    assert text.startswith("# Analysis of `j`\n\n## Variants\n\n| variant | tasks |")
+    assert "| base\\|x |" in text
+    for title in ("Comparisons", "Tasks that find a delta of 0.050", "Variance", "Cost"):
+        assert f"## {title}" in text
+
+
+@pytest.mark.parametrize("suffix", [".svg", ".png"])
+def test_a_plot_is_a_file_with_the_same_bytes(write_facts, tmp_path, suffix):
+    report = analyse([write_facts("j", {"base": BASE, "better": BETTER})])
+    files = [tmp_path / f"{name}{suffix}" for name in "ab"]
+    for file in files:
+        write_plot(report, file)
+    first, second = (file.read_bytes() for file in files)
+    assert first == second
+    assert first.startswith(b"<svg" if suffix == ".svg" else b"\x89PNG")
+
+
+def test_a_plot_that_cannot_be_written_is_refused(write_facts, tmp_path, monkeypatch):
+    report = analyse([write_facts("j", {"base": BASE})])
+    with pytest.raises(UsageError, match="not a plot file"):
+        write_plot(report, tmp_path / "a.pdf")
+    with pytest.raises(StoreError, match="cannot write"):
+        write_plot(report, tmp_path / "no" / "a.svg")
+    monkeypatch.setitem(sys.modules, "vl_convert", None)
+    with pytest.raises(UsageError, match="vl-convert-python") as caught:
+        write_plot(report, tmp_path / "a.svg")
+    assert "benchflow-analysis[plots]" in str(caught.value.hint)
