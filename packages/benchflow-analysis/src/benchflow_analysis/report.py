@@ -4,7 +4,7 @@ from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from statistics import variance
-from typing import Final, Literal
+from typing import Annotated, Final, Literal
 
 from benchflow_contracts import Model, UsageError
 from pydantic import Field
@@ -42,7 +42,7 @@ from .statistics import (
 class AnalysisOptions(Model):
     """What an analysis computes."""
 
-    k: tuple[int, ...] = ()
+    k: tuple[Annotated[int, Field(ge=1)], ...] = ()
     """The k of pass@k (default: 1, its doubles, and the number of repeats)."""
     baseline: str | None = None
     """The name of the variant that the others are compared with (default: the first)."""
