@@ -2,6 +2,8 @@
 
 import json
 import os
+import shutil
+from pathlib import Path
 
 import pytest
 from benchflow_analysis import TABLES, VIEWS, Facts, query_jobs, view_set, write_parquet
@@ -272,3 +274,19 @@ def test_nothing_is_left_in_the_temporary_directory(write_facts, tmp_path, monke
     with pytest.raises(StoreError):
         Facts([tmp_path / "nothing"])
     assert list(place.iterdir()) == []
+
+
+def test_a_copy_of_a_job_has_the_name_of_its_directory(write_facts, tmp_path):
+    job = write_facts("j", TWO)
+    copy = shutil.copytree(job, job.with_name("copy"))
+    write_parquet(copy)
+    found = rows([job, copy], "SELECT DISTINCT job FROM all_trials ORDER BY job")
+    assert [row["job"] for row in found] == ["copy", "j"]
+    copy.rename(job.with_name("renamed"))
+    (row,) = rows([job.with_name("renamed")], "SELECT DISTINCT job FROM trials")
+    assert row["job"] == "renamed"
+
+
+def test_the_working_directory_can_be_a_job(write_facts, monkeypatch):
+    monkeypatch.chdir(write_facts("j", TWO))
+    assert rows([Path()], "SELECT DISTINCT job FROM trials") == [{"job": "j"}]

@@ -92,8 +92,9 @@ def test_pass_at_k_is_shown_for_doubles_and_for_all_repeats(write_facts):
     job = write_facts("j", {"v": {"a": [1.0] * 6, "b": [0.0] * 6}})
     (variant,) = analyse([job]).variants
     assert [each.k for each in variant.pass_at_k] == [1, 2, 4, 6]
-    (variant,) = analyse([job], AnalysisOptions(k=(3, 9))).variants
-    assert [(each.k, each.value) for each in variant.pass_at_k] == [(3, 0.5)]
+    report = analyse([job], AnalysisOptions(k=(3, 9)))
+    assert [(each.k, each.value) for each in report.variants[0].pass_at_k] == [(3, 0.5)]
+    assert "pass@9 is not known: no task has 9 scored trials" in to_markdown(report)
 
 
 def test_the_value_of_forked_rollouts_is_held_against_the_others(write_facts):

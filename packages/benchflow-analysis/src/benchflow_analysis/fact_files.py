@@ -2,7 +2,7 @@
 
 import json
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Final, cast
@@ -116,16 +116,17 @@ def write_parquet(job: Path) -> list[Path]:
                 continue
             before, link = stamp(source), Path(scratch, source.name)
             torn = expose(source, link)
-            written.append(_to_parquet(table, link, facts / f"{table}.parquet"))
+            written.append(_to_parquet(table, job, link))
             if not torn and stamp(source) == before:
                 stamps[table] = before
     (facts / _STAMPS).write_text(json.dumps(stamps, sort_keys=True) + "\n", encoding="utf-8")
     return written
 
 
-def _to_parquet(table: str, source: Path, target: Path) -> Path:
+def _to_parquet(table: str, job: Path, source: Path) -> Path:
+    target = job / "facts" / f"{table}.parquet"
     partial = target.with_name(f".{target.name}")
-    rows, file = select_rows(table, [source]), quoted(str(partial))
+    rows, file = select_rows(table, {job.resolve().name: source}), quoted(str(partial))
     try:
         with duckdb.connect(":memory:") as connection:
             connection.execute(f"COPY ({rows}) TO {file} (FORMAT parquet, COMPRESSION zstd)")
@@ -181,23 +182,24 @@ def _end_of_lines(file: int, size: int) -> int:
     return 0
 
 
-def select_rows(table: str, files: Sequence[Path]) -> str:
-    """Return the statement that reads the files of a table; none gives no rows."""
-    columns = TABLES[table]
+def select_rows(table: str, files: Mapping[str, Path]) -> str:
+    """Return the statement that reads a table from the file of each job; none gives no rows.
+
+    A job has the name of its directory, whatever its file says: the directory may be a copy.
+    """
+    columns = {name: kind for name, kind in TABLES[table].items() if name != "job"}
+    names = ", ".join(f'"{name}"' for name in columns)
+    types = ", ".join(f"{quoted(name)}: {quoted(kind)}" for name, kind in columns.items())
+    form = "auto" if table == "run_manifest" else "newline_delimited"
     parts: list[str] = []
-    parquet = [str(file) for file in files if file.suffix == ".parquet"]
-    text = [str(file) for file in files if file.suffix != ".parquet"]
-    if parquet:
-        parts.append(f"FROM read_parquet([{', '.join(map(quoted, parquet))}])")
-    if text:
-        types = ", ".join(f"{quoted(name)}: {quoted(kind)}" for name, kind in columns.items())
-        form = "auto" if table == "run_manifest" else "newline_delimited"
-        parts.append(
-            f"FROM read_json([{', '.join(map(quoted, text))}], "
-            f"columns={{{types}}}, format={quoted(form)})"
-        )
+    for job, file in files.items():
+        path = quoted(str(file))
+        reader = f"read_json({path}, columns={{{types}}}, format={quoted(form)})"
+        if file.suffix == ".parquet":
+            reader = f"read_parquet({path})"
+        parts.append(f"FROM {reader} SELECT {quoted(job)} AS job, {names}")
     if not parts:
-        nothing = ", ".join(f'NULL::{kind} AS "{name}"' for name, kind in columns.items())
+        nothing = ", ".join(f'NULL::{kind} AS "{name}"' for name, kind in TABLES[table].items())
         parts.append(f"SELECT {nothing} WHERE false")
     return " UNION ALL ".join(parts)
 

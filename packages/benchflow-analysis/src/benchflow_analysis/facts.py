@@ -2,11 +2,11 @@
 
 import shutil
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from importlib import resources
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Final, Self, cast
+from typing import Any, Final, Self, TypeVar, cast
 
 import duckdb
 from benchflow_contracts import StoreError
@@ -29,6 +29,8 @@ VIEWS: Final = (
 )
 _VIEWS_DIR: Final = resources.files("benchflow_analysis") / "views"
 _VIEW_FILES: Final = ("job.sql", "comparison.sql", "project.sql")
+T = TypeVar("T")
+
 _SETTINGS: Final = {
     "autoinstall_known_extensions": False,
     "autoload_known_extensions": False,
@@ -64,13 +66,13 @@ class Facts:
         Raises:
             StoreError: A directory is not a job, or its facts are damaged.
         """
-        names = [job.name for job in jobs]
-        if len(set(names)) < len(names):
+        self.jobs = {job.resolve().name: job for job in jobs}
+        """The directories of the jobs by name, in the order of the jobs."""
+        if len(self.jobs) < len(jobs):
             raise StoreError(
-                f"two jobs have one name: {', '.join(sorted(names))}",
+                f"two jobs have one name: {', '.join(map(str, jobs))}",
                 hint="rename the directory of one job",
             )
-        self._jobs = tuple(jobs)
         self._scratch = Path(tempfile.mkdtemp(prefix="bf-facts-"))
         self.torn_bytes: dict[str, int] = {}
         """The bytes of the unfinished last line of each file that has one."""
@@ -105,14 +107,20 @@ class Facts:
             StoreError: The facts are damaged.
         """
         try:
-            return self.connection.execute(sql).fetchall()
-        except duckdb.InvalidInputException:
-            # A writer may have been in the middle of a line.
-            self.refresh()
-        try:
-            return self.connection.execute(sql).fetchall()
+            return self.retry(lambda: self.connection.execute(sql).fetchall())
         except duckdb.Error as error:
             raise damaged_facts(error) from error
+
+    def retry(self, read: Callable[[], T]) -> T:
+        """Return `read()`; if a line is damaged, once more from copies that end with a whole line.
+
+        The writer of a running job may have been in the middle of a line.
+        """
+        try:
+            return read()
+        except duckdb.InvalidInputException:
+            self.refresh()
+            return read()
 
     def refresh(self) -> None:
         """Read the files again, from copies that end with a whole line."""
@@ -130,28 +138,27 @@ class Facts:
         return [Trial(*row) for row in rows]
 
     def _connect(self, *, copies: bool) -> duckdb.DuckDBPyConnection:
-        shutil.rmtree(self._scratch)
-        self._scratch.mkdir(mode=0o700)
         self.torn_bytes.clear()
         connection = duckdb.connect(":memory:", config=cast("dict[str, Any]", _SETTINGS))
-        files = [self._files(job, at, copies=copies) for at, job in enumerate(self._jobs)]
+        files = {name: self._files(job, copies=copies) for name, job in self.jobs.items()}
         for table in TABLES:
-            rows = select_rows(table, [each[table] for each in files if table in each])
+            rows = select_rows(
+                table, {name: paths[table] for name, paths in files.items() if table in paths}
+            )
             connection.execute(f"CREATE VIEW {table} AS {rows}")
         for name in _VIEW_FILES:
             connection.execute(_VIEWS_DIR.joinpath(name).read_text())
         # DuckDB follows links before it compares a path with what is allowed.
-        paths = {str(path.resolve()) for each in files for path in each.values()}
+        paths = {str(path.resolve()) for each in files.values() for path in each.values()}
         connection.execute(f"SET allowed_paths = [{', '.join(map(quoted, sorted(paths)))}]")
         connection.execute(f"SET allowed_directories = [{quoted(str(self._scratch))}]")
         connection.execute("SET enable_external_access = false")
         connection.execute("SET lock_configuration = true")
         return connection
 
-    def _files(self, job: Path, at: int, *, copies: bool) -> dict[str, Path]:
+    def _files(self, job: Path, *, copies: bool) -> dict[str, Path]:
         """Return the files of a job by table, as links or copies with names that are safe."""
-        here = self._scratch / str(at)
-        here.mkdir()
+        here = Path(tempfile.mkdtemp(dir=self._scratch))
         facts = job / "facts"
         if not facts.is_dir():
             project_records(job, here)

@@ -61,14 +61,7 @@ def query(
     """
     statement = _checked(facts, sql)
     try:
-        return _run(facts, statement, max_rows, max_seconds)
-    except duckdb.InvalidInputException:
-        # A writer may have been in the middle of a line.
-        facts.refresh()
-    except duckdb.Error as error:
-        raise _refusal(error) from error
-    try:
-        return _run(facts, statement, max_rows, max_seconds)
+        return facts.retry(lambda: _run(facts, statement, max_rows, max_seconds))
     except duckdb.Error as error:
         raise _refusal(error) from error
 

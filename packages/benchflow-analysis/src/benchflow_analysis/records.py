@@ -72,7 +72,7 @@ def _trial(job: Path, index: int, slot: str, record: RolloutRecord, tries: int) 
     seconds = _seconds(job / record.rollout_id / "timing.json")
     repeat = slot.rpartition("#")[2]
     return Trial(
-        job=job.name,
+        job=job.resolve().name,
         index=index,
         slot=slot,
         variant=f"{record.agent}/{record.model}" if record.model else record.agent,
@@ -147,7 +147,7 @@ def _variants(trials: Iterable[tuple[Trial, RolloutRecord]]) -> list[dict[str, A
 
 def _manifest(job: Path, slots: list[str]) -> dict[str, Any]:
     return {
-        "job": job.name,
+        "job": job.resolve().name,
         "design": "paired",
         "baseline": None,
         "slots": len(slots),

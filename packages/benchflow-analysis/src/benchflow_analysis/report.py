@@ -130,7 +130,7 @@ def analyse(jobs: Sequence[Path], options: AnalysisOptions = DEFAULT_OPTIONS) ->
         UsageError: The baseline does not exist.
     """
     with Facts(jobs) as facts:
-        groups = _groups(facts.trials(), [job.name for job in jobs])
+        groups = _groups(facts.trials(), list(facts.jobs))
         metrics = _Metrics(facts)
         variants = tuple(
             _variant(name, trials, metrics, options) for name, trials in groups.items()
@@ -141,7 +141,7 @@ def analyse(jobs: Sequence[Path], options: AnalysisOptions = DEFAULT_OPTIONS) ->
             variants=variants,
             comparisons=_comparisons(groups, options),
             torn_bytes={
-                f"{path.parents[1].name}/{path.name}": torn
+                f"{path.resolve().parents[1].name}/{path.name}": torn
                 for path, torn in ((Path(name), torn) for name, torn in facts.torn_bytes.items())
             },
         )

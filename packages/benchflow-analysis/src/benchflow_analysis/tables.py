@@ -89,9 +89,7 @@ def _pass_text(variant: VariantReport, k: int) -> str:
 
 
 def _variant_notes(report: AnalysisReport) -> Iterator[str]:
-    for job in report.jobs:
-        if job.resolved < job.slots:
-            yield f"{job.job} is not complete: {job.resolved} of {job.slots} slots are resolved"
+    yield from _report_notes(report)
     for each in report.variants:
         if each.mean is None:
             yield f"{each.name} has no scored trial"
@@ -101,8 +99,18 @@ def _variant_notes(report: AnalysisReport) -> Iterator[str]:
             yield f"{each.name}: {each.tampered} trials were tampered with and count as 0"
         if each.pruned:
             yield f"{each.name}: {each.pruned} slots were pruned"
+
+
+def _report_notes(report: AnalysisReport) -> Iterator[str]:
+    for job in report.jobs:
+        if job.resolved < job.slots:
+            yield f"{job.job} is not complete: {job.resolved} of {job.slots} slots are resolved"
     for name, torn in report.torn_bytes.items():
         yield f"{name} ends in an unfinished line of {torn} bytes; it is left out"
+    reached = {each.k for variant in report.variants for each in variant.pass_at_k}
+    for k in report.options.k:
+        if k not in reached:
+            yield f"pass@{k} is not known: no task has {k} scored trials"
 
 
 def _comparisons(report: AnalysisReport) -> Table:

@@ -8,6 +8,7 @@ from benchflow_analysis import TABLES as FACTS
 from benchflow_analysis import (
     VIEWS,
     AnalysisOptions,
+    AnalysisReport,
     QueryResult,
     analyse,
     query_jobs,
@@ -17,6 +18,7 @@ from benchflow_analysis import (
     write_plot,
 )
 from cyclopts import Parameter
+from cyclopts.validators import Number
 
 from .flags import DEFAULT_JOBS, JobsDir, Json
 from .output import note, print_blank_line, print_json, print_table, printable
@@ -69,12 +71,19 @@ def show(
     elif md:
         sys.stdout.write(printable(to_markdown(report)))
     else:
-        for at, table in enumerate(report_tables(report)):
-            if at:
-                print_blank_line()
-            print_table(table.columns, table.rows, empty="no trials")
-            for line in table.notes:
-                note(line)
+        _print_report(report)
+
+
+def _print_report(report: AnalysisReport) -> None:
+    tables = report_tables(report)
+    if not tables:
+        note("no slot is resolved yet")
+    for at, table in enumerate(tables):
+        if at:
+            print_blank_line()
+        print_table(table.columns, table.rows, empty="")
+        for line in table.notes:
+            note(line)
 
 
 def sql(
@@ -82,8 +91,8 @@ def sql(
     statement: str | None = None,
     *,
     also: tuple[str, ...] = (),
-    max_rows: int = 1000,
-    max_seconds: float = 60.0,
+    max_rows: Annotated[int, Parameter(validator=Number(gte=1))] = 1000,
+    max_seconds: Annotated[float, Parameter(validator=Number(gt=0))] = 60.0,
     jobs_dir: JobsDir = DEFAULT_JOBS,
     json: Json = False,
 ) -> None:
