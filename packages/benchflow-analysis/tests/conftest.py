@@ -19,7 +19,7 @@ def jsonl(rows: Sequence[Mapping[str, Any]]) -> str:
 
 @pytest.fixture
 def write_facts(tmp_path: Path) -> Callable[..., Path]:
-    """Write a job with facts and return its directory."""
+    """Write a job with facts, as the store writes them, and return its directory."""
 
     def write(name: str, rewards: Rewards, **manifest: Any) -> Path:
         job = tmp_path / "jobs" / name
@@ -29,7 +29,6 @@ def write_facts(tmp_path: Path) -> Callable[..., Path]:
             for task, values in tasks.items():
                 for repeat, reward in enumerate(values):
                     place = {
-                        "job": name,
                         "index": len(trials),
                         "slot": f"{variant}/{task}#{repeat}",
                         "variant": variant,
@@ -43,6 +42,9 @@ def write_facts(tmp_path: Path) -> Callable[..., Path]:
                             "status": "failed" if reward is None else "completed",
                             "reward": reward,
                             "scored": reward is not None,
+                            "value": None if reward is None else {"mean": reward, "n": 3},
+                            "leaves": 3,
+                            "tampered": 0,
                             "error_boundary": "sandbox" if reward is None else None,
                             "error_type": "CapacityError" if reward is None else None,
                             "fingerprint": "ab12" if reward is None else None,
@@ -59,7 +61,7 @@ def write_facts(tmp_path: Path) -> Callable[..., Path]:
                     metrics.append({**place, "name": "steps", "value": 3.0})
                     events.append(
                         {
-                            **{key: place[key] for key in ("job", "index", "slot")},
+                            **{key: place[key] for key in ("index", "slot")},
                             "attempt": 1,
                             "seq": 0,
                             "kind": "step",
@@ -67,8 +69,7 @@ def write_facts(tmp_path: Path) -> Callable[..., Path]:
                         }
                     )
         snapshots = [
-            {"job": name, "variant": variant, "digest": "d", "config": {"agent": variant}}
-            for variant in rewards
+            {"variant": variant, "digest": "d", "config": {"agent": variant}} for variant in rewards
         ]
         head = {"job": name, "design": "paired", "baseline": None, "slots": len(trials)}
         head |= {"created_at": 1.0, **manifest}

@@ -30,6 +30,8 @@ def test_trials_are_read_in_schedule_order_with_every_column(write_facts):
     assert [trial.index for trial in trials] == list(range(8))
     assert (trials[3].reward, trials[3].scored, trials[3].fingerprint) == (None, False, "ab12")
     assert (trials[4].variant, trials[4].task, trials[4].tokens_in) == ("b", "t1", 100)
+    assert (trials[4].value, trials[4].leaves, trials[4].rollout_id) == (1.0, 3, "r4")
+    assert (trials[4].started_at, trials[4].finished_at, trials[4].seconds) == (5.0, 7.0, 2.0)
 
 
 def test_an_unscored_trial_is_counted_and_in_no_mean(write_facts):
@@ -111,11 +113,11 @@ def test_an_unfinished_last_line_is_left_out_and_counted(write_facts):
     job = write_facts("j", TWO)
     path = job / "facts" / "trials.jsonl"
     whole = path.read_bytes()
-    path.write_bytes(whole + b'{"job": "j", "ind')
+    path.write_bytes(whole + b'{"slot": "j", "in')
     with Facts([job]) as facts:
         assert len(facts.trials()) == 8
         assert facts.torn_bytes == {str(path): 17}
-    assert path.read_bytes() == whole + b'{"job": "j", "ind'
+    assert path.read_bytes() == whole + b'{"slot": "j", "in'
     path.write_bytes(b'{"job"')
     with Facts([job]) as facts:
         assert facts.trials() == []
@@ -234,6 +236,15 @@ def test_a_tampered_rollout_counts_as_zero(write_records):
     with Facts([job]) as facts:
         (trial,) = facts.trials()
     assert (trial.reward, trial.scored, trial.error_type) == (0.0, True, None)
+    assert trial.tampered == 1
+
+
+def test_a_cancelled_rollout_does_not_resolve_its_slot(write_records):
+    job = write_records("old", {"t1": [None], "t2": [None]}, status="cancelled")
+    with Facts([job]) as facts:
+        assert facts.trials() == []
+    (row,) = rows([job], "FROM run_progress")
+    assert (row["slots"], row["resolved"], row["remaining"]) == (2, 0, 2)
 
 
 def test_errors_with_other_numbers_have_one_fingerprint(write_records):

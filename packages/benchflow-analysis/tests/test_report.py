@@ -99,16 +99,10 @@ def test_pass_at_k_is_shown_for_doubles_and_for_all_repeats(write_facts):
 
 def test_the_value_of_forked_rollouts_is_held_against_the_others(write_facts):
     job = write_facts("j", {"v": {"a": [0.5, 1.0], "b": [0.0, 0.25]}})
-    rows = [json.loads(line) for line in (job / "facts" / "trials.jsonl").read_text().splitlines()]
-    place = ("job", "index", "slot", "variant", "task", "repeat")
-    lines = [
-        {**{key: row[key] for key in place}, "name": name, "value": value}
-        for row in rows
-        for name, value in (("value", row["reward"]), ("leaves", 3.0), ("tampered", 0.0))
-    ]
-    lines += [{**lines[0], "name": f"space.{name}", "value": 0.5} for name in ("output", "action")]
-    path = job / "facts" / "metrics_long.jsonl"
-    path.write_text("".join(json.dumps(line) + "\n" for line in lines))
+    signal = {"index": 0, "slot": "s", "variant": "v", "task": "a", "repeat": 0, "value": 0.5}
+    with (job / "facts" / "metrics_long.jsonl").open("a") as file:
+        for space in ("output", "action"):
+            file.write(json.dumps({**signal, "name": f"space.{space}"}) + "\n")
     report = analyse([job])
     (variant,) = report.variants
     assert variant.calibration is not None

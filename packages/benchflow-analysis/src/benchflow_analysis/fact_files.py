@@ -22,6 +22,9 @@ TABLES: Final[Mapping[str, Mapping[str, str]]] = {
         "status": "VARCHAR",
         "reward": "DOUBLE",
         "scored": "BOOLEAN",
+        "value": "JSON",
+        "leaves": "BIGINT",
+        "tampered": "BIGINT",
         "error_boundary": "VARCHAR",
         "error_type": "VARCHAR",
         "fingerprint": "VARCHAR",
@@ -29,7 +32,7 @@ TABLES: Final[Mapping[str, Mapping[str, str]]] = {
         "tokens_out": "BIGINT",
         "cost_usd": "DOUBLE",
         "rollout_id": "VARCHAR",
-        "epoch": "BIGINT",
+        "epoch": "VARCHAR",
         "started_at": "DOUBLE",
         "finished_at": "DOUBLE",
         "seconds": "DOUBLE",
@@ -67,7 +70,7 @@ TABLES: Final[Mapping[str, Mapping[str, str]]] = {
         "created_at": "DOUBLE",
     },
 }
-"""The columns of each fact. `run_manifest` is a file with one object, the others are JSONL."""
+"""The columns of each table. `run_manifest` is a file with one object, the others are JSONL."""
 
 _STAMPS: Final = "parquet.json"
 """Size and time of the JSONL file that each parquet file was made from."""

@@ -133,8 +133,9 @@ class Facts:
         Raises:
             StoreError: The facts are damaged.
         """
-        columns = ", ".join(f'"{name}"' for name in TABLES["trials"])
-        rows = self.rows(f'SELECT {columns} FROM trials ORDER BY job, "index"')  # noqa: S608
+        columns = {name: f'"{name}"' for name in TABLES["trials"]}
+        columns["value"] = "(value->>'mean')::DOUBLE"
+        rows = self.rows(f'SELECT {", ".join(columns.values())} FROM trials ORDER BY job, "index"')  # noqa: S608
         return [Trial(*row) for row in rows]
 
     def _connect(self, *, copies: bool) -> duckdb.DuckDBPyConnection:
@@ -172,7 +173,7 @@ class Facts:
             files[table] = here / (parquet or source).name
             if parquet is not None:
                 files[table].symlink_to(parquet.absolute())
-            elif table == "run_manifest":
+            elif source.suffix == ".json":
                 files[table].symlink_to(source.absolute())
             elif torn := expose(source, files[table], copies=copies):
                 self.torn_bytes[str(source)] = torn

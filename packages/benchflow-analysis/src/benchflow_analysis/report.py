@@ -89,7 +89,7 @@ class VariantReport(Model):
     spending: Spending
     failures: tuple[Failures, ...]
     calibration: Calibration | None
-    """Of V of forked rollouts, held against the other rollouts of the same task."""
+    """Of V of forked rollouts, held against the other forked rollouts of the same task."""
     rewards_by_space: Mapping[str, float]
     """The mean of all reward signals of a space, over trials."""
 
@@ -131,10 +131,8 @@ def analyse(jobs: Sequence[Path], options: AnalysisOptions = DEFAULT_OPTIONS) ->
     """
     with Facts(jobs) as facts:
         groups = _groups(facts.trials(), list(facts.jobs))
-        metrics = _Metrics(facts)
-        variants = tuple(
-            _variant(name, trials, metrics, options) for name, trials in groups.items()
-        )
+        spaces = _spaces(facts)
+        variants = tuple(_variant(name, trials, spaces, options) for name, trials in groups.items())
         return AnalysisReport(
             options=options,
             jobs=_progress(facts, groups.values()),
@@ -162,35 +160,31 @@ def _groups(trials: Sequence[Trial], jobs: Sequence[str]) -> dict[str, list[Tria
     return {name(*key): group for key, group in by_key.items()}
 
 
-class _Metrics:
-    """The metrics that a report needs, by job and variant."""
+def _spaces(facts: Facts) -> dict[tuple[str, str], dict[str, float]]:
+    """Return the mean reward signal by job and variant, then by space."""
+    spaces: dict[tuple[str, str], dict[str, float]] = {}
+    for job, variant, space, value in facts.rows(
+        "SELECT job, variant, name[7:], avg(value) FROM metrics_long "
+        "WHERE starts_with(name, 'space.') GROUP BY ALL ORDER BY ALL"
+    ):
+        spaces.setdefault((job, variant), {})[space] = value
+    return spaces
 
-    def __init__(self, facts: Facts) -> None:
-        self.tampered: dict[tuple[str, str], int] = {
-            (job, variant): count
-            for job, variant, count in facts.rows(
-                "SELECT job, variant, count(*) FROM metrics_long "
-                "WHERE name = 'tampered' AND value > 0 GROUP BY job, variant"
-            )
-        }
-        self.values: dict[tuple[str, str], dict[str, list[float]]] = {}
-        for job, variant, task, value in facts.rows(
-            "SELECT job, variant, task, v.value FROM metrics_long AS v JOIN metrics_long AS leaves "
-            'USING (job, variant, task, repeat, "index") '
-            "WHERE v.name = 'value' AND leaves.name = 'leaves' AND leaves.value > 1 "
-            'ORDER BY job, "index"'
-        ):
-            self.values.setdefault((job, variant), {}).setdefault(task, []).append(value)
-        self.spaces: dict[tuple[str, str], dict[str, float]] = {}
-        for job, variant, space, value in facts.rows(
-            "SELECT job, variant, name[7:], avg(value) FROM metrics_long "
-            "WHERE starts_with(name, 'space.') GROUP BY ALL ORDER BY ALL"
-        ):
-            self.spaces.setdefault((job, variant), {})[space] = value
+
+def _calibration(trials: Sequence[Trial]) -> Calibration | None:
+    """Compare V of each forked rollout with the other forked rollouts of its task."""
+    values: dict[str, list[float]] = {}
+    for trial in trials:
+        if trial.value is not None and trial.leaves > 1:
+            values.setdefault(trial.task, []).append(trial.value)
+    return calibrate(held_out(values))
 
 
 def _variant(
-    name: str, trials: Sequence[Trial], metrics: _Metrics, options: AnalysisOptions
+    name: str,
+    trials: Sequence[Trial],
+    spaces: Mapping[tuple[str, str], Mapping[str, float]],
+    options: AnalysisOptions,
 ) -> VariantReport:
     key = trials[0].job, trials[0].variant
     ran = [trial for trial in trials if trial.status != "skipped_pruned"]
@@ -205,7 +199,7 @@ def _variant(
         scored=scored,
         unscored=len(ran) - scored,
         pruned=len(trials) - len(ran),
-        tampered=metrics.tampered.get(key, 0),
+        tampered=sum(trial.tampered > 0 for trial in ran),
         mean=mean_estimate(rewards, options.confidence),
         pass_at_k=pass_estimates(
             rewards, options.k or _default_ks(most), options.pass_reward, options.confidence
@@ -213,8 +207,8 @@ def _variant(
         variance=variance_parts(rewards) if rewards else None,
         spending=spending(ran, options.pass_reward),
         failures=group_failures(ran),
-        calibration=calibrate(held_out(metrics.values.get(key, {}))),
-        rewards_by_space=metrics.spaces.get(key, {}),
+        calibration=_calibration(ran),
+        rewards_by_space=spaces.get(key, {}),
     )
 
 

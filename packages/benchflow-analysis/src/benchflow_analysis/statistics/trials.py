@@ -13,7 +13,7 @@ TrialStatus = Literal["completed", "failed", "skipped_pruned"]
 
 @dataclass(frozen=True, slots=True)
 class Trial:
-    """One resolved slot. The last four fields differ between two runs of one seed."""
+    """One resolved slot. The last five fields differ between two runs of one seed."""
 
     job: str
     index: int
@@ -24,15 +24,21 @@ class Trial:
     attempt: int
     status: TrialStatus
     reward: float | None
+    """A rollout that was tampered with counts as 0."""
     scored: bool
+    value: float | None = None
+    """V of the root."""
+    leaves: int = 1
+    tampered: int = 0
+    """Verdicts that the agent may have steered."""
     error_boundary: str | None = None
     error_type: str | None = None
     fingerprint: str | None = None
     tokens_in: int | None = None
     tokens_out: int | None = None
     cost_usd: float | None = None
-    rollout_id: str = ""
-    epoch: int = 1
+    rollout_id: str | None = None
+    epoch: str | None = None
     started_at: float | None = None
     finished_at: float | None = None
     seconds: float | None = None

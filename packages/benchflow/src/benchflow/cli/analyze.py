@@ -22,7 +22,7 @@ from cyclopts.validators import Number
 
 from .flags import DEFAULT_JOBS, JobsDir, Json
 from .output import note, print_blank_line, print_json, print_table, printable
-from .rollouts import find_planned_job
+from .rollouts import find_job
 
 
 def show(
@@ -59,7 +59,7 @@ def show(
         md: Markdown on standard output.
         plot: File for a plot of means and differences, ending in .svg or .png.
     """
-    jobs = [find_planned_job(name, jobs_dir) for name in job]
+    jobs = [find_job(name, jobs_dir) for name in job]
     options = AnalysisOptions(
         k=k, baseline=baseline, pass_reward=pass_reward, margin=margin, seed=seed
     )
@@ -112,7 +112,7 @@ def sql(
         max_rows: Maximum number of rows.
         max_seconds: Time limit of the statement in seconds.
     """
-    jobs = [find_planned_job(name, jobs_dir) for name in (job, *also)]
+    jobs = [find_job(name, jobs_dir) for name in (job, *also)]
     if statement is None:
         names = [("table", name) for name in FACTS] + [("view", name) for name in VIEWS]
         if json:
@@ -142,7 +142,7 @@ def parquet(job: str, *, jobs_dir: JobsDir = DEFAULT_JOBS, json: Json = False) -
     Args:
         job: Job: its directory, its name, or a unique start of its name.
     """
-    paths = write_parquet(find_planned_job(job, jobs_dir))
+    paths = write_parquet(find_job(job, jobs_dir))
     if json:
         print_json([str(path) for path in paths])
     else:

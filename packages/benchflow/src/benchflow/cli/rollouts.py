@@ -33,15 +33,6 @@ def find_job(
     return _find(name, jobs_dir, *(f"*/{marker}" for marker in markers), noun="job")
 
 
-def find_planned_job(name: str, jobs_dir: Path) -> Path:
-    """Return the directory of one job, which may be running and not have a summary yet.
-
-    Raises:
-        UsageError: No name or more than one name matches.
-    """
-    return _find(name, jobs_dir, "*/job.json", noun="job")
-
-
 def _find(name: str, jobs_dir: Path, *patterns: str, noun: str) -> Path:
     path = Path(name)
     if any((path / pattern.rsplit("/", 1)[-1]).is_file() for pattern in patterns):
