@@ -1,10 +1,11 @@
 """SQL over facts only reads, only the facts, and ends."""
 
+import resource
 import threading
 from pathlib import Path
 
 import pytest
-from benchflow_analysis import Facts, query
+from benchflow_analysis import Facts, limited_memory, query
 from benchflow_contracts import UsageError
 
 TWO = {"a": {"t1": [1.0, 0.0]}, "b": {"t1": [0.0, None]}}
@@ -135,6 +136,15 @@ def test_a_huge_result_is_cut_at_the_limit_of_rows(facts):
 def test_a_statement_that_needs_too_much_memory_ends(facts):
     with pytest.raises(UsageError, match="Out of Memory"):
         query(facts, "SELECT list(range) FROM range(10000000000)")
+    assert query(facts, "SELECT 1").rows == [(1,)]
+
+
+@pytest.mark.parametrize("sql", ["repeat('a', 4000000000)", "list_sum(range(1000000000))"])
+def test_a_value_that_needs_too_much_memory_is_refused(facts, sql):
+    before = resource.getrlimit(resource.RLIMIT_AS)
+    with limited_memory(1 << 30), pytest.raises(UsageError, match="Out of Memory"):
+        query(facts, f"SELECT {sql}")
+    assert resource.getrlimit(resource.RLIMIT_AS) == before
     assert query(facts, "SELECT 1").rows == [(1,)]
 
 

@@ -3,7 +3,7 @@
 from .fact_files import TABLES, write_parquet
 from .facts import VIEWS, Facts, view_set
 from .plot import write_plot
-from .query import QueryResult, query, query_jobs
+from .query import QueryResult, limited_memory, query, query_jobs
 from .report import (
     AnalysisOptions,
     AnalysisReport,
@@ -26,6 +26,7 @@ __all__ = [
     "Table",
     "VariantReport",
     "analyse",
+    "limited_memory",
     "query",
     "query_jobs",
     "report_tables",

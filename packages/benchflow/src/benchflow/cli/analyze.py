@@ -11,6 +11,7 @@ from benchflow_analysis import (
     AnalysisReport,
     QueryResult,
     analyse,
+    limited_memory,
     query_jobs,
     report_tables,
     to_markdown,
@@ -120,7 +121,9 @@ def sql(
         else:
             print_table(("kind", "name"), names, empty="no tables")
         return
-    _print_rows(query_jobs(jobs, statement, max_rows=max_rows, max_seconds=max_seconds), json=json)
+    with limited_memory():
+        result = query_jobs(jobs, statement, max_rows=max_rows, max_seconds=max_seconds)
+    _print_rows(result, json=json)
 
 
 def _print_rows(result: QueryResult, *, json: bool) -> None:
