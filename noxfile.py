@@ -160,17 +160,18 @@ newest, so each package is tested by the Python that needs it more. The workflow
 _LOCAL_UNITS = _ONCE["benchflow-sandbox-local"]
 LANES = {
     "local": ("slow(part='local')",),
-    "docker": ("slow(part='docker')", *([_LOCAL_UNITS] if CI else [])),
+    "docker": ("slow(part='docker')",),
     "e2e": ("e2e",),
-    "checks": ("lint", "types"),
     "grading": ("slow(part='grading')",),
     "docs": ("docs",),
     "units": tuple(name for name in _ONCE.values() if name != _LOCAL_UNITS) if CI else ("unit",),
+    "sandboxes": (_LOCAL_UNITS,) if CI else (),
+    "checks": ("lint", "types"),
     "wheel": ("wheel",),
 }
 """Sessions that run one after the other. The longest lanes are first."""
 
-AT_ONCE = 4
+AT_ONCE = 6
 """Lanes that run at the same time: the tests of sandboxes mostly wait."""
 
 SHOWN = "e2e"

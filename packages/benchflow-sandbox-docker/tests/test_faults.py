@@ -345,7 +345,7 @@ def test_a_rootless_engine_that_holds_nothing_still_says_so_and_compares_nothing
     async def main():
         async with DockerProvider(image=image, store=tmp_path / "store") as provider:
             box = await provider.create(SandboxSpec())
-            with pytest.raises(SandboxUnsupportedError, match="no control groups"):
+            with pytest.raises(SandboxUnsupportedError, match="without control groups"):
                 await box.snapshot()
             # As one with control groups that were delegated to it.
             rootless["CgroupDriver"] = "systemd"
