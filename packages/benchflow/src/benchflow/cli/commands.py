@@ -97,7 +97,7 @@ GROUPS: dict[str, Group] = {
         },
     ),
     "store": Group(
-        "Check, rebuild and clean the record of a job.",
+        "Check, rebuild and clean the record database of a job (from Python only, so far).",
         {
             "verify": Command(
                 "benchflow.cli.store:verify", "Check the database, the artifacts and the facts."
