@@ -45,7 +45,7 @@ def show(
     agent with its model. The same input and seed give the same output.
 
     Examples:
-        bench analyze baseline
+        bench analyze show baseline
         bench analyze baseline candidate --margin 0.02 --plot delta.svg
         bench analyze nightly --baseline oracle -k 1 -k 4 --md
 
