@@ -10,8 +10,7 @@ import asyncio
 import sys
 from pathlib import Path
 
-from benchflow_contracts import NodeError, StoreError
-from benchflow_contracts.job import Completion
+from benchflow_contracts import Completion, NodeError, StoreError
 from benchflow_store import RolloutRecord
 from benchflow_store.database import (
     ArtifactRef,

@@ -7,8 +7,7 @@ from pathlib import Path
 
 import apsw
 import pytest
-from benchflow_contracts import StoreError, UsageError
-from benchflow_contracts.job import Dispatch
+from benchflow_contracts import Dispatch, StoreError, UsageError
 from benchflow_store.database import (
     EventRow,
     JobIsRunningError,

@@ -9,8 +9,7 @@ from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Final, NamedTuple
 
-from benchflow_contracts import StoreError, UsageError
-from benchflow_contracts.job import Dispatch
+from benchflow_contracts import Dispatch, StoreError, UsageError
 
 from .connection import SqlConnection
 from .errors import StaleWriterError

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final
 
-from benchflow_contracts.job import Dispatch
+from benchflow_contracts import Dispatch
 
 from .connection import SqlConnection
 from .rows import Commit, PlannedSlot, PlanRevision, SlotStatus, storable, to_json

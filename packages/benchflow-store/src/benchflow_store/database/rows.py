@@ -7,8 +7,7 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 import pydantic_core
-from benchflow_contracts import Event, Model, StoreError
-from benchflow_contracts.job import Completion
+from benchflow_contracts import Completion, Event, Model, StoreError
 from pydantic import Field, ValidationError
 
 from benchflow_store.record import RolloutRecord

@@ -11,8 +11,7 @@ from queue import SimpleQueue
 from threading import Thread
 from typing import Any, Final, Self, TypeVar, cast
 
-from benchflow_contracts import BenchFlowError, StoreError
-from benchflow_contracts.job import Dispatch
+from benchflow_contracts import BenchFlowError, Dispatch, StoreError
 
 from .begin import begin_job
 from .commit_group import CommitGroup
