@@ -85,6 +85,7 @@ def test_the_first_score_counts_and_a_later_completion_is_a_duplicate(database: 
 def test_which_attempt_counts_is_a_matter_of_score_then_attempt(database: Path) -> None:
     async def use(writer: JobWriter) -> None:
         assert (await writer.commit(ended(0, scored=False, attempt=2))).counted
+        assert (await writer.commit(ended(0, scored=False, attempt=2))).duplicate
         assert (await writer.commit(ended(0, scored=False, attempt=1))).duplicate
         assert (await writer.commit(ended(0, scored=False, attempt=3, last=True))).counted
         assert (await writer.commit(ended(0, attempt=1))).status == "completed"
