@@ -191,7 +191,7 @@ def checked_record(commit: Commit) -> str | None:
             f"{_name(completion)} is {completion.status}, and its record is {record.status} "
             f"with reward {record.reward}"
         )
-    return storable(record.model_dump_json())
+    return to_json(completion.record)
 
 
 def _name(completion: Completion) -> str:
