@@ -149,6 +149,13 @@ OF_GRADING = tuple(
 )
 """Slow tests of what cheating agents get."""
 
+OF_FAULTS = (
+    "tests/e2e/test_fault_run.py",
+    "tests/integration/test_killed_checkpoint.py",
+    "packages/benchflow-sandbox-local/tests/test_gvisor.py",
+)
+"""Slow tests of faults and kills, and of the second engine of live snapshots."""
+
 CI = bool(os.environ.get("CI"))
 _ONCE = {
     package: f"unit-{OLDEST if package in HEAVY | IN_E2E else NEWEST}(package={package!r})"
@@ -160,6 +167,7 @@ newest, so each package is tested by the Python that needs it more. The workflow
 _LOCAL_UNITS = _ONCE["benchflow-sandbox-local"]
 LANES = {
     "local": ("slow(part='local')",),
+    "faults": ("slow(part='faults')",),
     "docker": ("slow(part='docker')",),
     "e2e": ("e2e",),
     "grading": ("slow(part='grading')",),
@@ -374,15 +382,16 @@ def e2e(session: nox.Session) -> None:
 
 
 @nox.session(python=OLDEST)
-@nox.parametrize("part", ["docker", "grading", "local"])
+@nox.parametrize("part", ["docker", "faults", "grading", "local"])
 def slow(session: nox.Session, part: str) -> None:
     """Run what takes long: real forks, servers and kills, again and again."""
     _sync(session, "--all-packages")
     homes = [*(f"{home}/tests" for home in PACKAGES.values()), "tests/integration", "tests/e2e"]
     # `--ignore` works only below a path that is given: pytest runs what is named itself.
-    apart = {*ON_DOCKER, *OF_GRADING}
+    apart = {*ON_DOCKER, *OF_FAULTS, *OF_GRADING}
     rest = [*(home for home in homes if home not in apart), *(f"--ignore={p}" for p in apart)]
-    targets = {"docker": ON_DOCKER, "grading": OF_GRADING, "local": rest}[part]
+    parts = {"docker": ON_DOCKER, "faults": OF_FAULTS, "grading": OF_GRADING, "local": rest}
+    targets = parts[part]
     _pytest(session, "-m", "slow", "--timeout=600", *(session.posargs or targets))
 
 
