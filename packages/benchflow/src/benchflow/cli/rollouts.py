@@ -1,7 +1,7 @@
 """Find a rollout or a job by its path, its id or a start of the id; list rollouts."""
 
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from fnmatch import fnmatch
 from pathlib import Path
 
@@ -22,15 +22,13 @@ def find_rollout(name: str, jobs_dir: Path) -> Path:
     return _find(name, jobs_dir, "*/*/events.jsonl", "*/events.jsonl", noun="rollout")
 
 
-def find_job(
-    name: str, jobs_dir: Path, *, markers: Sequence[str] = ("job.json", "summary.json")
-) -> Path:
-    """Return the directory of one job, which has one of the files `markers`.
+def find_job(name: str, jobs_dir: Path) -> Path:
+    """Return the directory of one job, also of a running one.
 
     Raises:
         UsageError: No name or more than one name matches.
     """
-    return _find(name, jobs_dir, *(f"*/{marker}" for marker in markers), noun="job")
+    return _find(name, jobs_dir, "*/job.json", "*/summary.json", "*/record.db", noun="job")
 
 
 def _find(name: str, jobs_dir: Path, *patterns: str, noun: str) -> Path:

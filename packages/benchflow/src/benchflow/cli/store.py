@@ -4,6 +4,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Annotated
 
+from benchflow_contracts import UsageError
 from benchflow_store import database as record
 from cyclopts import Parameter
 
@@ -120,5 +121,10 @@ def migrate(
 
 
 def _find(job: str, jobs_dir: Path, database: str | None) -> Path:
-    marker = "job.json" if database else record.DATABASE_FILE
-    return find_job(job, jobs_dir, markers=(marker,))
+    directory = find_job(job, jobs_dir)
+    if database is None and not (directory / record.DATABASE_FILE).is_file():
+        raise UsageError(
+            f"job {directory.name!r} has no record database: {directory / record.DATABASE_FILE}",
+            hint="`bench eval create` does not write one yet; give --database for one in Postgres",
+        )
+    return directory
