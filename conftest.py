@@ -5,6 +5,7 @@ A CI that skipped them would test nothing and look green.
 
 import os
 import shutil
+from pathlib import Path
 from typing import NoReturn
 
 import pytest
@@ -72,3 +73,16 @@ def criu() -> str:
 def runsc() -> str:
     """Return gVisor's program."""
     return _exported("BENCHFLOW_RUNSC", ".ci/runsc", shutil.which("runsc"))
+
+
+@pytest.fixture(scope="session")
+def strace() -> str:
+    """Return the program that fails or kills at a chosen system call."""
+    return shutil.which("strace") or _lacking("this needs strace")
+
+
+@pytest.fixture(scope="session")
+def postgres_programs() -> Path:
+    """Return the directory of PostgreSQL's programs, which are not on PATH."""
+    found = sorted(Path("/usr/lib/postgresql").glob("*/bin"))
+    return found[-1] if found else _lacking("this needs PostgreSQL")

@@ -17,8 +17,7 @@ from benchflow_contracts import BenchFlowError
 from benchflow_store.database import JobReader
 from job_records import check_whole, write_pending
 
-STRACE = shutil.which("strace")
-needs_strace = pytest.mark.skipif(STRACE is None, reason="this needs strace")
+needs_strace = pytest.mark.usefixtures("strace")
 SLOTS = 6
 
 
@@ -27,7 +26,7 @@ def write(database: Path, commits: int = SLOTS, *, inject: str = "") -> tuple[in
     command = [sys.executable, job_records.__file__, str(database), str(SLOTS), "1", str(commits)]
     if inject:
         call = inject.partition(":")[0]
-        trace = [str(STRACE), "-f", "-qq", "-o", "/dev/null"]
+        trace = ["strace", "-f", "-qq", "-o", "/dev/null"]
         command = [*trace, "-e", f"trace={call}", "-e", f"inject={inject}", *command]
     done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=60)
     return done.returncode, done.stdout

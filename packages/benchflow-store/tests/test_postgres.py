@@ -25,12 +25,9 @@ from benchflow_store.database import (
 )
 from job_records import PLAN, ended, planned
 
-PROGRAMS = sorted(Path("/usr/lib/postgresql").glob("*/bin"))
-pytestmark = pytest.mark.skipif(not PROGRAMS, reason="this needs PostgreSQL")
-
 
 @pytest.fixture(scope="module")
-def server() -> Iterator[str]:
+def server(postgres_programs: Path) -> Iterator[str]:
     """Start a server that only this machine reaches, by a socket. Yield the URL of a database."""
     with tempfile.TemporaryDirectory(dir="/tmp", prefix="pg-") as name:
         data, user = Path(name, "data"), None
@@ -39,7 +36,7 @@ def server() -> Iterator[str]:
             shutil.chown(name, user)
 
         def run(program: str, *words: str) -> None:
-            command = [str(PROGRAMS[-1] / program), "-D", str(data), *words]
+            command = [str(postgres_programs / program), "-D", str(data), *words]
             subprocess.run(command, check=True, user=user, cwd=name, stdout=subprocess.DEVNULL)
 
         run("initdb", "-U", "bench", "-A", "trust", "--no-sync")

@@ -99,7 +99,7 @@ class LiveSnapshots:
                 return await self._take_once()
             except UnixSocketError:
                 if self._box.freezer.is_frozen:
-                    raise  # only the caller, who has frozen the sandbox, can let it run
+                    raise  # the caller has frozen the sandbox, and only the caller resumes it
         return await self._take_once()
 
     async def _take_once(self) -> SandboxImage:

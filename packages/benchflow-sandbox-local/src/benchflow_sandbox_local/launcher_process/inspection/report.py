@@ -32,7 +32,7 @@ def inspect(request: dict[str, Any], reply: socket.socket) -> None:
             walk.findings += sockets.orphans(init)
         walk.findings += queues(init, processes)
         owners, refused = walk.owners.assign()
-    # Permanent losses come first: then there is no reason to wait for the others.
+    # Check permanent losses first. They end the dump without a wait for the others.
     findings = sorted([*walk.findings, *refused], key=lambda finding: finding.drains)
     reported = [
         [finding.loss, finding.drains, finding.hint] for finding in findings[:_MAX_FINDINGS]
