@@ -133,6 +133,8 @@ class SqliteConnection:
                 hint="give a --jobs-dir on a local file system",
             )
         self.query("PRAGMA synchronous=FULL")
+        # Else SQLite plans each statement again for the values of its parameters.
+        self._db.config(apsw.SQLITE_DBCONFIG_ENABLE_QPSG, 1)
         # SQLite ignores a fault in its own checkpoints. `tidy` does not.
         self._db.set_wal_hook(self._on_commit)
 

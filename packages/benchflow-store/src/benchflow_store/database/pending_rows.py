@@ -57,7 +57,7 @@ class PendingRows:
         self, entry: Entry, dispatch: Dispatch, worker: str, started: float | None
     ) -> None:
         """Add an attempt that runs."""
-        key = self.job, *entry, dispatch.attempt, dispatch.epoch, dispatch.rollout
+        key = self.job, *entry, dispatch.attempt, dispatch.epoch, storable(dispatch.rollout)
         no_error = None, None, None, None
         self._attempts[entry] = [*key, storable(worker), "running", *no_error, started, None, 0, 0]
 
@@ -70,24 +70,26 @@ class PendingRows:
             *key,
             completion.attempt,
             completion.epoch,
-            completion.rollout,
+            storable(completion.rollout),
             "" if earlier is None else earlier[_WORKER],
             completion.status,
             None if error is None else error.boundary,
             None if error is None else storable(error.type),
             None if error is None else storable(error.message),
-            commit.fingerprint,
+            None if commit.fingerprint is None else storable(commit.fingerprint),
             commit.started,
             commit.finished,
             int(counts),
             int(not counts),
         ]
-        self._metrics += [(*key, m.name, m.value, int(m.measured)) for m in commit.metrics]
+        self._metrics += [
+            (*key, storable(each.name), each.value, int(each.measured)) for each in commit.metrics
+        ]
         self._events += [
-            (*key, seq, event.kind, event.ts, to_json(event.data))
+            (*key, seq, storable(event.kind), event.ts, to_json(event.data))
             for seq, event in enumerate(commit.events)
         ]
-        self._refs += [(*key, ref.role, ref.sha256, ref.size) for ref in commit.refs]
+        self._refs += [(*key, storable(ref.role), ref.sha256, ref.size) for ref in commit.refs]
 
     def uncount(self, entry: Entry) -> None:
         """Let an attempt no longer count."""

@@ -1,10 +1,9 @@
 """What a driver writes into the record database, and what the database answers."""
 
-import json
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any, Final, Literal, cast
 
 import pydantic_core
 from benchflow_contracts import Completion, Event, Model, StoreError
@@ -20,6 +19,10 @@ AttemptStatus = Literal["running", "interrupted", "scored", "unscored", "cancell
 
 JobStatus = Literal["running", "paused", "interrupted", "killed", "completed", "failed"]
 """The states of `run_control_v2`."""
+
+
+_DEEPEST: Final = 100
+"""The nesting of JSON that every reader accepts."""
 
 
 class PlanRevision(Model):
@@ -156,12 +159,12 @@ class JobState:
 
 def record_metrics(record: RolloutRecord) -> list[Metric]:
     """Return the metrics of a record: `reward`, `reward.ITEM` for each item, and the counts."""
-    metrics: list[Metric] = []
-    if record.reward is not None:
-        metrics.append(Metric("reward", record.reward))
-    metrics += [Metric(f"reward.{name}", value) for name, value in (record.rewards or {}).items()]
+    values = {} if record.reward is None else {"reward": record.reward}
+    # Names of items come from the verifier. Two of them may be stored as the same text.
+    values |= {storable(f"reward.{name}"): value for name, value in (record.rewards or {}).items()}
     counts = ("steps", "asks", "leaves", "scored", "branches", "tampered")
-    return metrics + [Metric(name, float(getattr(record, name))) for name in counts]
+    values |= {name: float(getattr(record, name)) for name in counts}
+    return [Metric(name, value) for name, value in values.items()]
 
 
 def checked_record(commit: Commit) -> str | None:
@@ -171,7 +174,7 @@ def checked_record(commit: Commit) -> str | None:
         StoreError: The commit contradicts itself.
     """
     completion = commit.completion
-    wrong = next((m.name for m in commit.metrics if not math.isfinite(m.value)), None)
+    wrong = next((m.name for m in commit.metrics if not _is_finite(m.value)), None)
     if wrong is not None:
         raise StoreError(f"{_name(completion)}: metric {wrong!r} is not a finite number")
     if completion.record is None:
@@ -194,6 +197,13 @@ def checked_record(commit: Commit) -> str | None:
     return to_json(completion.record)
 
 
+def _is_finite(value: float) -> bool:
+    try:
+        return math.isfinite(value)
+    except OverflowError:  # a whole number that no float can hold
+        return False
+
+
 def _name(completion: Completion) -> str:
     return f"attempt {completion.attempt} of {completion.slot!r}"
 
@@ -201,18 +211,34 @@ def _name(completion: Completion) -> str:
 def to_json(value: object) -> str:
     """Return `value` as one line of JSON that every database and reader accepts.
 
-    A number that is not finite becomes `null`.
+    A number that is not finite becomes `null`. What is nested too deeply for readers is left out.
     """
     try:
-        text = pydantic_core.to_json(value, inf_nan_mode="null").decode()
+        return pydantic_core.to_json(value, inf_nan_mode="null").decode()
     except pydantic_core.PydanticSerializationError:
-        # A string has a lone surrogate.
-        return to_json(json.loads(storable(json.dumps(value, ensure_ascii=False))))
-    return storable(text)
+        return pydantic_core.to_json(_readable(value), inf_nan_mode="null").decode()
+
+
+def _readable(value: object, depth: int = 0) -> object:
+    """Return a value of JSON without lone surrogates and without deep nesting."""
+    if isinstance(value, str):
+        return _without_surrogates(value)
+    if not isinstance(value, Mapping | list | tuple):
+        return value
+    if depth == _DEEPEST:
+        return "(nested too deeply)"
+    if isinstance(value, Mapping):
+        items = cast("Mapping[object, object]", value).items()
+        return {_without_surrogates(str(key)): _readable(each, depth + 1) for key, each in items}
+    return [_readable(each, depth + 1) for each in cast("Sequence[object]", value)]
 
 
 def storable(text: str) -> str:
     """Return `text` without characters that a database refuses: NUL and lone surrogates."""
     if text.isascii():
         return text.replace("\0", "\\0") if "\0" in text else text
-    return text.encode("utf-8", "replace").decode("utf-8").replace("\0", "\\0")
+    return _without_surrogates(text).replace("\0", "\\0")
+
+
+def _without_surrogates(text: str) -> str:
+    return text.encode("utf-8", "replace").decode("utf-8")
