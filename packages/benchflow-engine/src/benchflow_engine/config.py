@@ -157,16 +157,25 @@ def read_tables(tables: Mapping[str, Any], where: str) -> RunConfig:
     Raises:
         UsageError: A key or a value is wrong. The message names the file and the key.
     """
-    try:
-        return RunConfig.model_validate(tables)
-    except ValidationError as error:
-        fault = error.errors()[0]
-        key = ".".join(location_in(tables, fault["loc"]))
+    faults = table_faults(tables)
+    if faults:
+        keys, message = faults[0]
         raise UsageError(
-            f"{key}: {_message(key, fault)}",
+            f"{'.'.join(keys)}: {message}",
             where=where,
             hint="--print-config prints a configuration with its tables",
-        ) from error
+        )
+    return RunConfig.model_validate(tables)
+
+
+def table_faults(tables: Mapping[str, Any]) -> list[tuple[tuple[str, ...], str]]:
+    """Return every fault of the tables of a RunConfig: its key, part by part, and its message."""
+    try:
+        RunConfig.model_validate(tables)
+    except ValidationError as error:
+        located = [(location_in(tables, each["loc"]), each) for each in error.errors()]
+        return [(tuple(keys), _message(".".join(keys), fault)) for keys, fault in located]
+    return []
 
 
 def _message(key: str, fault: Mapping[str, Any]) -> str:
