@@ -60,6 +60,7 @@ ALLOWED = {
         "benchflow_engine",
         "benchflow_export",
         "benchflow_store",
+        "yaml",
     },
     "benchflow_store": {
         "apsw",

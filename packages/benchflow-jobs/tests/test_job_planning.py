@@ -1,0 +1,437 @@
+"""A plan: the same input gives the same slots, and `extend` keeps their places."""
+
+import json
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+from benchflow_contracts import ImageRecipe, StoreError, Task, TaskConfig, TaskParts
+from benchflow_engine.flags import run_config
+from benchflow_engine.scaffold import write_task
+from benchflow_engine.secrets import with_secrets
+from benchflow_jobs import JobOptions
+from benchflow_jobs.plan import JobPlan
+from benchflow_jobs.planning import (
+    Dataset,
+    JobConfig,
+    JobConfigError,
+    ResolvedJob,
+    TaskOverride,
+    VariantConfig,
+    config_of,
+    difference,
+    extend,
+    is_own_plan,
+    load_plan,
+    new_schedule,
+    plan_job,
+    plan_revision,
+    resolve_job,
+    write_plan,
+)
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+KINDS = ("paired", "unpaired")
+
+
+def tasks(count: int, first: int = 0) -> list[Task]:
+    return [
+        Task(
+            id=f"t{number}",
+            path=Path("/tasks") / f"t{number}",
+            instruction="Do it.",
+            config=TaskConfig(name=f"t{number}"),
+            digest=f"sha256:{number}",
+        )
+        for number in range(first, first + count)
+    ]
+
+
+def job(
+    variants: int | Sequence[Mapping[str, Any]] = 1,
+    *,
+    kind: str = "paired",
+    replications: int = 1,
+    seed: int | None = None,
+    **tables: Any,
+) -> JobConfig:
+    if isinstance(variants, int):
+        variants = [{"id": f"v{number}"} for number in range(variants)]
+    return JobConfig.model_validate(
+        {
+            "design": {"kind": kind, "replications": replications, "seed": seed},
+            "variants": tuple(variants),
+            **tables,
+        }
+    )
+
+
+def plan(config: JobConfig, found: Sequence[Task]) -> ResolvedJob:
+    return resolve_job(config, Dataset(tuple(found)))
+
+
+@st.composite
+def plans(draw: st.DrawFn) -> ResolvedJob:
+    config = job(
+        draw(st.integers(1, 4)),
+        kind=draw(st.sampled_from(KINDS)),
+        replications=draw(st.integers(1, 3)),
+        seed=draw(st.none() | st.integers(0, 9)),
+    )
+    return plan(config, tasks(draw(st.integers(1, 5))))
+
+
+@given(plans())
+def test_the_same_input_gives_the_same_plan(made: ResolvedJob) -> None:
+    found = [t for t in tasks(5) if t.id in {task.id for task in made.tasks}]
+    again = plan(made.config, found)
+    assert list(again.slots) == list(made.slots)
+    assert again.digest == made.digest
+    slots = range(len(made.slots))
+    assert [again.seed(i) for i in slots] == [made.seed(i) for i in slots]
+    # The order of the dataset does not count if there is a seed.
+    if made.config.design.seed is not None:
+        assert plan(made.config, found[::-1]).digest == made.digest
+
+
+@given(plans())
+def test_every_slot_is_there_once(made: ResolvedJob) -> None:
+    design = made.config.design
+    expected = {
+        (v.id, t.id, r)
+        for v in made.variants
+        for t in made.tasks
+        for r in range(design.replications)
+    }
+    slots = list(made.slots)
+    assert {(s.variant, s.task, s.repeat) for s in slots} == expected
+    assert len(slots) == len(expected) == len({slot.name for slot in slots})
+
+
+@given(plans())
+def test_a_paired_job_that_stops_has_complete_pairs(made: ResolvedJob) -> None:
+    if made.config.design.kind != "paired":
+        return
+    width = len(made.variants)
+    for start in range(0, len(made.slots), width):
+        pair = list(made.slots[start : start + width])
+        assert {(slot.task, slot.repeat) for slot in pair} == {(pair[0].task, pair[0].repeat)}
+        assert len({made.seed(start + place) for place in range(width)}) == 1
+
+
+def test_seeds_differ_by_task_replication_and_job_and_in_unpaired_jobs_by_variant() -> None:
+    made = plan(job(2, replications=3), tasks(3))
+    seeds = {made.seed(i) for i in range(len(made.slots))}
+    assert len(seeds) == 9
+    assert all(0 <= seed < 2**31 for seed in seeds)
+    other = plan(job(2, replications=3, seed=1), tasks(3))
+    assert not seeds & {other.seed(i) for i in range(len(other.slots))}
+    unpaired = plan(job(2, kind="unpaired", replications=3), tasks(3))
+    assert len({unpaired.seed(i) for i in range(len(unpaired.slots))}) == 18
+
+
+def test_a_seed_shuffles_the_tasks() -> None:
+    orders = {tuple(task.id for task in plan(job(seed=seed), tasks(5)).tasks) for seed in range(20)}
+    assert len(orders) > 10
+    assert [task.id for task in plan(job(), tasks(5)).tasks] == ["t0", "t1", "t2", "t3", "t4"]
+
+
+@given(
+    plans(),
+    st.integers(0, 2),
+    st.integers(0, 2),
+    st.integers(0, 2),
+)
+def test_extend_keeps_every_slot_and_adds_the_missing_ones(
+    made: ResolvedJob, repeats: int, more_tasks: int, more_variants: int
+) -> None:
+    replications = made.config.design.replications + repeats
+    new_tasks = tasks(more_tasks, first=50)
+    new_variants = [VariantConfig(id=f"new{number}") for number in range(more_variants)]
+    longer = extend(made, replications=replications, tasks=new_tasks, variants=new_variants)
+    assert list(longer.slots)[: len(made.slots)] == list(made.slots)
+    assert len({slot.name for slot in longer.slots}) == len(longer.slots)
+    count = (len(made.variants) + more_variants) * (len(made.tasks) + more_tasks) * replications
+    assert len(longer.slots) == count
+    assert [longer.seed(i) for i in range(len(made.slots))] == [
+        made.seed(i) for i in range(len(made.slots))
+    ]
+    grew = count > len(made.slots)
+    assert longer.revision == made.revision + grew
+    assert (longer.digest != made.digest) == grew
+    assert longer.revisions[: made.revision] == made.revisions
+    # A repeated call adds nothing.
+    again = extend(longer, replications=replications, tasks=new_tasks, variants=new_variants)
+    assert again is longer
+
+
+@settings(max_examples=20)
+@given(plans(), st.integers(0, 2), st.integers(0, 1))
+def test_a_written_plan_is_read_back(
+    tmp_path_factory: pytest.TempPathFactory, made: ResolvedJob, repeats: int, variants: int
+) -> None:
+    directory = tmp_path_factory.mktemp("job")
+    longer = extend(
+        made,
+        replications=made.config.design.replications + repeats,
+        variants=[VariantConfig(id=f"n{number}") for number in range(variants)],
+    )
+    for each in (made, longer):
+        write_plan(directory, each)
+        read = load_plan(directory)
+        assert read == each
+        assert is_own_plan(directory)
+        assert (directory / "job.digest").read_text() == each.digest + "\n"
+
+
+def test_a_crash_between_the_files_leaves_the_plan_of_before(tmp_path: Path) -> None:
+    made = plan(job(2), tasks(2))
+    write_plan(tmp_path, made)
+    before = (tmp_path / "job.json").read_bytes()
+    write_plan(tmp_path, extend(made, replications=3, tasks=tasks(1, 9)))
+    (tmp_path / "job.json").write_bytes(before)
+    assert load_plan(tmp_path) == made
+
+
+@pytest.mark.parametrize(
+    ("file", "text"),
+    [
+        ("job.json", "{"),
+        ("job.json", "[]"),
+        ("job.json", '{"schema_version": "2.0"}'),
+        ("plan.json", "{"),
+        ("plan.json", "{}"),
+        ("plan.json", None),
+    ],
+)
+def test_a_damaged_plan_is_an_error_of_the_store(
+    tmp_path: Path, file: str, text: str | None
+) -> None:
+    write_plan(tmp_path, plan(job(2), tasks(2)))
+    if text is None:
+        (tmp_path / file).unlink()
+    else:
+        (tmp_path / file).write_text(text)
+    with pytest.raises(StoreError, match=r"\.json: "):
+        load_plan(tmp_path)
+
+
+def test_a_changed_plan_is_found_and_is_not_trusted(tmp_path: Path) -> None:
+    write_plan(tmp_path, plan(job(2), tasks(2)))
+    path = tmp_path / "plan.json"
+    schedule = json.loads(path.read_text())
+    schedule["slots"]["task"].reverse()
+    path.write_text(json.dumps(schedule))
+    with pytest.raises(StoreError, match="the digest does not fit"):
+        load_plan(tmp_path)
+    content = json.loads((tmp_path / "job.json").read_text())
+    content["config"]["run"] = {"tables": {"agent": {"import_path": "evil:agent"}}}
+    (tmp_path / "job.json").write_text(json.dumps(content))
+    assert not is_own_plan(tmp_path)
+    with pytest.raises(StoreError, match=r"with other settings: v0\.run\.agent\.import_path"):
+        load_plan(tmp_path)
+
+
+def test_no_plan_is_not_an_error(tmp_path: Path) -> None:
+    assert load_plan(tmp_path) is None
+    assert not is_own_plan(tmp_path)
+
+
+def test_secrets_are_not_written_and_come_back(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run = {"agent": {"name": "nop", "env": {"TOKEN": "s3cret-of-all"}}}
+    variant = {"id": "b", "agent": {"env": {"OTHER": "s3cret-of-b"}}}
+    made = plan(job(run=run, variants=({"id": "a"}, variant)), tasks(1))
+    write_plan(tmp_path, made)
+    written = "".join(path.read_text() for path in tmp_path.iterdir())
+    assert "s3cret" not in written
+    read = load_plan(tmp_path)
+    assert read is not None
+    assert read.digest == made.digest
+    monkeypatch.setenv("TOKEN", "s3cret-of-all")
+    monkeypatch.setenv("OTHER", "s3cret-of-b")
+    assert with_secrets(read.run_config(1)) == made.run_config(1)
+
+
+def test_the_digest_covers_what_results_depend_on() -> None:
+    base = plan(job(2), tasks(2))
+    same = job(2, job={"name": "n"}, concurrency={"slots": 9}, budget={"tokens": 1})
+    assert plan(same, tasks(2)).digest == base.digest
+    others = [
+        plan(job(2, seed=1), tasks(2)),
+        plan(job(2, kind="unpaired"), tasks(2)),
+        plan(job(3), tasks(2)),
+        plan(job(2), tasks(3)),
+        plan(job(2, replications=2), tasks(2)),
+        plan(job(2, run={"agent": {"name": "nop"}}), tasks(2)),
+        plan(job(2, run={"image": "a"}), tasks(2)),
+        plan(job(2, run={"bindings": {"a": 1}}), tasks(2)),
+        plan(job(2, tasks={"t1": {"image": "a"}}), tasks(2)),
+    ]
+    digests = {each.digest for each in others}
+    assert len(digests) == len(others)
+    assert base.digest not in digests
+
+
+@given(st.booleans(), st.booleans(), st.booleans(), st.booleans())
+def test_the_image_of_the_narrowest_place_counts(
+    in_run: bool, in_variant: bool, in_row: bool, in_task: bool
+) -> None:
+    config = job(
+        run={"image": "of-job"} if in_run else {},
+        variants=({"id": "v", **({"image": "of-variant"} if in_variant else {})},),
+        tasks={"t0": {"image": "of-task"}} if in_task else {},
+    )
+    rows = {"t0": TaskOverride(image="of-row")} if in_row else {}
+    made = resolve_job(config, Dataset(tuple(tasks(2)), rows=rows))
+    of_variant = ("of-variant", "variants.v.image")
+    of_job = ("of-job", "run.image") if in_run else (None, "task")
+    below = of_variant if in_variant else of_job
+    above = ("of-task", "tasks.t0.image") if in_task else ("of-row", "dataset row")
+    chosen = [(choice.image, choice.origin) for choice in (made.image(0), made.image(1))]
+    assert chosen == [above if in_task or in_row else below, below]
+
+
+def test_the_effective_task_has_the_values_of_the_job() -> None:
+    recipe = ImageRecipe(context=Path("/x"))
+    (task,) = tasks(1)
+    task = task.model_copy(update={"own_parts": TaskParts(recipe=recipe)})
+    override = {
+        "env": {"A": "1"},
+        "agent_timeout_sec": 5,
+        "verifier_timeout_sec": 6,
+        "image": "other:1",
+    }
+    made = plan(job(tasks={"t0": override}), [task])
+    changed = made.effective_task(0, task)
+    assert changed.config.environment.image == "other:1"
+    assert changed.config.environment.env == {"A": "1"}
+    assert changed.parts.recipe is None
+    assert changed.config.agent.timeout_sec == 5
+    assert changed.config.verifier.timeout_sec == 6
+    assert changed.digest == task.digest
+    plain = plan(job(), [task])
+    assert plain.effective_task(0, task) == task
+
+
+def test_variants_lie_over_the_run() -> None:
+    made = plan(
+        job(
+            run={"agent": {"import_path": "m:a", "model": "x"}, "bindings": {"depth": 1}},
+            variants=(
+                {"id": "a"},
+                {"id": "b", "agent": {"name": "codex"}, "bindings": {"depth": 2, "fast": True}},
+                {"id": "c", "branch": {"kind": "group", "n": 3}},
+            ),
+        ),
+        tasks(1),
+    )
+    a, b, c = (made.run_config(index) for index in range(3))
+    assert (a.agent.label, b.agent.label) == ("m:a", "codex-acp")
+    assert a.agent.model == b.agent.model == "x"
+    assert a.agent.env["BENCHFLOW_BINDING_DEPTH"] == "1"
+    assert b.agent.env["BENCHFLOW_BINDING_DEPTH"] == "2"
+    assert b.agent.env["BENCHFLOW_BINDING_FAST"] == "true"
+    assert a.agent.env["BENCHFLOW_SEED"] == b.agent.env["BENCHFLOW_SEED"] == str(made.seed(0))
+    assert c.branch is not None
+    assert a.branch is None
+    # Only what is given is set: the deadlines of the kernel depend on it.
+    assert "deadlines" not in a.model_fields_set
+
+
+def test_a_sweep_makes_a_variant_of_each_combination() -> None:
+    made = plan(
+        JobConfig.model_validate(
+            {
+                "design": {"kind": "sweep"},
+                "sweep": {"agent.model": ("x/1", "y"), "bindings": {"t": [0.1, 0.5]}},
+                "variants": ({"id": "extra"},),
+            }
+        ),
+        tasks(1),
+    )
+    assert [each.id for each in made.variants] == [
+        "model=x-1,t=0.1",
+        "model=x-1,t=0.5",
+        "model=y,t=0.1",
+        "model=y,t=0.5",
+        "extra",
+    ]
+    assert made.variants[1].run.agent.model == "x/1"
+    assert made.variants[1].bindings == {"t": 0.5}
+
+
+def test_extend_names_the_default_variant_beside_others() -> None:
+    made = plan(JobConfig(), tasks(2))
+    assert [slot.name for slot in made.slots] == ["t0#0", "t1#0"]
+    longer = extend(made, variants=[VariantConfig(id="b")])
+    assert [slot.name for slot in longer.slots] == ["t0#0", "t1#0", "t0#0@b", "t1#0@b"]
+
+
+def test_extend_refuses_what_it_cannot_add() -> None:
+    made = plan(job(2, replications=2), tasks(2))
+    changed = tasks(1)[0].model_copy(update={"digest": "sha256:other"})
+    with pytest.raises(JobConfigError) as caught:
+        extend(
+            made,
+            replications=1,
+            tasks=[changed],
+            variants=[VariantConfig(id="v0", image="x")],
+        )
+    assert [problem.dotted for problem in caught.value.problems] == [
+        "design.replications",
+        "tasks.t0",
+        "variants.v0",
+    ]
+
+
+def test_ten_thousand_slots_take_a_few_bytes_each() -> None:
+    made = plan(job(2, replications=500), tasks(10))
+    assert len(made.slots) == 10_000
+    assert sum(c.itemsize * len(c) for c in made.slots.columns) <= 100_000
+    schedule = new_schedule(made)
+    assert [schedule.variant_of(index) for index in range(4)] == [0, 1, 0, 1]
+    assert len(schedule) == 10_000
+
+
+def test_the_record_gets_the_variants_and_the_design() -> None:
+    made = plan(job(2, kind="unpaired", tasks={"t0": {"env": {"A": "1"}}}), tasks(1))
+    revision = plan_revision(made)
+    assert revision.config_digest == made.digest
+    assert (revision.design, revision.baseline) == ("unpaired", "v0")
+    assert list(revision.variants) == ["v0", "v1"]
+    assert revision.config["overrides"] == {"t0": {"env": {"A": "1"}}}
+    json.dumps(revision.model_dump(mode="json"))
+
+
+def test_a_job_of_version_0_8_is_the_same_plan(tmp_path: Path) -> None:
+    for name in ("one", "two"):
+        write_task(tmp_path / "tasks" / name)
+    run = run_config(agent="nop", agent_env={"TOKEN": "s3cret-of-all"}, isolation="shared")
+    options = JobOptions(tasks_dir=tmp_path / "tasks", run=run, repeats=2)
+    old = JobPlan.of(options.plan(), options)
+    (tmp_path / "job.json").write_text(old.model_dump_json())
+    read = load_plan(tmp_path)
+    assert read is not None
+    assert [slot.name for slot in read.slots] == list(old.slots)
+    assert [slot.task_digest for slot in read.slots] == list(old.slots.values())
+    made = plan_job(config_of(options))
+    assert made.digest == read.digest
+    assert difference(read, made) is None
+    assert len(extend(read, replications=3).slots) == 6
+
+
+@pytest.mark.parametrize(
+    ("other", "says"),
+    [
+        (job(run={"agent": {"name": "nop"}}), "agent.name was 'oracle' and is 'nop'"),
+        (job(seed=1), "design.seed was None and is 1"),
+        (job(replications=2), "it had 2 rollouts, and these are 4 others"),
+        (job(tasks={"t0": {"image": "x"}}), "the task 't0' changed since"),
+    ],
+)
+def test_another_plan_is_named_by_its_difference(other: JobConfig, says: str) -> None:
+    assert difference(plan(job(), tasks(2)), plan(other, tasks(2))) == says
