@@ -152,6 +152,7 @@ from .job import (
     Dispatch as Dispatch,
     EvidenceStore as EvidenceStore,
     Executor as Executor,
+    JobStore as JobStore,
     ResizableBackend as ResizableBackend,
     Ticket as Ticket,
     WorkerBackend as WorkerBackend,

@@ -7,7 +7,7 @@ attempt of a slot counts: the store commits the first completion, and records ev
 from collections.abc import AsyncIterator, Callable, Mapping
 from typing import Any, Literal, Protocol
 
-from pydantic import Field
+from pydantic import Field, JsonValue
 
 from ._model import Model
 from .events import Event
@@ -34,7 +34,7 @@ class Dispatch(Model):
     """The number of the driver's run of the job. A later run has a greater one."""
     rollout: str = Field(min_length=1)
     """The id of the rollout, unique in the job."""
-    payload: Mapping[str, Any] = {}
+    payload: Mapping[str, JsonValue] = {}
     """What the executor runs, as JSON. Only the executor reads it."""
     needs: Mapping[str, int] = {"slots": 1}
     """The resources that the rollout holds while it runs, by name."""
@@ -64,7 +64,7 @@ class Completion(Model):
     epoch: int = Field(ge=1)
     rollout: str
     status: CompletionStatus
-    record: Mapping[str, Any] | None = None
+    record: Mapping[str, JsonValue] | None = None
     """The record of the rollout, as JSON; `None` if there is none."""
     error: NodeError | None = None
     """Why there is no score."""
@@ -122,14 +122,16 @@ class WorkerBackend(Protocol):
         """Hand out one attempt. Wait until its resources are free.
 
         Raises:
-            CapacityError: No worker has, or can have, what the dispatch needs.
+            CapacityError: No worker has, or can have, what the dispatch needs, or the backend is
+                closed, also while the call waits.
         """
         ...
 
     def completions(self) -> AsyncIterator[Completion]:
         """Yield each completion, in any order. One may arrive twice.
 
-        The iteration ends after `close`.
+        An executor that raises, or that returns the completion of another dispatch, gives an
+        unscored completion. The iteration ends after `close`, with the last completion.
         """
         ...
 
@@ -141,7 +143,7 @@ class WorkerBackend(Protocol):
         ...
 
     async def close(self) -> None:
-        """End every attempt and every worker."""
+        """End every attempt and every worker. Repeatable."""
         ...
 
 
@@ -149,7 +151,44 @@ class ResizableBackend(WorkerBackend, Protocol):
     """A backend whose capacity can change while it runs."""
 
     async def resize(self, capacity: Mapping[str, int]) -> None:
-        """Set the resources that may be held at once. What runs is not ended."""
+        """Set the resources that may be held at once. What runs is not ended.
+
+        A waiting `submit` that needs more than that raises `CapacityError`.
+        """
+        ...
+
+
+class JobStore(Protocol):
+    """Writes the record of one job. A write is durable when it returns.
+
+    A scored attempt counts over an unscored one, then the greater attempt number, then the greater
+    epoch. The first scored attempt of a slot is final; a later one is a recorded duplicate.
+    """
+
+    @property
+    def epoch(self) -> int:
+        """The number of this run of the job. Later stores have greater ones."""
+        ...
+
+    async def start(self, dispatch: Dispatch) -> None:
+        """Record that an attempt runs. If its driver dies, the attempt becomes `interrupted`.
+
+        Raises:
+            StoreError: As `commit`.
+        """
+        ...
+
+    async def commit(self, completion: Completion) -> None:
+        """Record how an attempt ended.
+
+        Raises:
+            StoreError: A later run of the job has begun, the schedule has no such slot, or the
+                record cannot be written. Nothing of the commit is stored.
+        """
+        ...
+
+    async def close(self) -> None:
+        """Release the record. Repeatable."""
         ...
 
 

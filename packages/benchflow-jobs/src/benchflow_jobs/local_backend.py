@@ -1,25 +1,19 @@
 """The backend that runs rollouts in this process, as tasks of its event loop."""
 
 import asyncio
-from collections import Counter
 from collections.abc import AsyncIterator, Callable, Mapping
 from dataclasses import dataclass
+from functools import partial
 
-from benchflow_contracts import (
-    CapacityError,
-    Completion,
-    Dispatch,
-    Event,
-    Executor,
-    NodeError,
-    Ticket,
-)
+from benchflow_contracts import Completion, Dispatch, Event, Executor, Ticket
+
+from .worker import Room, run_attempt
 
 
 @dataclass(frozen=True, slots=True)
 class _Work:
     dispatch: Dispatch
-    task: asyncio.Task[None]
+    task: asyncio.Task[Completion]
 
 
 def _ignore(dispatch: Dispatch, event: Event) -> None:
@@ -37,11 +31,9 @@ class LocalBackend:
         on_event: Callable[[Dispatch, Event], None] = _ignore,
     ) -> None:
         self._executor = executor
-        self._capacity = dict(capacity)
         self._on_event = on_event
-        self._used = Counter[str]()
+        self._room = Room(capacity)
         self._works: dict[str, _Work] = {}
-        self._changed = asyncio.Condition()
         self._ended: asyncio.Queue[Completion | None] = asyncio.Queue()
         self._group = asyncio.TaskGroup()
         self._count = 0
@@ -52,25 +44,15 @@ class LocalBackend:
 
     def capacity(self) -> Mapping[str, int]:
         """Return the resources of this process."""
-        return dict(self._capacity)
+        return dict(self._room.capacity)
 
     async def resize(self, capacity: Mapping[str, int]) -> None:
         """Set the resources that may be held at once; see `ResizableBackend`."""
-        async with self._changed:
-            self._capacity.update(capacity)
-            self._changed.notify_all()
+        self._room.resize(capacity)
 
     async def submit(self, dispatch: Dispatch) -> Ticket:
         """Start the attempt when its resources are free; see `WorkerBackend`."""
-        async with self._changed:
-            for name, amount in dispatch.needs.items():
-                if amount > self._capacity.get(name, amount):
-                    raise CapacityError(
-                        f"slot {dispatch.slot!r} needs {amount} of {name!r}, and this machine has "
-                        f"{self._capacity[name]}"
-                    )
-            await self._changed.wait_for(lambda: self._fits(dispatch))
-            self._used.update(dispatch.needs)
+        await self._room.take(dispatch)
         self._count += 1
         ticket = Ticket(
             id=str(self._count),
@@ -79,9 +61,12 @@ class LocalBackend:
             index=dispatch.index,
             attempt=dispatch.attempt,
         )
-        name = f"rollout {dispatch.rollout}"
-        task = self._group.create_task(self._run(ticket, dispatch), name=name)
+        running = run_attempt(
+            self._executor, dispatch, lambda event: self._on_event(dispatch, event)
+        )
+        task = self._group.create_task(running, name=f"rollout {dispatch.rollout}")
         self._works[ticket.id] = _Work(dispatch, task)
+        task.add_done_callback(partial(self._end, ticket, dispatch))
         return ticket
 
     async def completions(self) -> AsyncIterator[Completion]:
@@ -98,34 +83,19 @@ class LocalBackend:
 
     async def close(self) -> None:
         """Cancel every attempt, wait for their teardown, and end `completions`."""
+        if self._room.is_closed:
+            return
+        self._room.close()
         for work in self._works.values():
             work.task.cancel()
         await self._group.__aexit__(None, None, None)
         self._ended.put_nowait(None)
 
-    def _fits(self, dispatch: Dispatch) -> bool:
-        return all(
-            self._used[name] + amount <= self._capacity.get(name, self._used[name] + amount)
-            for name, amount in dispatch.needs.items()
+    def _end(self, ticket: Ticket, dispatch: Dispatch, task: asyncio.Task[Completion]) -> None:
+        """Report an attempt. One that was cancelled before it began has run nothing."""
+        del self._works[ticket.id]
+        is_cancelled = task.cancelled()
+        self._ended.put_nowait(
+            Completion.of(dispatch, "cancelled") if is_cancelled else task.result()
         )
-
-    async def _run(self, ticket: Ticket, dispatch: Dispatch) -> None:
-        try:
-            completion = await self._executor.run(
-                dispatch, lambda event: self._on_event(dispatch, event)
-            )
-        except asyncio.CancelledError:
-            completion = Completion.of(dispatch, "cancelled")
-        except Exception as error:  # noqa: BLE001 - a defect of one executor ends one attempt
-            failure = NodeError(
-                boundary="internal",
-                type=type(error).__name__,
-                message=str(error),
-                hint="run again with --debug and report the traceback",
-            )
-            completion = Completion.of(dispatch, "unscored", error=failure)
-        self._works.pop(ticket.id, None)
-        self._ended.put_nowait(completion)
-        async with self._changed:
-            self._used.subtract(dispatch.needs)
-            self._changed.notify_all()
+        self._room.give_back(dispatch)

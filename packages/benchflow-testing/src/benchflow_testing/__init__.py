@@ -1,7 +1,8 @@
 """The conformance kit for third parties, and the fakes.
 
-`check_sandbox`, `check_adapter`, `check_agent`, `check_environment`, `check_exporter`,
-`check_gateway`, `check_reward` and `check_user_model` run the kit without a test framework;
+`check_sandbox`, `check_adapter`, `check_agent`, `check_backend`, `check_clock`,
+`check_environment`, `check_evidence_store`, `check_executor`, `check_exporter`, `check_gateway`,
+`check_job_store`, `check_reward` and `check_user_model` run the kit without a test framework;
 `sandbox_checks()` and its siblings are the lists to parametrize tests with. The fakes are
 in `benchflow_testing.fakes`.
 """
@@ -9,6 +10,8 @@ in `benchflow_testing.fakes`.
 from .adapter_kit import AdapterCheck, AdapterSubject, adapter_checks, check_adapter
 from .agent_kit import agent_checks, check_agent
 from .agent_subject import AgentCheck, AgentSubject
+from .backend_kit import backend_checks, check_backend, resizable_backend_checks
+from .backend_subject import BackendCheck, BackendSession, BackendSubject
 from .check import (
     Check,
     CheckFailedError,
@@ -18,12 +21,20 @@ from .check import (
     run_check,
     run_checks,
 )
+from .clock_kit import ClockCheck, check_clock, clock_checks
 from .environment_kit import (
     EnvironmentCheck,
     EnvironmentSubject,
     check_environment,
     environment_checks,
 )
+from .evidence_kit import (
+    EvidenceCheck,
+    EvidenceSubject,
+    check_evidence_store,
+    evidence_checks,
+)
+from .executor_kit import ExecutorCheck, ExecutorSubject, check_executor, executor_checks
 from .exporter_kit import (
     ExporterCheck,
     ExporterSubject,
@@ -31,6 +42,14 @@ from .exporter_kit import (
     exporter_checks,
 )
 from .gateway_kit import GatewayCheck, GatewaySubject, check_gateway, gateway_checks
+from .job_store_kit import (
+    JobStoreCheck,
+    JobStoreSubject,
+    RecordedAttempt,
+    StoredJob,
+    check_job_store,
+    job_store_checks,
+)
 from .reward_kit import RewardCheck, RewardSubject, check_reward, reward_checks
 from .sandbox_kit import check_sandbox, open_sandbox_subject, sandbox_checks
 from .sandbox_report import ABILITIES, Ability, SandboxReport
@@ -44,38 +63,61 @@ __all__ = [
     "AdapterSubject",
     "AgentCheck",
     "AgentSubject",
+    "BackendCheck",
+    "BackendSession",
+    "BackendSubject",
     "Check",
     "CheckFailedError",
     "CheckResult",
     "CheckSkippedError",
     "CheckStatus",
+    "ClockCheck",
     "EnvironmentCheck",
     "EnvironmentSubject",
+    "EvidenceCheck",
+    "EvidenceSubject",
+    "ExecutorCheck",
+    "ExecutorSubject",
     "ExporterCheck",
     "ExporterSubject",
     "GatewayCheck",
     "GatewaySubject",
+    "JobStoreCheck",
+    "JobStoreSubject",
+    "RecordedAttempt",
     "RewardCheck",
     "RewardSubject",
     "SandboxCheck",
     "SandboxReport",
     "SandboxSubject",
+    "StoredJob",
     "UserCheck",
     "UserSubject",
     "adapter_checks",
     "agent_checks",
+    "backend_checks",
     "check_adapter",
     "check_agent",
+    "check_backend",
+    "check_clock",
     "check_environment",
+    "check_evidence_store",
+    "check_executor",
     "check_exporter",
     "check_gateway",
+    "check_job_store",
     "check_reward",
     "check_sandbox",
     "check_user_model",
+    "clock_checks",
     "environment_checks",
+    "evidence_checks",
+    "executor_checks",
     "exporter_checks",
     "gateway_checks",
+    "job_store_checks",
     "open_sandbox_subject",
+    "resizable_backend_checks",
     "reward_checks",
     "run_check",
     "run_checks",

@@ -5,13 +5,18 @@ name methods, at construction or later through `faults`.
 """
 
 from .agent import FAKE_AGENT_CAPABILITIES, FakeAgent
+from .backend import FakeBackend
 from .call import ExecHandler, FakeCall, FakeStreams, ProgramHandler
+from .clock import FakeClock
 from .environment import FakeEnvironment, FakeService
+from .evidence_store import FakeEvidenceStore
+from .executor import FakeExecutor, FakeRollout
 from .exporter import FakeExporter
 from .faults import FakeFaults
 from .file_system import FakeEntry, FakeFileSystem
 from .finished import fake_finished_rollout, fake_hostile_rollout
 from .gateway import FakeModelGateway, FakeModelRoute
+from .job_store import FakeAttempt, FakeJob, FakeJobStore
 from .machine import FakeMachine
 from .pipe import FakePipe
 from .process import FakeProcess
@@ -33,12 +38,19 @@ __all__ = [
     "Crash",
     "ExecHandler",
     "FakeAgent",
+    "FakeAttempt",
+    "FakeBackend",
     "FakeCall",
+    "FakeClock",
     "FakeEntry",
     "FakeEnvironment",
+    "FakeEvidenceStore",
+    "FakeExecutor",
     "FakeExporter",
     "FakeFaults",
     "FakeFileSystem",
+    "FakeJob",
+    "FakeJobStore",
     "FakeMachine",
     "FakeModelGateway",
     "FakeModelRoute",
@@ -46,6 +58,7 @@ __all__ = [
     "FakeProcess",
     "FakeProgram",
     "FakeReward",
+    "FakeRollout",
     "FakeSandbox",
     "FakeSandboxProvider",
     "FakeService",
