@@ -1,6 +1,8 @@
 """What is left when a live snapshot goes wrong: nothing, and a parent that goes on."""
 
 import asyncio
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -21,6 +23,49 @@ HUNG_UP = """dump) if ! [ -e /run/tried{times} ]; then
 WHEN_TOLD = """dump) $engine "$@"; code=$?
     until [ -e "${0%/*}/told" ]; do sleep 0.01; done
     exit $code ;;"""
+
+
+USER = 54321
+# Files in messages that nobody reads. At the end of the input they are gone.
+FILES_IN_MESSAGES = """
+import os, socket, sys
+os.setuid(int(sys.argv[1]))
+ends = socket.socketpair()
+socket.send_fds(ends[0], [b"x"], [0] * 100)
+print("sent", flush=True)
+sys.stdin.read()
+"""
+
+
+def test_a_dump_fails_while_messages_of_the_user_hold_many_files_and_may_be_repeated(
+    with_provider, store
+):
+    holder = subprocess.Popen(
+        [sys.executable, "-c", FILES_IN_MESSAGES, str(USER)],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+    )
+    limited = ["prlimit", "--nofile=64:64", "setpriv", f"--reuid={USER}", "--clear-groups", "cat"]
+
+    async def check(provider):
+        parent = await provider.create(SandboxSpec())
+        process = await parent.spawn(limited, user="root")
+        assert await echo(process, b"started") == b"started"
+        with pytest.raises(SnapshotError, match="send_fds") as caught:
+            await parent.snapshot("live")
+        assert caught.value.retryable
+        assert left(store) == set()
+        assert await echo(process, b"alive") == b"alive"
+        holder.communicate(timeout=60)
+        await provider.discard(await parent.snapshot("live"))
+        await process.aclose()
+
+    try:
+        assert holder.stdout.readline() == b"sent\n"
+        with_provider(check)
+    finally:
+        holder.kill()
+        holder.communicate()
 
 
 def test_a_dump_that_fails_leaves_nothing_and_an_unharmed_parent(with_provider, broken, store):

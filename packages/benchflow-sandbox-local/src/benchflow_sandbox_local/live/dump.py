@@ -57,8 +57,18 @@ class DumpResult:
     has then terminated the sandbox."""
 
 
-class UnixSocketError(SnapshotError):
-    """CRIU refused a unix socket. A connection of the host that just closed may be the cause."""
+class TransientDumpError(SnapshotError):
+    """CRIU failed for a cause that passes."""
+
+
+_TRANSIENT = (
+    # A connection of the host may just have closed.
+    "Unix socket",
+    # ETOOMANYREFS: CRIU gets the open files of a process in messages. The kernel refuses them
+    # while messages of the same user, anywhere on the host, contain more files than this process
+    # may open.
+    "send_fds failed (-109)",
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -136,6 +146,6 @@ def _failure(error: LauncherError) -> SnapshotError | HostError:
             hint="discard images, raise live_budget_mb, or set live_images to 'disk'",
         )
     message = f"the sandbox cannot be dumped: {error}"
-    if "Unix socket" in str(error) and error.errno != _ETIMEDOUT:
-        return UnixSocketError(message, retryable=True)
+    if error.errno != _ETIMEDOUT and any(text in str(error) for text in _TRANSIENT):
+        return TransientDumpError(message, retryable=True)
     return SnapshotError(message)

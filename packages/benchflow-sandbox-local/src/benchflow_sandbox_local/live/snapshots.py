@@ -16,7 +16,7 @@ from benchflow_sandbox_core.descriptors import shortage_is_host_error
 from benchflow_sandbox_core.gate import Gate
 from benchflow_sandbox_core.shield import finish_or
 
-from .dump import LossError, UnixSocketError
+from .dump import LossError, TransientDumpError
 from .engine import PendingDump
 from .processes import ProcessTable
 
@@ -27,7 +27,7 @@ WhileFrozen = Callable[[], Awaitable[None]]
 """A function of the caller that runs while the sandbox is frozen."""
 
 _RETRIES = 4
-"""Tries after `UnixSocketError`, before the last one. The sandbox runs between two tries."""
+"""Tries after `TransientDumpError`, before the last one. The sandbox runs between two tries."""
 _SETTLE_SECONDS = 10.0
 """How long a live snapshot waits for commands, transfers and model calls to end."""
 _DRAIN_SECONDS = 2.0
@@ -97,7 +97,7 @@ class LiveSnapshots:
         for _ in range(_RETRIES):
             try:
                 return await self._take_once()
-            except UnixSocketError:
+            except TransientDumpError:
                 if self._box.freezer.is_frozen:
                     raise  # the caller has frozen the sandbox, and only the caller resumes it
         return await self._take_once()
