@@ -41,12 +41,18 @@ def host() -> Generator[FaultedHost]:
 
 
 def create(
-    host: FaultedHost, sandbox: str, n: int, cwd: Path | None = None, at_once: int = 2
+    host: FaultedHost,
+    sandbox: str,
+    n: int,
+    cwd: Path | None = None,
+    at_once: int = 2,
+    *,
+    stops: bool = False,
 ) -> Any:
     words = ["--tasks-dir", host.home / "task", "--agent", "oracle", "--sandbox", sandbox]
     words += ["--jobs-dir", host.home / "jobs", "--job-name", "job", "--repeats", n]
     words += ["--concurrency", at_once, "--retries", 0]
-    return host.start("eval", "create", *words, cwd=cwd)
+    return host.start("eval", "create", *words, cwd=cwd, stops=stops)
 
 
 def check_under_fault(host: FaultedHost, ended: Ended, n: int, *, spared: bool = False) -> None:
@@ -89,7 +95,7 @@ def run_with(
     cwd = place.path if early and place.how != "gone" else None
     if early:
         place.take()
-    runner = create(host, sandbox, n, cwd)
+    runner = create(host, sandbox, n, cwd, stops=not early)
     if not early:
         host.strike(runner, place.take)
     check_under_fault(host, host.end(runner), n, spared=spared)
@@ -232,7 +238,7 @@ def test_a_full_disk_of_the_engine_costs_no_truth(
     filler = small_engine.home / "data/filler"
     if early:
         fill(filler)
-    runner = create(host, "docker", 4)
+    runner = create(host, "docker", 4, stops=not early)
     if not early:
         host.strike(runner, lambda: fill(filler))
     check_under_fault(host, host.end(runner), 4)

@@ -20,6 +20,21 @@ BENCH = Path(sys.executable).with_name("bench")
 _ALONE = ["setpriv", "--pdeathsig", "KILL", "unshare", "--mount", "--propagation", "private"]
 _CODE = 'cd "$1" && shift && exec "$@"'
 _JOIN = 'for g in $0; do echo $$ > "$g/cgroup.procs"; done; exec "$@"'
+# It stops itself, so that a fault never comes too late. `bench` imports it at its start.
+_STOPS = """
+import os, signal, sys
+
+_results = []
+
+def _stop(event, arguments):
+    if event == "os.rename" and str(arguments[1]).endswith("/result.json"):
+        _results.append(arguments[1])
+    elif len(_results) == 1 and os.path.exists(_results[0]):
+        _results.append("stopped")
+        os.kill(os.getpid(), signal.SIGSTOP)
+
+sys.addaudithook(_stop)
+"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,8 +86,15 @@ class FaultedHost:
         """Return how a path of the namespace is reached from outside."""
         return Path(f"/proc/{self._holder.pid}/root") / path.relative_to("/")
 
-    def start(self, *words: object, cwd: Path | None = None) -> "subprocess.Popen[str]":
-        """Start `bench` in the namespace."""
+    def start(
+        self, *words: object, cwd: Path | None = None, stops: bool = False
+    ) -> "subprocess.Popen[str]":
+        """Start `bench` in the namespace. With `stops`, it stops for `strike`."""
+        given = {"TMPDIR": str(self.home / "tmp"), "NO_COLOR": "1", **self.variables}
+        if stops:
+            (self.home / "stops").mkdir()
+            (self.home / "stops/sitecustomize.py").write_text(_STOPS)
+            given["PYTHONPATH"] = str(self.home / "stops")
         enter = ["nsenter", f"--target={self._holder.pid}", "--mount", *self.prefix]
         command = [*enter, "sh", "-c", _CODE, "sh", str(cwd or self.home), str(BENCH)]
         return subprocess.Popen(
@@ -80,7 +102,7 @@ class FaultedHost:
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
             text=True,
-            env={**os.environ, "TMPDIR": str(self.home / "tmp"), "NO_COLOR": "1", **self.variables},
+            env={**os.environ, **given},
         )
 
     def end(self, runner: "subprocess.Popen[str]") -> Ended:
@@ -93,9 +115,8 @@ class FaultedHost:
 
     def strike(self, runner: "subprocess.Popen[str]", fault: Callable[[], None]) -> None:
         """Impose a fault in the middle of a job: when its first rollout is over."""
-        job = self.seen(self.home / "jobs")
-        until("a rollout that is over", lambda: any(job.glob("*/*/result.json")))
-        runner.send_signal(signal.SIGSTOP)
+        stat = Path(f"/proc/{runner.pid}/stat")
+        until("a runner that stopped", lambda: stat.read_text().rpartition(") ")[2][0] in "TZ")
         assert runner.poll() is None, "the job was over before the fault"
         fault()
         runner.send_signal(signal.SIGCONT)
