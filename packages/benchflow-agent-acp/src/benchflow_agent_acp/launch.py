@@ -1,6 +1,5 @@
 """Put an agent's files into the sandbox and start its process there."""
 
-import atexit
 import py_compile
 import shlex
 import shutil
@@ -12,6 +11,7 @@ from importlib.resources.abc import Traversable
 from pathlib import Path, PurePosixPath
 
 from benchflow_contracts import MODEL_DOOR, AgentError, Process, Role, Sandbox, SandboxError
+from benchflow_contracts.scratch import scratch_directory, scratch_root
 
 from .declaration import AgentDecl, BuiltinSource, wants_asks
 from .install import Installation
@@ -97,8 +97,8 @@ class Launcher:
 
     async def _put_files(self, values: Values) -> None:
         user = self._sandbox.spec.user
-        with tempfile.TemporaryDirectory() as scratch:
-            local = Path(scratch) / "file"
+        with scratch_directory("agent") as scratch:
+            local = scratch / "file"
             for target, template in self._decl.launch.files.items():
                 remote = render(target, values)
                 local.write_text(render(template, values))
@@ -157,8 +157,7 @@ def compiled_copy(program: Path, target: str) -> Path:
     This process compiles a program once. Python names compiled files by its version, so another
     version of Python inside the sandbox compiles the source itself.
     """
-    folder = Path(tempfile.mkdtemp(prefix="benchflow-program-"))
-    atexit.register(shutil.rmtree, folder, ignore_errors=True)
+    folder = Path(tempfile.mkdtemp(prefix="program-", dir=scratch_root()))
     source = folder / PurePosixPath(target).name
     shutil.copyfile(program, source)
     compiled = folder / "__pycache__" / f"{source.stem}.{sys.implementation.cache_tag}.pyc"

@@ -7,6 +7,7 @@ from typing import Protocol, cast, runtime_checkable
 
 from ._model import Model
 from .errors import AccountError, BenchFlowError, CapacityError, Culprit, HostError
+from .scratch import PREFIX
 
 
 class Cause(Model):
@@ -123,11 +124,12 @@ def _lost_temporary(error: FileNotFoundError) -> bool:
     below = Path(error.filename)
     if not below.is_relative_to(tempfile.tempdir):
         return False
-    first = below.relative_to(tempfile.tempdir).parts[:1]
-    if not first or not first[0].startswith(_OUR_SCRATCH):
+    parts = below.relative_to(tempfile.tempdir).parts
+    if not parts or not parts[0].startswith(_OUR_SCRATCH):
         return False
     # A file may be missing in a directory that exists.
-    return not Path(tempfile.tempdir, first[0]).exists()
+    own = parts[: 2 if parts[0].startswith(PREFIX) else 1]
+    return not Path(tempfile.tempdir, *own).exists()
 
 
 def host_error(doing: str, error: BaseException) -> HostError:

@@ -20,6 +20,8 @@ class RolloutIdentity(Model):
 
     scope: Name | None = None
     """The sandboxes that are listed and reaped together: the name of the job's directory."""
+    job_dir: Name | None = None
+    """The job's directory, as an absolute path. Jobs of one name in several places differ in it."""
     slot: Name | None = None
     """The task and the number of the sample in the job."""
     attempt: int | None = Field(default=None, ge=1)

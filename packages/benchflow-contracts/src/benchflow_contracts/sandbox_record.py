@@ -42,6 +42,10 @@ class ReapPolicy(Model):
     """Remove sandboxes whose owner has certainly ended."""
     scope: str | None = None
     """Remove only sandboxes of this `RolloutIdentity.scope`."""
+    job_dir: str | None = None
+    """Remove only sandboxes of this `RolloutIdentity.job_dir`, and those without one."""
+    except_epoch: str | None = None
+    """Remove no sandboxes of this `RolloutIdentity.epoch`."""
     labels: Mapping[str, str] = {}
     """Remove only sandboxes whose identity has all of these flat labels."""
     overdue: bool = False
@@ -54,8 +58,12 @@ class ReapPolicy(Model):
     """Return the records only, and remove nothing."""
 
     def selects(self, identity: RolloutIdentity) -> bool:
-        """Return whether `identity` has the scope and the labels of this policy."""
+        """Return whether the policy covers sandboxes of `identity`, if their owner is dead."""
         if self.scope is not None and self.scope != identity.scope:
+            return False
+        if self.job_dir is not None and identity.job_dir not in {None, self.job_dir}:
+            return False
+        if self.except_epoch is not None and self.except_epoch == identity.epoch:
             return False
         return self.labels.items() <= identity.labels().items()
 

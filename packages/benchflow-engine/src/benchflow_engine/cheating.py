@@ -4,7 +4,6 @@ import asyncio
 import shutil
 from collections.abc import Sequence
 from pathlib import Path
-from tempfile import TemporaryDirectory
 from typing import Literal
 
 from benchflow_contracts import (
@@ -16,6 +15,7 @@ from benchflow_contracts import (
     Task,
     VerifyResult,
 )
+from benchflow_contracts.scratch import scratch_directory
 from benchflow_reward.cheats import Cheat
 
 from .config import RunConfig
@@ -69,8 +69,7 @@ async def try_cheats(
 async def _try(
     provider: SandboxProvider, task: Task, config: RunConfig, cheat: Cheat
 ) -> CheatOutcome:
-    with TemporaryDirectory(prefix="bench-cheat-") as name:
-        scratch = Path(name)
+    with scratch_directory("cheat") as scratch:
         # The oracle runs the task's solution as the agent's user.
         solution = scratch / "solution"
         await asyncio.to_thread(_write, solution, cheat)

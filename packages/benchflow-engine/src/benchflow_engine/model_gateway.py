@@ -1,12 +1,12 @@
 """The gateway of one rollout: between its sandboxes and the model endpoint."""
 
-import tempfile
 from collections.abc import AsyncGenerator
 from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
 from typing import Final
 
 from benchflow_contracts import ModelGateway
+from benchflow_contracts.scratch import scratch_directory
 from benchflow_store import MODEL_DIR
 
 from .config import RunConfig
@@ -32,8 +32,7 @@ async def open_gateway(
 
     async with AsyncExitStack() as stack:
         if directory is None:
-            scratch = stack.enter_context(tempfile.TemporaryDirectory(prefix="benchflow-model-"))
-            record = Path(scratch)
+            record = stack.enter_context(scratch_directory("model"))
         else:
             record = directory / MODEL_DIR
         limits = Limits(record_bytes=config.model.record_mb * _MB)

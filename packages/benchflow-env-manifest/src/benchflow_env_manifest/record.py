@@ -1,11 +1,10 @@
 """Write and read the record of a world inside its sandbox, for its forks."""
 
 import json
-import tempfile
 from collections.abc import Sequence
-from pathlib import Path
 
 from benchflow_contracts import Model, StateSnapshot, TransferError
+from benchflow_contracts.scratch import scratch_directory
 from pydantic import ValidationError
 
 from .sandbox_shell import SandboxShell
@@ -42,8 +41,8 @@ async def write_record(
 
 async def read_record(shell: SandboxShell) -> WorldRecord | None:
     """Return the record of the parent, or `None` if there is none."""
-    with tempfile.TemporaryDirectory(prefix="benchflow-world-") as folder:
-        local = Path(folder) / "world.json"
+    with scratch_directory("world") as folder:
+        local = folder / "world.json"
         try:
             await shell.sandbox.download(_PATH, local, max_bytes=_MAX_BYTES)
             return WorldRecord.model_validate(json.loads(local.read_bytes()))

@@ -2,12 +2,12 @@
 
 import asyncio
 import hashlib
-import tempfile
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from uuid import uuid4
 
 from benchflow_contracts import EnvironmentError_, EnvState
+from benchflow_contracts.scratch import scratch_directory
 
 from benchflow_env_manifest.guard import Guard
 from benchflow_env_manifest.sandbox_shell import SandboxShell
@@ -66,8 +66,8 @@ class FilesState(StateBackend):
             await self._shell.run(["rm", "-rf", directory])
 
     async def _capture_frozen(self, directory: str) -> None:
-        with tempfile.TemporaryDirectory(prefix="benchflow-state-") as folder:
-            copies = Path(folder) / "copies"
+        with scratch_directory("state") as folder:
+            copies = folder / "copies"
             copies.mkdir()
             async with self._shell.sandbox.freeze():
                 await self._download(copies)

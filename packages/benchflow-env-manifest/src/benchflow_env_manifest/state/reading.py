@@ -1,6 +1,5 @@
 """Read several backends into one state."""
 
-import tempfile
 from collections.abc import Awaitable, Callable, Sequence
 from contextlib import AbstractAsyncContextManager, ExitStack
 from functools import partial
@@ -8,6 +7,7 @@ from pathlib import Path
 from typing import TypeVar
 
 from benchflow_contracts import EnvState
+from benchflow_contracts.scratch import scratch_directory
 
 from .backend import StateBackend
 
@@ -16,7 +16,7 @@ T = TypeVar("T")
 
 async def in_folder(work: Callable[[Path], Awaitable[T]]) -> T:
     """Call `work` with an empty host directory for copies."""
-    with _folder() as folder:
+    with scratch_directory("state") as folder:
         return await work(Path(folder))
 
 
@@ -32,7 +32,7 @@ async def read_copies(
     with ExitStack() as folders:
         async with freeze as still:
             readers = [
-                await each.copy(Path(folders.enter_context(_folder())), still=still)
+                await each.copy(folders.enter_context(scratch_directory("state")), still=still)
                 for each in backends
             ]
         return merged([await read() for read in readers])
@@ -44,7 +44,3 @@ def merged(states: Sequence[EnvState]) -> EnvState:
         databases={name: tables for each in states for name, tables in each.databases.items()},
         files={path: digest for each in states for path, digest in each.files.items()},
     )
-
-
-def _folder() -> tempfile.TemporaryDirectory[str]:
-    return tempfile.TemporaryDirectory(prefix="benchflow-state-")

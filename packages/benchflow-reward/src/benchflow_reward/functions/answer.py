@@ -1,12 +1,11 @@
 """Rewards of the agent's answer: equal text, a pattern, or equal JSON."""
 
 import asyncio
-import tempfile
 from dataclasses import dataclass
-from pathlib import Path
 from typing import ClassVar
 
 from benchflow_contracts import Evidence, RewardError, RolloutNode, SandboxError, VerifyResult
+from benchflow_contracts.scratch import scratch_directory
 from pydantic import JsonValue
 
 from benchflow_reward.collect import Collected, collect
@@ -60,12 +59,12 @@ async def read_answer(
             return Answer("message", None, "the agent said nothing")
         return Answer("message", messages[-1].encode("utf-8", "replace")[:MAX_ANSWER_BYTES])
     world = evidence.require_world(reward)
-    with tempfile.TemporaryDirectory(prefix="bf-answer-") as name:
+    with scratch_directory("answer") as scratch:
         try:
             [item] = await collect(
                 world.sandbox,
                 [file],
-                Path(name),
+                scratch,
                 max_bytes=MAX_ANSWER_BYTES,
                 may_kill=world.may_end_processes,
             )

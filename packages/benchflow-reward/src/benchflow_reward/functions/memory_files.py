@@ -1,9 +1,7 @@
 """MemoryFiles: what the agent wrote into its memory or skills."""
 
 import asyncio
-import tempfile
 from dataclasses import dataclass
-from pathlib import Path
 from typing import ClassVar
 
 from benchflow_contracts import (
@@ -14,6 +12,7 @@ from benchflow_contracts import (
     SandboxError,
     VerifyResult,
 )
+from benchflow_contracts.scratch import scratch_directory
 
 from benchflow_reward.collect import Collected, collect
 from benchflow_reward.matcher import search
@@ -45,12 +44,12 @@ class MemoryFiles:
         """
         del node  # the files are in the sandbox
         world = evidence.require_world(self.name)
-        with tempfile.TemporaryDirectory(prefix="bf-memory-") as name:
+        with scratch_directory("memory") as scratch:
             try:
                 [item] = await collect(
                     world.sandbox,
                     [self.directory],
-                    Path(name),
+                    scratch,
                     max_bytes=MAX_MEMORY_BYTES,
                     may_kill=world.may_end_processes,
                 )

@@ -1,9 +1,7 @@
 """Find who caused a failed grading, by grading once more in a fresh sandbox."""
 
 import asyncio
-import tempfile
 from dataclasses import replace
-from pathlib import Path
 
 from benchflow_contracts import (
     BenchFlowError,
@@ -14,6 +12,7 @@ from benchflow_contracts import (
     VerifyResult,
     blame,
 )
+from benchflow_contracts.scratch import scratch_directory
 
 from .grading_protocol import GradingTarget, LiveNode
 from .grading_sandbox import grading_sandbox, set_up_task
@@ -76,10 +75,10 @@ async def _compare_with_fresh_grading(live: LiveNode, mode: Grading, failed: Rew
 
 async def _grade_without_agent(live: LiveNode, mode: Grading) -> None:
     """Run the tests in a fresh sandbox. Return if they give a verdict."""
-    with tempfile.TemporaryDirectory(prefix="bf-grading-") as name:
+    with scratch_directory("grading") as scratch:
         async with grading_sandbox(live, grading_spec(live, mode)) as sandbox:
             await set_up_task(sandbox, live, mode)
             target = GradingTarget(sandbox, live, mode)
-            await live.protocol.place_tests(target, Path(name))
-            run = await live.protocol.run_tests(target, Path(name))
+            await live.protocol.place_tests(target, scratch)
+            run = await live.protocol.run_tests(target, scratch)
         await asyncio.to_thread(live.protocol.read_verdict, target, run)

@@ -1,7 +1,6 @@
 """Hermetic grading: the agent's sandbox is dead before anything of it is in the grading sandbox."""
 
 import asyncio
-import tempfile
 from collections.abc import Sequence
 from contextlib import AsyncExitStack
 from dataclasses import dataclass
@@ -10,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from benchflow_contracts import Artifact, Cause, FileChanges, HasImageDigests, Sandbox, VerifyResult
+from benchflow_contracts.scratch import scratch_directory
 from benchflow_contracts.service import MAIN
 
 from benchflow_reward.collect import Collected
@@ -43,8 +43,7 @@ async def grade_hermetic(live: LiveNode) -> VerifyResult:
     rules = live.protocol.rules
     artifacts = declared_artifacts(live.task, rules, live.sandbox.spec.workdir)
     check_placeable(artifacts, rules, live.task)
-    with tempfile.TemporaryDirectory(prefix="bf-grading-") as name:
-        scratch = Path(name)
+    with scratch_directory("grading") as scratch:
         async with AsyncExitStack() as stack:
             making = _make_sandbox(stack, live)
             sandbox, (taken, meta) = await run_both(

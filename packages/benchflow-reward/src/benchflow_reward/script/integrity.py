@@ -2,7 +2,6 @@
 
 import asyncio
 import re
-import tempfile
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path, PurePosixPath
@@ -18,6 +17,7 @@ from benchflow_contracts import (
     TracksFileChanges,
     TransferError,
 )
+from benchflow_contracts.scratch import scratch_directory
 
 from .grading_protocol import LiveNode
 from .sandbox_listing import compare_sandboxes
@@ -226,8 +226,8 @@ def _worst_grade(one: Grade | None, other: Grade | None) -> Grade | None:
 
 async def _matches_content(twin: Sandbox, path: str, what: Callable[[bytes], bool]) -> bool:
     """Whether the content of a file matches. A file that cannot be read counts as a match."""
-    with tempfile.TemporaryDirectory(prefix="bf-says-") as scratch:
-        local = Path(scratch) / "file"
+    with scratch_directory("says") as scratch:
+        local = scratch / "file"
         try:
             await twin.download(path, local, max_bytes=_MAX_PASSWD)
         except TransferError:
@@ -237,8 +237,8 @@ async def _matches_content(twin: Sandbox, path: str, what: Callable[[bytes], boo
 
 async def _root_is_root(twin: Sandbox) -> bool:
     """Whether the users' file has the usual entry of root, and root's id for no other user."""
-    with tempfile.TemporaryDirectory(prefix="bf-passwd-") as scratch:
-        local = Path(scratch) / "passwd"
+    with scratch_directory("passwd") as scratch:
+        local = scratch / "passwd"
         try:
             await twin.download(PASSWD, local, max_bytes=_MAX_PASSWD)
         except TransferError:
@@ -271,8 +271,8 @@ async def find_added_plugins(
 
 
 async def _offers_plugin(twin: Sandbox, path: str) -> bool:
-    with tempfile.TemporaryDirectory(prefix="bf-offers-") as scratch:
-        local = Path(scratch) / "offers"
+    with scratch_directory("offers") as scratch:
+        local = scratch / "offers"
         try:
             await twin.download(path, local, max_bytes=_MAX_OFFER)
         except TransferError:

@@ -1,10 +1,9 @@
 """Shared grading: in the agent's own sandbox. Opt-in, and weak."""
 
-import tempfile
-from pathlib import Path
 from typing import Any
 
 from benchflow_contracts import VerifyResult
+from benchflow_contracts.scratch import scratch_directory
 
 from benchflow_reward.errors import VerifierTimeoutError
 
@@ -31,8 +30,7 @@ async def grade_shared(live: LiveNode, hooks: dict[str, Any] | None = None) -> V
     of the grader's makes the verdict `tampered`, where the sandbox can observe that.
     """
     grading_environment(live.task, "shared")
-    with tempfile.TemporaryDirectory(prefix="bf-grading-") as name:
-        scratch = Path(name)
+    with scratch_directory("grading") as scratch:
         if hooks is None:
             hooks = await run_collect_hooks(live)
             await save_artifacts(live, scratch / "artifacts")

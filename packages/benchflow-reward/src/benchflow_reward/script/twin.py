@@ -1,7 +1,6 @@
 """Twin grading: in a copy of the final file system, with nothing of it running."""
 
 import asyncio
-import tempfile
 from collections.abc import AsyncGenerator
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass, field
@@ -15,6 +14,7 @@ from benchflow_contracts import (
     SandboxSpec,
     VerifyResult,
 )
+from benchflow_contracts.scratch import scratch_directory
 
 from .bytecode import recompile_bytecode
 from .collect_hooks import run_collect_hooks
@@ -69,8 +69,7 @@ async def grade_twin(live: LiveNode, run: TwinRun | None = None) -> VerifyResult
     spec = grading_spec(live, "twin")
     if run is None:
         run = TwinRun(await state_for_twin(live))
-    with tempfile.TemporaryDirectory(prefix="bf-grading-") as name:
-        scratch = Path(name)
+    with scratch_directory("grading") as scratch:
         run.hooks = await run_collect_hooks(live)
         await save_artifacts(live, scratch / "artifacts")
         async with AsyncExitStack() as stack:

@@ -3,7 +3,6 @@
 import asyncio
 import os
 import re
-import tempfile
 from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
@@ -14,6 +13,7 @@ from benchflow_contracts.errors import SandboxError, SandboxUnsupportedError, Ta
 from benchflow_contracts.image import ImageRecipe
 from benchflow_contracts.limits import ResourceLimits
 from benchflow_contracts.sandbox import ExecResult, SandboxSpec
+from benchflow_contracts.scratch import scratch_directory
 from benchflow_contracts.task import IMAGE_NAME
 from benchflow_sandbox_core.recipe.dockerfile import Dockerfile, Instruction
 from benchflow_sandbox_core.recipe.heredoc import command
@@ -254,11 +254,11 @@ class Build:
     @asynccontextmanager
     async def _bound(self, mounts: Sequence[RunMount]) -> AsyncGenerator[SandboxSpec]:
         """Copy the files of bind mounts; yield the spec of a sandbox that mounts the copies."""
-        with tempfile.TemporaryDirectory(prefix="benchflow-bind-") as directory:
+        with scratch_directory("bind") as directory:
             bundles = list[Bundle]()
             for number, mount in enumerate(mounts):
                 if mount.copying is not None:
-                    place = Path(directory) / str(number)
+                    place = directory / str(number)
                     place.mkdir()
                     await self._bind(mount.copying, place)
                     target = Path(mount.target)

@@ -1,13 +1,13 @@
 """COPY and ADD instructions: sources, target and owner."""
 
 import tarfile
-import tempfile
 from collections.abc import Generator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
 from benchflow_contracts.errors import SandboxError, SandboxUnsupportedError, TaskError
+from benchflow_contracts.scratch import scratch_directory
 from benchflow_sandbox_core.recipe.dockerfile import Instruction
 from benchflow_sandbox_core.recipe.heredoc import heredoc_start
 from benchflow_sandbox_core.thread import StopFlag
@@ -102,13 +102,13 @@ class CopyInstruction:
             self._write(copier)
 
     def _write(self, copier: Copier) -> None:
-        with tempfile.TemporaryDirectory(prefix="benchflow-copy-") as directory:
+        with scratch_directory("copy") as directory:
             for name, text in self.documents:
-                path = Path(directory) / name
+                path = directory / name
                 path.write_text(text, encoding="utf-8", newline="")
                 path.chmod(0o644)
-                tree = Tree(Path(directory), self.where)
-                self._copy_source(tree, Path(directory), name, copier, several=False)
+                tree = Tree(directory, self.where)
+                self._copy_source(tree, directory, name, copier, several=False)
 
     def copy_inside(self, root: int, copier: Copier) -> None:
         """Copy the sources from the root of another sandbox in which no process runs."""
@@ -146,13 +146,13 @@ def _check_target(target: str, count: int, where: str) -> None:
 
 @contextmanager
 def _unpacked(archive: Path, stop: StopFlag) -> Generator[Path]:
-    with tempfile.TemporaryDirectory(prefix="benchflow-add-") as directory:
+    with scratch_directory("add") as directory:
         try:
             with tarfile.open(archive) as tar:
-                extract(tar, archive.name, Path(directory), stop=stop)
+                extract(tar, archive.name, directory, stop=stop)
         except (OSError, tarfile.TarError, EOFError, ValueError) as error:
             raise SandboxError(f"cannot unpack {archive.name!r}: {error}") from error
-        yield Path(directory)
+        yield directory
 
 
 def _mode(text: str, where: str) -> int | None:

@@ -4,6 +4,7 @@ import time
 
 from benchflow_contracts import ReapPolicy, SandboxRecord, UsageError
 from benchflow_engine.flags import RunFlags
+from benchflow_engine.leftovers import remove_directories
 from benchflow_engine.planes import open_provider
 from benchflow_testing import CheckResult, check_sandbox
 
@@ -72,8 +73,9 @@ async def prune(
 ) -> None:
     """Delete the processes, mounts and files of runs that ended without a teardown.
 
-    Only sandboxes of BenchFlow are deleted. --overdue also deletes sandboxes of active runs
-    that are past their deadline.
+    Only sandboxes and temporary directories of BenchFlow are deleted. Temporary directories do
+    not name a job, so those of all ended runs are deleted. --overdue also deletes sandboxes of
+    active runs that are past their deadline.
 
     Examples:
         bench sandbox prune --dry-run
@@ -85,7 +87,7 @@ async def prune(
         label: Label of the sandboxes, as KEY=VALUE (default: any). Repeatable.
         overdue: Also sandboxes of active runs that are past their deadline. Their rollouts fail.
         images: Also unused images that were built from Dockerfiles of tasks.
-        dry_run: Dry run: the sandboxes are listed and not deleted.
+        dry_run: Dry run: the sandboxes and directories are listed and not deleted.
     """
     async with open_provider(configuration(options)) as provider:
         policy = ReapPolicy(
@@ -98,13 +100,15 @@ async def prune(
         deleted = await provider.reap(policy)
         records = [r async for r in provider.sandboxes() if r.owner_alive is not False]
         overdue_records = [r for r in records if r.overdue(time.time())]
+    directories = [str(path) for path in await remove_directories(dry_run=dry_run)]
     if json:
-        print_json([record.model_dump(mode="json") for record in deleted])
+        sandboxes = [record.model_dump(mode="json") for record in deleted]
+        print_json({"sandboxes": sandboxes, "directories": directories})
         return
     verb = "would delete" if dry_run else "deleted"
-    note(f"{verb} {len(deleted)} sandboxes")
-    for record in deleted:
-        note(f"  {record.id}")
+    note(f"{verb} {len(deleted)} sandboxes and {len(directories)} temporary directories")
+    for name in [*(record.id for record in deleted), *directories]:
+        note(f"  {name}")
     if overdue_records and not overdue:
         count = len(overdue_records)
         note(
