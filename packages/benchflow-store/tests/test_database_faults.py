@@ -14,7 +14,13 @@ from pathlib import Path
 import job_records
 import pytest
 from benchflow_contracts import BenchFlowError
-from benchflow_store.database import JobReader
+from benchflow_store.database import (
+    PROJECTED_FILES,
+    DiskFullError,
+    JobReader,
+    LocalEvidenceStore,
+    Projector,
+)
 from job_records import check_whole, write_pending
 
 needs_strace = pytest.mark.usefixtures("strace")
@@ -144,6 +150,31 @@ def test_a_full_file_system_is_named_and_the_job_resumes_with_room(small_disk: P
     check_whole(database, {0, 1} | committed(output))
     ballast.unlink()
     finish(database, {0, 1} | committed(output))
+
+
+def free_bytes(place: Path) -> int:
+    found = os.statvfs(place)
+    return found.f_bavail * found.f_frsize
+
+
+def test_facts_and_evidence_on_a_full_file_system_stay_whole(small_disk: Path) -> None:
+    job, database, ballast = small_disk / "job", small_disk / "record.db", small_disk / "ballast"
+    asyncio.run(write_pending(database, SLOTS, 1, SLOTS))
+    projector, store = Projector(job, database), LocalEvidenceStore(job / "artifacts")
+    projector.update()
+    before = {name: (job / name).read_bytes() for name in PROJECTED_FILES}
+    (job / "facts/trials.jsonl").unlink()
+    asyncio.run(store.put(b"a"))
+    ballast.write_bytes(b"x" * (free_bytes(small_disk) - 4_096))
+    with pytest.raises(DiskFullError, match=str(job)):
+        projector.update()
+    with pytest.raises(DiskFullError, match=str(job)):
+        asyncio.run(store.put(b"x" * 8_192))
+    left = {path for path in job.rglob("*") if path.name.startswith(".")}
+    assert left == set()
+    ballast.unlink()
+    assert projector.update() == SLOTS
+    assert {name: (job / name).read_bytes() for name in PROJECTED_FILES} == before
 
 
 def test_an_archived_job_is_read_from_a_read_only_file_system(small_disk: Path) -> None:

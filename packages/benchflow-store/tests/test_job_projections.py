@@ -6,20 +6,25 @@ import json
 import shutil
 from pathlib import Path
 
+import apsw
 import pytest
+from benchflow_contracts import StoreError
 from benchflow_store.database import (
     PROJECTED_FILES,
     UNCOMPARED,
+    DamagedDatabaseError,
     DiskFullError,
     JobIsRunningError,
     JobWriter,
     LocalEvidenceStore,
     Projector,
     RunControl,
+    StaleWriterError,
     comparable,
     gc,
     lock_job,
     migrate,
+    project,
     projection,
     rebuild,
     verify,
@@ -172,3 +177,119 @@ def test_gc_deletes_only_what_no_row_names(job: Path) -> None:
 def test_migrate_of_a_current_database_changes_nothing(job: Path) -> None:
     report = migrate(job)
     assert report.before == report.after == 1
+
+
+def read_all(job: Path) -> dict[str, bytes]:
+    return {name: (job / name).read_bytes() for name in PROJECTED_FILES}
+
+
+@pytest.mark.parametrize("fault", ["deleted", "cut", "linked", "grown"])
+def test_a_running_projector_repairs_a_file_that_another_process_changed(
+    job: Path, tmp_path: Path, fault: str
+) -> None:
+    before, path = read_all(job), job / "facts/trials.jsonl"
+    projector, foreign = Projector(job, job / "record.db"), tmp_path / "foreign"
+    foreign.write_bytes(before["facts/trials.jsonl"] + b"of somebody else")
+    projector.update()
+    if fault == "grown":
+        path.write_bytes(foreign.read_bytes())
+    elif fault == "cut":
+        path.write_bytes(before["facts/trials.jsonl"][:10])
+    else:
+        path.unlink()
+    if fault == "linked":
+        path.symlink_to(foreign)
+    projector.update()
+    assert read_all(job) == before
+    assert foreign.read_bytes().endswith(b"of somebody else")
+
+
+@pytest.mark.parametrize("name", ["facts", "runtime"])
+def test_files_behind_a_linked_directory_are_not_written(
+    job: Path, tmp_path: Path, name: str
+) -> None:
+    (job / name).rename(tmp_path / "elsewhere")
+    (job / name).symlink_to(tmp_path / "elsewhere")
+    before = {path.name: path.read_bytes() for path in (tmp_path / "elsewhere").iterdir()}
+    with pytest.raises(StoreError, match=f"{name}' is a link"):
+        rebuild(job)
+    left = {path.name: path.read_bytes() for path in (tmp_path / "elsewhere").iterdir()}
+    assert left == {each: before[each] for each in left}
+    assert set(before) - set(left) <= {"projection.json"}
+
+
+@pytest.mark.parametrize(
+    "wrong", [{"cursor": -3}, {"sizes": {}}, {"sizes": -1}, {"rewrites": "x"}, {"boot": 1}]
+)
+def test_a_damaged_progress_of_the_projection_is_ignored(
+    job: Path, wrong: dict[str, object]
+) -> None:
+    before, path = read_all(job), job / "runtime/projection.json"
+    progress = json.loads(path.read_text())
+    if wrong == {"sizes": -1}:
+        wrong = {"sizes": dict.fromkeys(progress["sizes"], -1)}
+    path.write_text(json.dumps({**progress, **wrong}))
+    assert Projector(job, job / "record.db").update() == 4
+    assert read_all(job) == before
+
+
+def test_a_stale_process_leaves_the_facts_to_the_later_one(job: Path) -> None:
+    first = Projector(job, job / "record.db", epoch=1)
+    assert first.update() == 4
+
+    async def take_over() -> None:
+        async with JobWriter(job / "record.db", "job") as writer:
+            await writer.begin()
+            await writer.commit(ended(4, rows=0, epoch=2))
+            assert Projector(job, job / "record.db", epoch=writer.epoch).update() == 6
+
+    asyncio.run(take_over())
+    before = read_all(job)
+    with pytest.raises(StaleWriterError, match="of epoch 2, writes the facts"):
+        first.update()
+    assert read_all(job) == before
+    # The same without an epoch: what is written twice is there once.
+    Projector(job, job / "record.db").update()
+    assert read_all(job) == before
+
+
+def test_readers_see_whole_facts_while_they_are_replaced(
+    job: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    before, projector = read_all(job), Projector(job, job / "record.db")
+    projector.update()
+
+    async def end_late() -> None:
+        async with JobWriter(job / "record.db", "job") as writer:
+            await writer.begin()
+            await writer.commit(ended(0, attempt=2))
+
+    asyncio.run(end_late())
+    with monkeypatch.context() as patch:
+        patch.setattr(Path, "replace", full)
+        with pytest.raises(DiskFullError):
+            projector.update()
+    assert read_all(job) == before
+    projector.update()
+    assert len(lines(job / "evidence/attempts.jsonl")) == 5
+    assert [path.name for path in job.rglob("*.tmp")] == []
+
+
+@pytest.mark.parametrize(
+    "damage",
+    [
+        "UPDATE records SET record = '{' WHERE idx = 0",
+        "UPDATE records SET record = CAST(x'7b22f4' AS TEXT) WHERE idx = 0",
+        "UPDATE jobs SET control = '{}}'",
+        "UPDATE revisions SET plan = '{}'",
+        "UPDATE metrics SET name = CAST(x'ff' AS TEXT) WHERE idx = 0 AND name = 'reward'",
+    ],
+)
+def test_a_damaged_row_is_named_and_never_projected(job: Path, damage: str) -> None:
+    before = read_all(job)
+    with apsw.Connection(str(job / "record.db")) as connection:
+        connection.execute(damage)
+    for call in (verify, rebuild, lambda directory: project(directory, job / "record.db")):
+        with pytest.raises(DamagedDatabaseError):
+            call(job)
+    assert read_all(job) == before

@@ -18,6 +18,7 @@ from benchflow_store.database import (
     RunControl,
     SchemaVersionError,
     StaleWriterError,
+    is_locked,
     lock_job,
     migrate,
     read_job_state,
@@ -284,6 +285,29 @@ def test_a_copy_does_not_begin_while_the_original_runs(tmp_path: Path) -> None:
 def test_a_job_is_locked_once(tmp_path: Path) -> None:
     with lock_job(tmp_path), pytest.raises(JobIsRunningError), lock_job(tmp_path):
         pass
+
+
+def test_a_lock_that_is_a_link_leaves_the_target_alone(tmp_path: Path) -> None:
+    precious, job = tmp_path / "precious", tmp_path / "job"
+    precious.write_text("precious")
+    job.mkdir()
+    (job / ".lock").symlink_to(precious)
+    with pytest.raises(StoreError, match="cannot lock"), lock_job(job):
+        pass
+    assert precious.read_text() == "precious"
+    assert not is_locked(job)
+
+
+def test_a_database_with_two_names_has_no_writer(tmp_path: Path) -> None:
+    database, other = tmp_path / "record.db", tmp_path / "copy" / "record.db"
+    with_writer(database, lambda writer: writer.set_control(RunControl()))
+    other.parent.mkdir()
+    other.hardlink_to(database)
+    for path in (database, other):
+        with pytest.raises(StoreError, match="has another name"):
+            with_writer(path, lambda writer: writer.set_control(RunControl()))
+    other.unlink()
+    with_writer(database, lambda writer: writer.set_control(RunControl()))
 
 
 def test_another_plan_is_refused(database: Path) -> None:

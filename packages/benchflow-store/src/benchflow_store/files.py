@@ -3,6 +3,7 @@
 import json
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -170,6 +171,8 @@ def write_text(path: Path, text: str, *, mode: int = 0o666) -> None:
         scratch.write_text(text, encoding="utf-8")
         scratch.replace(path)
     except OSError as error:
+        with suppress(OSError):
+            scratch.unlink(missing_ok=True)
         raise StoreError(f"cannot write {str(path)!r}: {error.strerror}") from error
 
 

@@ -10,7 +10,7 @@ from .connection import Row, SqlConnection
 from .errors import JobIsRunningError
 from .job_lock import is_locked
 from .pending_rows import insert_plan, insert_slots
-from .rows import JobState, PlannedSlot, PlanRevision, RunControl, StoredSlot, to_json
+from .rows import JobState, PlannedSlot, PlanRevision, RunControl, StoredSlot, parse_model, to_json
 
 _SLOTS: Final = """
 SELECT s.idx, s.name, s.variant, s.task, s.replication, s.task_digest, s.status,
@@ -116,8 +116,8 @@ def read_state(connection: SqlConnection, job: int) -> JobState:
         epoch=epoch,
         cursor=cursor,
         revision=revision,
-        plan=PlanRevision.model_validate_json(plan),
-        control=RunControl.model_validate_json(control),
+        plan=parse_model(PlanRevision, plan),
+        control=parse_model(RunControl, control),
         created=created,
         slots=tuple(map(_slot_state, connection.query(_SLOTS, (job, job)))),
     )

@@ -113,6 +113,8 @@ class SqliteConnection:
         is_new = not path.is_file()
         if is_new and mode != "create":
             raise StoreError(f"there is no record database {str(path)!r}", hint="name a job")
+        if not is_new and mode != "read":
+            _require_one_name(path)
         try:
             self._db = _open(path, mode)
             # The types of apsw name a buffer that Python 3.11 does not have.
@@ -148,6 +150,8 @@ class SqliteConnection:
             rows: list[Row] = self._cursor.execute(sql, values).fetchall()
         except apsw.Error as error:
             raise self._failure(error) from error
+        except UnicodeDecodeError as error:
+            raise DamagedDatabaseError(f"{self.place}: {error}") from error
         return rows
 
     def execute_many(self, sql: str, rows: Iterable[Sequence[object]]) -> None:
@@ -274,6 +278,15 @@ def _open(path: Path, mode: Mode) -> apsw.Connection:
         uri = f"{path.absolute().as_uri()}?immutable=1"
         db = apsw.Connection(uri, flags=flags | apsw.SQLITE_OPEN_URI)
     return db
+
+
+def _require_one_name(path: Path) -> None:
+    """Refuse a file with several hard links: SQLite gives each name a log and locks of its own."""
+    if path.stat().st_nlink > 1:
+        raise StoreError(
+            f"{str(path)!r} has another name (a hard link), so that two writers could damage it",
+            hint="replace the file by its copy, with a new name and `mv`",
+        )
 
 
 def _sync_directory(directory: Path) -> None:

@@ -4,7 +4,6 @@ Two runs with the same seed have equal lines, except for the columns in `UNCOMPA
 metrics that are measured. `comparable` leaves these out.
 """
 
-import json
 from collections.abc import Iterable, Iterator, Mapping
 from hashlib import sha256
 from typing import Any, Final, cast
@@ -12,7 +11,7 @@ from typing import Any, Final, cast
 from benchflow_store.record import RolloutRecord
 
 from .reader import AttemptRow, JobReader, ResolvedSlot
-from .rows import PlanRevision, to_json
+from .rows import PlanRevision, parse_json, to_json
 
 Line = dict[str, Any]
 
@@ -67,7 +66,7 @@ def trial_lines(reader: JobReader, slots: list[ResolvedSlot]) -> Iterator[Line]:
             costs.setdefault(slot.index, {})[name] = _COST_COLUMNS[name](value)
     for slot in slots:
         attempt = slot.attempt
-        record = cast("Line", json.loads(slot.record)) if slot.record is not None else {}
+        record = cast("Line", parse_json(slot.record)) if slot.record is not None else {}
         reward = _counted_reward(record)
         yield {
             **_key(slot),
@@ -100,7 +99,7 @@ def event_lines(reader: JobReader, slots: list[ResolvedSlot]) -> Iterator[Line]:
             **_key(slot),
             "seq": seq,
             "kind": kind,
-            "data": json.loads(data),
+            "data": parse_json(data),
             "rollout_id": attempt.rollout,
             "attempt": attempt.attempt,
             "ts": ts,

@@ -19,27 +19,32 @@ def lock_job(directory: Path) -> Generator[None]:
         JobIsRunningError: Another process runs the job.
         StoreError: The directory cannot be locked.
     """
+    flags = os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC
     try:
-        lock = (directory / ".lock").open("w")
+        lock = os.open(directory / ".lock", flags, 0o666)
     except OSError as error:
         raise StoreError(f"cannot lock job {str(directory)!r}: {error.strerror}") from error
-    with lock:
-        try:
-            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
+    try:
+        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError as error:
+        os.close(lock)
+        if isinstance(error, BlockingIOError):
             raise JobIsRunningError(f"job {str(directory)!r} is being run") from None
-        except OSError as error:
-            raise StoreError(
-                f"cannot lock job {str(directory)!r}: {error.strerror}",
-                hint="give a --jobs-dir on a file system that has locks",
-            ) from error
+        raise StoreError(
+            f"cannot lock job {str(directory)!r}: {error.strerror}",
+            hint="give a --jobs-dir on a file system that has locks",
+        ) from error
+    try:
         yield
+    finally:
+        os.close(lock)
 
 
 def is_locked(directory: Path) -> bool:
     """Return whether a process holds the lock of the directory."""
+    flags = os.O_RDONLY | os.O_NONBLOCK | os.O_NOFOLLOW | os.O_CLOEXEC
     try:
-        lock = os.open(directory / ".lock", os.O_RDONLY | os.O_CLOEXEC)
+        lock = os.open(directory / ".lock", flags)
     except OSError:
         return False
     try:

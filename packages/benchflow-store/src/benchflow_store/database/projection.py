@@ -4,15 +4,20 @@ A projection is never the truth. It can be deleted, and `Projector` writes the s
 """
 
 import json
-from collections.abc import Callable, Iterator
+import os
+import stat
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import ExitStack, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final, cast
 
+from benchflow_contracts import StoreError
+
 from benchflow_store.files import write_text
 
 from .connection import Location
-from .errors import failed_write
+from .errors import StaleWriterError, failed_write
 from .fact_rows import (
     Line,
     attempt_lines,
@@ -58,6 +63,8 @@ class Projector:
     directory: Path
     location: Location
     job: str | None = None
+    epoch: int | None = None
+    """The epoch of this process's writer (default: write whoever runs the job)."""
     _cursor: int = 0
     _rewrites: int = -1
     _sizes: dict[str, int] = field(default_factory=dict[str, int])
@@ -67,21 +74,24 @@ class Projector:
         """Bring every file up to the record, and return the cursor.
 
         The files show the slots before the cursor. They grow at the end, until a slot before the
-        cursor changes: then they are written again.
+        cursor changes: then they are replaced. A file that another process cut is replaced, too.
 
         Raises:
+            StaleWriterError: A later writer has begun. It writes these files.
             StoreError: The record cannot be read, or a file cannot be written.
         """
         if self._is_new:
             self._load_progress()
             self._is_new = False
         with JobReader(self.location, self.job) as reader:
+            self._check_epoch(reader)
             cursor, rewrites, _ = reader.progress()
-            first, sizes = self._cursor, dict(self._sizes)
-            if rewrites != self._rewrites or cursor < first:
-                first, sizes = 0, dict.fromkeys(_GROWING, 0)
             try:
-                self._grow(reader, first, cursor, sizes)
+                self._make_directories()
+                if rewrites == self._rewrites and cursor >= self._cursor and self._can_extend():
+                    sizes = self._extend(reader, cursor)
+                else:
+                    sizes = self._replace_all(reader, cursor)
                 for name, content in _WHOLE.items():
                     _replace(self.directory / name, content(reader))
             except OSError as error:
@@ -90,20 +100,50 @@ class Projector:
         self._save_progress()
         return cursor
 
-    def _grow(self, reader: JobReader, first: int, end: int, sizes: dict[str, int]) -> None:
-        """Append the slots from `first` to before `end`, and add the bytes to `sizes`."""
+    def _check_epoch(self, reader: JobReader) -> None:
+        newest = reader.state().epoch
+        if self.epoch is not None and newest != self.epoch:
+            raise StaleWriterError(
+                f"{str(self.directory)!r}: a later writer, of epoch {newest}, writes the facts"
+            )
+
+    def _make_directories(self) -> None:
+        for name in {path.partition("/")[0] for path in PROJECTED_FILES}:
+            place = self.directory / name
+            place.mkdir(parents=True, exist_ok=True)
+            if place.is_symlink():
+                raise StoreError(f"{str(place)!r} is a link, and its files are not written")
+
+    def _can_extend(self) -> bool:
+        """Return whether each file is at least as long as this process left it."""
+        try:
+            found = {name: (self.directory / name).lstat() for name in _GROWING}
+        except FileNotFoundError:
+            return False
+        return all(
+            stat.S_ISREG(each.st_mode) and each.st_size >= self._sizes[name]
+            for name, each in found.items()
+        )
+
+    def _extend(self, reader: JobReader, cursor: int) -> dict[str, int]:
+        """Write the slots from the old cursor to `cursor`. Return the sizes of the files."""
         paths = {name: self.directory / name for name in _GROWING}
-        for name, path in paths.items():
-            path.parent.mkdir(parents=True, exist_ok=True)
-            with path.open("ab") as file:
-                file.truncate(sizes[name])
-        for start in range(first, end, _BATCH):
-            slots = list(reader.slots(start, min(start + _BATCH, end)))
-            for name, lines in _GROWING.items():
-                data = encode(lines(reader, slots))
-                with paths[name].open("ab") as file:
-                    file.write(data)
-                sizes[name] += len(data)
+        return _write_slots(reader, self._cursor, cursor, paths, self._sizes)
+
+    def _replace_all(self, reader: JobReader, cursor: int) -> dict[str, int]:
+        """Write the slots before `cursor` into new files. Return the sizes of the files."""
+        paths = {name: self.directory / name for name in _GROWING}
+        scratch = {name: path.with_name(f".{path.name}.tmp") for name, path in paths.items()}
+        try:
+            for path in scratch.values():
+                path.unlink(missing_ok=True)
+            sizes = _write_slots(reader, 0, cursor, scratch, dict.fromkeys(_GROWING, 0))
+            for name, path in paths.items():
+                scratch[name].replace(path)
+        except BaseException:
+            _delete(scratch.values())
+            raise
+        return sizes
 
     def _load_progress(self) -> None:
         try:
@@ -111,13 +151,10 @@ class Projector:
             data = cast("dict[str, Any]", json.loads(text))
             sizes = {name: int(data["sizes"][name]) for name in _GROWING}
             cursor, rewrites = int(data["cursor"]), int(data["rewrites"])
-            paths = {name: self.directory / name for name in _GROWING}
-            is_whole = data["boot"] == _boot() and all(
-                path.stat().st_size >= sizes[name] for name, path in paths.items()
-            )
+            is_valid = data["boot"] == _boot() and min(cursor, *sizes.values()) >= 0
         except (OSError, ValueError, KeyError, TypeError):
             return
-        if is_whole:
+        if is_valid:
             self._cursor, self._rewrites, self._sizes = cursor, rewrites, sizes
 
     def _save_progress(self) -> None:
@@ -214,6 +251,39 @@ def _consecutive_failures(resolved: list[StoredSlot]) -> dict[str, int]:
         variant = each.slot.variant
         counts[variant] = counts.get(variant, 0) + 1 if each.status == "failed" else 0
     return counts
+
+
+def _write_slots(
+    reader: JobReader, first: int, end: int, paths: Mapping[str, Path], sizes: Mapping[str, int]
+) -> dict[str, int]:
+    """Write the slots from `first` to before `end` behind `sizes`. Return the new sizes.
+
+    Each part is written at its place, and not at the end of a file: two processes that write the
+    same part leave it once.
+    """
+    sizes = dict(sizes)
+    flags = os.O_WRONLY | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC
+    with ExitStack() as blocks:
+        files = {
+            name: blocks.enter_context(os.fdopen(os.open(path, flags, 0o666), "wb"))
+            for name, path in paths.items()
+        }
+        for start in range(first, end, _BATCH):
+            slots = list(reader.slots(start, min(start + _BATCH, end)))
+            for name, lines in _GROWING.items():
+                data = encode(lines(reader, slots))
+                files[name].seek(sizes[name])
+                files[name].write(data)
+                sizes[name] += len(data)
+        for name, file in files.items():
+            file.truncate(sizes[name])
+    return sizes
+
+
+def _delete(paths: Iterable[Path]) -> None:
+    with suppress(OSError):
+        for path in paths:
+            path.unlink(missing_ok=True)
 
 
 def _replace(path: Path, text: str) -> None:

@@ -5,11 +5,11 @@ from contextlib import ExitStack
 from dataclasses import dataclass
 from typing import Any, Self, cast
 
-from benchflow_contracts import StoreError, UsageError
+from benchflow_contracts import UsageError
 
 from .begin import read_state
 from .connection import Location, Row, connect
-from .rows import AttemptStatus, JobState, PlanRevision, SlotStatus
+from .rows import AttemptStatus, JobState, PlanRevision, SlotStatus, parse_model
 from .schema import check_version
 
 
@@ -120,7 +120,7 @@ class JobReader:
         """Return the plan revisions, the oldest first."""
         sql = "SELECT plan FROM revisions WHERE job = ? ORDER BY revision"
         rows = self._db.query(sql, (self._id,))
-        return [PlanRevision.model_validate_json(row[0]) for row in rows]
+        return [parse_model(PlanRevision, row[0]) for row in rows]
 
     def slots(self, first: int = 0, end: int | None = None) -> Iterator[ResolvedSlot]:
         """Yield the slots from `first` to before `end`, with the attempts that count."""
@@ -259,8 +259,5 @@ def read_job_state(location: Location, job: str | None = None) -> JobState:
         StoreError: The database is missing, damaged or of another version.
         UsageError: The database does not have exactly one job of that name.
     """
-    try:
-        with JobReader(location, job) as reader:
-            return reader.state()
-    except ValueError as error:
-        raise StoreError(f"damaged record of the job: {error}", where=str(location)) from error
+    with JobReader(location, job) as reader:
+        return reader.state()

@@ -1,15 +1,18 @@
 """What a driver writes into the record database, and what the database answers."""
 
+import json
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Final, Literal, cast
+from typing import Any, Final, Literal, TypeVar, cast
 
 import pydantic_core
 from benchflow_contracts import Completion, Event, Model, StoreError
 from pydantic import Field, ValidationError
 
 from benchflow_store.record import RolloutRecord
+
+from .errors import DamagedDatabaseError
 
 SlotStatus = Literal["pending", "completed", "failed", "skipped_pruned"]
 """`completed`: scored. `failed`: unscored after its last attempt."""
@@ -21,6 +24,7 @@ JobStatus = Literal["running", "paused", "interrupted", "killed", "completed", "
 """The states of `run_control_v2`."""
 
 
+_Parsed = TypeVar("_Parsed", bound=Model)
 _DEEPEST: Final = 100
 """The nesting of JSON that every reader accepts."""
 
@@ -217,6 +221,31 @@ def to_json(value: object) -> str:
         return pydantic_core.to_json(value, inf_nan_mode="null").decode()
     except pydantic_core.PydanticSerializationError:
         return pydantic_core.to_json(_readable(value), inf_nan_mode="null").decode()
+
+
+def parse_json(text: str) -> Any:  # noqa: ANN401 - any JSON
+    """Return the value of JSON from the database.
+
+    Raises:
+        DamagedDatabaseError: The text is not JSON.
+    """
+    try:
+        return json.loads(text)
+    except ValueError as error:
+        raise DamagedDatabaseError(f"a row of the record is damaged: {error}") from error
+
+
+def parse_model(model: type[_Parsed], text: str) -> _Parsed:
+    """Return a model from its JSON in the database.
+
+    Raises:
+        DamagedDatabaseError: The text does not describe the model.
+    """
+    try:
+        return model.model_validate_json(text)
+    except ValidationError as error:
+        why = error.errors()[0]["msg"]
+        raise DamagedDatabaseError(f"a {model.__name__} of the record is damaged: {why}") from error
 
 
 def _readable(value: object, depth: int = 0) -> object:
