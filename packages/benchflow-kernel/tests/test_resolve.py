@@ -6,6 +6,7 @@ from benchflow_contracts import (
     AgentNeeds,
     Bundle,
     Role,
+    TaskParts,
 )
 from benchflow_kernel import Deadlines, RolloutConfig, Scene
 from benchflow_kernel.resolve import Contributions, Origin, Plan, make_plan, resolve
@@ -14,6 +15,19 @@ from benchflow_kernel.resolve import Contributions, Origin, Plan, make_plan, res
 def plan_of(rig, **config) -> Plan:
     chosen = RolloutConfig(**{**rig.config, **config})
     return asyncio.run(make_plan(rig.task(), chosen, rig.planes(), "r1"))
+
+
+def test_a_rollout_looks_up_the_parts_of_its_task_once(rig, monkeypatch):
+    original, roots = TaskParts.of, []
+
+    def of(root):
+        roots.append(root)
+        return original(root)
+
+    monkeypatch.setattr(TaskParts, "of", of)
+    tree = rig.run()
+    assert tree.status == "completed"
+    assert roots == [rig.task().path]
 
 
 def shown(plan: Plan) -> dict[str, tuple[object, str]]:

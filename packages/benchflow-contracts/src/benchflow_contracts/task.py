@@ -359,7 +359,7 @@ class Task(Model):
     format: str = "benchflow"
     """The reader of the directory: BenchFlow's loader, or the adapter of this name."""
     own_parts: TaskParts | None = None
-    """Set by adapters of other formats."""
+    """Set by adapters of other formats, and in the effective task of a rollout."""
     steps: tuple[TaskStep, ...] = ()
     """Prompts that are graded one by one in one sandbox. The `instruction`, tests and solution of
     the task are then not used. Empty for a task with one prompt."""

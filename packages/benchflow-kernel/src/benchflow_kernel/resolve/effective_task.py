@@ -113,8 +113,9 @@ class _TaskResolver:
             },
         )
         steps = tuple(self._step(step, f"steps.{i}") for i, step in enumerate(task.steps))
-        parts = None if task.own_parts is None else self._parts(task.own_parts)
-        return with_values(task, {"config": config, "steps": steps, "own_parts": parts})
+        # The parts are looked up here, once: later code reads them from the effective task.
+        update = {"config": config, "steps": steps, "own_parts": self._parts(task.parts)}
+        return with_values(task, update)
 
     def _step(self, step: TaskStep, where: str) -> TaskStep:
         update = {

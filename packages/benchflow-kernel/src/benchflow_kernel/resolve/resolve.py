@@ -2,7 +2,8 @@
 
 import os
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from pathlib import Path
 
 from benchflow_contracts import (
     Agent,
@@ -73,18 +74,39 @@ def resolve(
             nudges, begins with a prior trajectory that the agent cannot load, or has
             networks that would end its environment.
     """
-    for rewards in (planes.rewards, *planes.step_rewards):
-        _check_rewards([reward.name for reward in rewards])
+    return _complete(_lower(task, config, inputs), inputs, planes, rollout_id)
+
+
+@dataclass(frozen=True, slots=True)
+class _Lowered:
+    """The part of a plan that does not depend on the needs of the agents."""
+
+    task: Task
+    config: RolloutConfig
+    turns: tuple[LoweredTurn, ...]
+    skills: Path | None
+    origins: Origins
+
+
+def _lower(task: Task, config: RolloutConfig, inputs: Contributions) -> _Lowered:
     origins = _origins_of(config, inputs)
     variables = HostVariables(config.forward_env, inputs.variables)
     task = effective_task(task, config, variables, origins)
     deadlines = effective_deadlines(task, config, origins)
+    config = with_values(config, {"deadlines": deadlines})
     skills = skills_of(task, config)
     if skills is not None and config.skills_dir is None:
         origins.note("skills", Origin("task", "the skills of the task"))
     turns = turns_of(task, config, skills, origins)
+    return _Lowered(task, config, turns, skills, origins)
+
+
+def _complete(lowered: _Lowered, inputs: Contributions, planes: Planes, rollout_id: str) -> Plan:
+    for rewards in (planes.rewards, *planes.step_rewards):
+        _check_rewards([reward.name for reward in rewards])
+    task, config, origins = lowered.task, lowered.config, lowered.origins
     check_prior(task, inputs.needs)
-    turns = tuple(with_solution_env(turn, task, inputs.needs, origins) for turn in turns)
+    turns = tuple(with_solution_env(turn, task, inputs.needs, origins) for turn in lowered.turns)
     if inputs.schedule is not None:
         turns = inputs.schedule(task, turns)
     spec = agent_spec(task, config, inputs.needs, origins)
@@ -97,13 +119,13 @@ def resolve(
     return Plan(
         rollout_id=rollout_id,
         task=task,
-        config=with_values(config, {"deadlines": deadlines}),
+        config=config,
         planes=planes,
         turns=turns,
         spec=spec,
         phases=phases,
         agent_env=frozenset(name for _, need in inputs.needs for name in need.env),
-        skills=skills,
+        skills=lowered.skills,
         solution=any(need.solution for _, need in inputs.needs),
         spawning_environment=environment.name if environment and environment.spawns else None,
         capabilities=inputs.capabilities,
@@ -119,10 +141,7 @@ def planned_roles(task: Task, config: RolloutConfig) -> list[Role]:
         UsageError: A role is not declared.
         TaskError: As `resolve`.
     """
-    inputs = Contributions(variables=os.environ)
-    origins = _origins_of(config, inputs)
-    task = effective_task(task, config, HostVariables(config.forward_env, os.environ), origins)
-    return roles_of(turns_of(task, config, skills_of(task, config), origins))
+    return roles_of(_lower(task, config, Contributions(variables=os.environ)).turns)
 
 
 async def make_plan(
@@ -141,16 +160,16 @@ async def make_plan(
         BenchFlowError: As `resolve` or `schedule`; an agent is unknown or cannot be installed,
             or the environment's files are malformed.
     """
-    roles = planned_roles(task, config)
     inputs = Contributions(
-        needs=[(role, await _needs_of(planes, role)) for role in roles],
-        environment=environment_needs(task, planes),
         variables=os.environ,
         identity=identity or RolloutIdentity(),
         origins=origins,
         schedule=schedule,
     )
-    return resolve(task, config, inputs, planes, rollout_id)
+    lowered = _lower(task, config, inputs)
+    needs = [(role, await _needs_of(planes, role)) for role in roles_of(lowered.turns)]
+    inputs = replace(inputs, needs=needs, environment=environment_needs(task, planes))
+    return _complete(lowered, inputs, planes, rollout_id)
 
 
 def environment_needs(task: Task, planes: Planes) -> EnvironmentNeeds | None:

@@ -80,9 +80,11 @@ class Origins:
 
     def find(self, name: str) -> Origin:
         """Return the origin of the setting `name`: its own, or that of the nearest prefix."""
-        parts = name.split(".")
-        prefixes = (".".join(parts[:length]) for length in range(len(parts), 0, -1))
-        return next((self._by_name[p] for p in prefixes if p in self._by_name), DEFAULT)
+        while name:
+            if name in self._by_name:
+                return self._by_name[name]
+            name = name.rpartition(".")[0]
+        return DEFAULT
 
     def is_given(self, name: str) -> bool:
         """Return whether a setting has another origin than its default."""
@@ -131,6 +133,7 @@ def with_values(model: _Model, values: Mapping[str, object]) -> _Model:
 
     A thousand rollouts of one task then share most of their tables.
     """
-    if all(getattr(model, name) == value for name, value in values.items()):
+    # Lists compare values first by identity, which is cheap for the tables of a task.
+    if [getattr(model, name) for name in values] == list(values.values()):
         return model
     return model.model_copy(update=values)
