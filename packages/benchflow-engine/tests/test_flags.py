@@ -13,24 +13,52 @@ def test_without_a_branch_nothing_is_forked() -> None:
     assert RunConfig().rollout_config().branch is None
 
 
-@pytest.mark.parametrize("kind", ["ask-user", "group", "value", "best-of"])
-def test_every_kind_takes_its_flags_and_the_budget(kind: str) -> None:
-    config = run_config(
-        branch=kind,
-        branch_n=3,
-        branch_at=2,
-        branch_every=5,
-        branch_require="live",
-        branch_tokens=1000,
-        keep="forks",
-    )
+@pytest.mark.parametrize(
+    ("kind", "own"),
+    [
+        ("ask-user", {}),
+        ("group", {"n": 3, "at": 2}),
+        ("value", {"n": 3, "every": 5}),
+        ("best-of", {"n": 3, "at": 2}),
+    ],
+)
+def test_every_kind_takes_its_flags_and_the_budget(kind: str, own: dict[str, int]) -> None:
+    flags: dict[str, Any] = {f"branch_{name}": value for name, value in own.items()}
+    shared = {"branch_require": "live", "branch_tokens": 1000, "keep": "forks"}
+    config = run_config(branch=kind, **shared, **flags)
     policy = config.rollout_config().branch
     assert policy is not None
     assert (policy.kind, policy.require, policy.budget.tokens) == (kind, "live", 1000)
-    assert getattr(policy, "n", 3) == 3
-    assert getattr(policy, "at", 2) == 2
-    assert getattr(policy, "every", 5) == 5
+    assert {name: getattr(policy, name) for name in own} == own
     assert config.rollout_config().keep.which == "forks"
+
+
+@pytest.mark.parametrize(
+    ("kind", "setting"),
+    [
+        ("ask-user", "n"),
+        ("ask-user", "at"),
+        ("ask-user", "every"),
+        ("group", "every"),
+        ("value", "at"),
+        ("best-of", "every"),
+    ],
+)
+def test_a_flag_of_another_fork_policy_is_refused(kind: str, setting: str) -> None:
+    flags: dict[str, Any] = {f"branch_{setting}": 2}
+    with pytest.raises(UsageError, match=f"--branch-{setting} has no effect: '{kind}'") as caught:
+        run_config(branch=kind, **flags)
+    assert caught.value.hint is not None
+    assert kind not in caught.value.hint
+    with pytest.raises(UsageError, match=f"--branch-{setting} has no effect: '{kind}'"):
+        run_config(run_config(branch=kind), **flags)
+
+
+def test_a_flag_may_be_for_the_children_alone() -> None:
+    policy = run_config(branch="ask-user", branch_then="group", branch_n=3).branch
+    assert policy is not None
+    assert isinstance(policy.then, GroupBranch)
+    assert policy.then.n == 3
 
 
 def test_children_fork_as_they_are_told() -> None:
@@ -57,6 +85,7 @@ def test_a_flag_that_would_do_nothing_is_refused(given: dict[str, Any], flag: st
 def test_without_flags_everything_has_the_default_of_its_setting() -> None:
     assert with_flags({}, RunFlags()) == RunConfig()
     defaults = {name: getattr(RunFlags(), name) for name in FLAGS}
+    del defaults["branch_every"]  # `group` does not have it.
     assert run_config(**{**defaults, "branch": "group"}).branch == GroupBranch()
 
 

@@ -70,7 +70,15 @@ def test_a_broken_file_of_flags_is_named(tasks: Path, capsys: pytest.CaptureFixt
         ("[sandbx]\na = 1", "sandbx: unknown key; did you mean 'sandbox'?"),
         ("[keep]\nbudget_mb = 0", "keep.budget_mb: Input should be greater than 0"),
         ("[branch]\nn = 2", "branch: it has no 'kind'"),
-        ('[branch]\nkind = "group"\nnn = 2', "branch.nn: unknown key"),
+        ('[branch]\nkind = "group"\nnn = 2', "branch.nn: unknown key; did you mean 'n'?"),
+        (
+            '[branch]\nkind = "value"\nbudget = {max_childs = 2}',
+            "branch.budget.max_childs: unknown key; did you mean 'max_children'?",
+        ),
+        (
+            '[branch]\nkind = "group"\nthen = {kind = "value", evry = 2}',
+            "branch.then.evry: unknown key; did you mean 'every'?",
+        ),
         ('[model]\nbase_url = "ftp://x"', "model.base_url: it is not an http(s) URL"),
     ],
 )

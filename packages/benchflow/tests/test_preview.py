@@ -123,6 +123,19 @@ def test_the_flag_sandbox_is_the_origin_of_the_provider_alone(
     assert from_flag == ["sandbox.provider"]
 
 
+@pytest.mark.parametrize("in_a_file", [False, True])
+def test_an_import_path_is_the_sandbox_provider(
+    task: str, capsys: pytest.CaptureFixture[str], *, in_a_file: bool
+) -> None:
+    Path("run.toml").write_text(f"sandbox.import_path = '{PROVIDER[1]}'\n")
+    flags = ("--config", "run.toml") if in_a_file else PROVIDER
+    origin = ("file", "run.toml:sandbox.import_path") if in_a_file else ("flag", PROVIDER[0])
+    assert run(("run", task, *flags, "--explain", "--json")) == 0
+    found = settings(capsys)
+    assert found["sandbox.provider"] == (PROVIDER[1], *origin)
+    assert "sandbox.import_path" not in found
+
+
 MANIFEST = """
 [environment]
 name = "a-world"

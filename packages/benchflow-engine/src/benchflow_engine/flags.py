@@ -1,6 +1,6 @@
 """The flags of a rollout: a flat view of RunConfig, generated from one table."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from copy import copy
 from difflib import get_close_matches
 from typing import TYPE_CHECKING, Any, Final, Literal, cast, get_args
@@ -181,7 +181,10 @@ def _branch(base: Tables | None, flags: Tables) -> Tables | None:
     """Return the table of the fork policy.
 
     A flag is also for the policy of the children that `--branch-then` names. A policy leaves out
-    the settings that it does not have.
+    the settings of `base` that it does not have.
+
+    Raises:
+        UsageError: There is no policy, or no named policy has the setting of a flag.
     """
     given = {name: flags[name] for name in flags if FLAGS[name].startswith("branch.")}
     if not given:
@@ -195,9 +198,21 @@ def _branch(base: Tables | None, flags: Tables) -> Tables | None:
     then = given.pop("branch_then", None)
     pool: dict[str, Any] = dict(base or {})
     for name, value in given.items():
+        _check_setting(name, [kind] if then is None else [kind, then])
         _set(pool, FLAGS[name].removeprefix("branch."), value)
     root = _policy(kind, pool)
     return root if then is None else {**root, "then": {**_policy(then, pool), "then": None}}
+
+
+def _check_setting(flag: str, kinds: Sequence[str]) -> None:
+    setting = FLAGS[flag].split(".")[1]
+    having = [kind for kind, policy in _POLICIES.items() if setting in policy.model_fields]
+    if not set(kinds) & set(having):
+        policies = " and ".join(repr(kind) for kind in kinds)
+        raise UsageError(
+            f"{flag_name(flag)} has no effect: {policies} forks without it",
+            hint=f"fork policies with this setting: {', '.join(having)}",
+        )
 
 
 def _policy(kind: str, pool: Tables) -> dict[str, Any]:

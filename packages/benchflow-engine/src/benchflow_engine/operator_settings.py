@@ -19,6 +19,9 @@ _IN_A_PLAN = {
 }
 """Settings with another name in a plan."""
 
+_RESOLVED = ("sandbox.provider", "sandbox.import_path", "environment.manifest")
+"""Settings whose effective value another setting or the task may decide."""
+
 
 def python_origins(config: RunConfig) -> dict[str, Origin]:
     """Return the origin of each setting that is not a default."""
@@ -52,8 +55,9 @@ def operator_settings(
     for name in ("model", *(name for name in own if name != "agent")):
         table = cast("Model", getattr(config, name))
         for field in type(table).model_fields:
-            if (name, field) != ("environment", "manifest"):
+            if f"{name}.{field}" not in _RESOLVED:
                 yield _setting(f"{name}.{field}", getattr(table, field), given)
+    yield _provider(config, given)
     yield _manifest(config, task, given)
     yield _setting("user.model", config.user.model, given)
     for name in ("skill_mode", "offline", "timeout_multiplier"):
@@ -62,6 +66,13 @@ def operator_settings(
 
 def _setting(name: str, value: object, given: Mapping[str, Origin]) -> Setting:
     return Setting(name, to_json(value, name.rpartition(".")[2]), given.get(name, DEFAULT))
+
+
+def _provider(config: RunConfig, given: Mapping[str, Origin]) -> Setting:
+    """Return the sandbox provider: an import path replaces the name."""
+    field = "provider" if config.sandbox.import_path is None else "import_path"
+    origin = given.get(f"sandbox.{field}", DEFAULT)
+    return Setting("sandbox.provider", config.sandbox.label, origin)
 
 
 def _manifest(config: RunConfig, task: Task, given: Mapping[str, Origin]) -> Setting:

@@ -91,15 +91,21 @@ def _parts(dotted: str) -> list[str]:
 
 
 def _keys(model: type[BaseModel], parents: Location) -> list[str]:
-    """Return the keys of the table at `above`; empty if it is not a known model."""
-    table: type[BaseModel] | None = model
+    """Return the keys of the table at `parents`; empty if it is not a known model."""
+    tables = [model]
     for part in parents:
-        if table is None:
-            return []
-        if isinstance(part, str):
-            field = table.model_fields.get(part)
-            table = None if field is None else next(_models(field.annotation), None)
-    return [] if table is None else list(table.model_fields)
+        if isinstance(part, int):
+            continue
+        fields = [table.model_fields[part] for table in tables if part in table.model_fields]
+        inner = [table for field in fields for table in _models(field.annotation)]
+        # In a location, the tag of a union's table follows the name of its field.
+        tables = inner or [table for table in tables if _is_tagged(table, part)]
+    return [name for table in tables for name in table.model_fields]
+
+
+def _is_tagged(table: type[BaseModel], tag: str) -> bool:
+    field = table.model_fields.get("kind")
+    return field is not None and field.default == tag
 
 
 def _models(annotation: object) -> Iterator[type[BaseModel]]:
