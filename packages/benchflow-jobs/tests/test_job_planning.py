@@ -30,6 +30,7 @@ from benchflow_jobs.planning import (
     resolve_job,
     write_plan,
 )
+from benchflow_jobs.planning.variants import laid_over
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -342,6 +343,28 @@ def test_variants_lie_over_the_run() -> None:
     assert "deadlines" not in a.model_fields_set
 
 
+def test_only_the_tables_of_parts_and_policies_are_replaced() -> None:
+    base = {
+        "agent": {"env": {"kind": "a", "import_path": "x"}, "import_path": "m:a"},
+        "sandbox": {"import_path": "m:s", "pull": "never"},
+        "branch": {"kind": "group", "n": 3},
+    }
+    over = {
+        "agent": {"env": {"kind": "b", "name": "y"}},
+        "sandbox": {"provider": "docker"},
+        "branch": {"kind": "value"},
+    }
+    assert laid_over(base, over) == {
+        "agent": {
+            "env": {"kind": "b", "import_path": "x", "name": "y"},
+            "import_path": "m:a",
+        },
+        "sandbox": {"provider": "docker", "pull": "never"},
+        "branch": {"kind": "value"},
+    }
+    assert laid_over(base, {"branch": {"n": 4}})["branch"] == {"kind": "group", "n": 4}
+
+
 def test_a_sweep_makes_a_variant_of_each_combination() -> None:
     made = plan(
         JobConfig.model_validate(
@@ -410,7 +433,15 @@ def test_the_record_gets_the_variants_and_the_design() -> None:
 def test_a_job_of_version_0_8_is_the_same_plan(tmp_path: Path) -> None:
     for name in ("one", "two"):
         write_task(tmp_path / "tasks" / name)
-    run = run_config(agent="nop", agent_env={"TOKEN": "s3cret-of-all"}, isolation="shared")
+    run = run_config(
+        agent="nop",
+        agent_env={"TOKEN": "s3cret-of-all"},
+        isolation="shared",
+        branch="group",
+        branch_n=3,
+        branch_then="value",
+        skills_dir=tmp_path,
+    )
     options = JobOptions(tasks_dir=tmp_path / "tasks", run=run, repeats=2)
     old = JobPlan.of(options.plan(), options)
     (tmp_path / "job.json").write_text(old.model_dump_json())

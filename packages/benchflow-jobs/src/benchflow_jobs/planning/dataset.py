@@ -62,8 +62,8 @@ def find_dataset(config: DatasetConfig, options: AdapterOptions) -> Dataset:
         refused += found.refused
         for task in found.tasks:
             if tasks.setdefault(task.id, task) is not task:
-                reason = f"task {task.id!r} is also in another source"
-                problems.append(Problem(place, reason, "rename or exclude one", path))
+                reason = f"task {task.id!r} is there twice"
+                problems.append(Problem(place, reason, "name each task once", path))
     chosen = [task for task in tasks.values() if _is_wanted(config, task.id)]
     not_run = [task for task in refused if _is_wanted(config, task.name)]
     if config.limit is not None and chosen:

@@ -1,7 +1,5 @@
 """What the scheduler, the record database and `bench eval create` exchange with a plan."""
 
-from typing import Any
-
 from benchflow_engine.config import RunConfig
 from benchflow_store.database import PlanRevision
 
@@ -10,14 +8,14 @@ from benchflow_jobs.scheduling import Policy, Schedule, VariantPlan
 
 from .job_config import JobConfig
 from .resolved_job import ResolvedJob
+from .variants import tables_of
 
 
 def config_of(options: JobOptions) -> JobConfig:
     """Return the configuration of a job that is described by options."""
-    job: dict[str, Any] = {"jobs_dir": options.jobs_dir, "name": options.job_name}
     return JobConfig.model_validate(
         {
-            "job": job,
+            "job": {"jobs_dir": options.jobs_dir, "name": options.job_name},
             "dataset": {
                 "paths": (str(options.tasks_dir),),
                 "name": options.dataset,
@@ -26,7 +24,7 @@ def config_of(options: JobOptions) -> JobConfig:
                 "exclude": options.exclude,
             },
             "design": {"replications": options.repeats},
-            "run": {"tables": options.run.model_dump(mode="json", exclude_defaults=True)},
+            "run": {"tables": tables_of(options.run)},
             "concurrency": {"slots": options.concurrency},
             "retry": {"retries": options.retries},
         }

@@ -27,7 +27,7 @@ def _scalar(value: object) -> object:
 
 
 Binding = Annotated[Any, BeforeValidator(_scalar)]
-Bindings = Mapping[Annotated[str, StringConstraints(pattern=r"^[A-Za-z_]\w*$")], Binding]
+Bindings = Mapping[Annotated[str, StringConstraints(pattern=r"^[a-z_][a-z0-9_]*$")], Binding]
 
 
 class _Table(Model):

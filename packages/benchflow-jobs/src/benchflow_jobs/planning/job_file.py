@@ -40,13 +40,17 @@ class JobSource:
     overrides: Mapping[Key, str] = field(default_factory=dict[Key, str])
     """How each override was given."""
 
+    def line(self, problem: Problem) -> int:
+        """Return the line of a problem; 0 if it is not known."""
+        return 0 if self.lines is None else self.lines.find(problem.key)
+
     def placed(self, problem: Problem) -> Problem:
         """Return the problem with its place."""
         for key, given in self.overrides.items():
             if all(map(eq, key, problem.key)):
                 return replace(problem, where=given)
-        line = None if self.lines is None else self.lines.find(problem.key)
-        return replace(problem, where=self.name if line is None else f"{self.name}:{line}")
+        line = self.line(problem)
+        return replace(problem, where=f"{self.name}:{line}" if line else self.name)
 
 
 def read_job(path: Path, overrides: Mapping[str, Any] | None = None) -> JobConfig:
@@ -72,7 +76,7 @@ def parse_job(source: JobSource) -> JobConfig:
     config, problems = _validated(source.tables)
     if config is not None:
         problems += [*dataset_problems(config), *check_config(config)]
-    raise_problems(map(source.placed, problems))
+    raise_problems(map(source.placed, sorted(problems, key=source.line)))
     assert config is not None
     return config
 
@@ -115,7 +119,8 @@ def _read_toml(name: str, text: str) -> JobSource:
         return JobSource(tomllib.loads(text), name, TomlLines(text))
     except ValueError as error:
         match = re.search(r"at line (\d+)", str(error))
-        where = f"{name}:{match[1]}" if match else name
+        line = match[1] if match else text.rstrip("\n").count("\n") + 1
+        where = f"{name}:{line}"
         raise UsageError(f"not TOML: {error}", where=where, hint="correct the syntax") from error
 
 
@@ -174,14 +179,13 @@ def _validated(tables: Mapping[str, Any]) -> tuple[JobConfig | None, list[Proble
             return JobConfig.model_validate_json(text, strict=True), problems
         except ValidationError as error:
             for fault in error.errors(include_url=False):
-                problem = problem_of(JobConfig, fault)
-                problems.append(problem)
-                _leave_out(rest, problem.key)
+                problems.append(problem_of(JobConfig, fault))
+                _leave_out(rest, problems[-1].key)
     return None, problems
 
 
 def _leave_out(tables: dict[str, Any], key: Key) -> None:
-    """Delete the setting at `key`; a list is deleted as a whole. A missing id is filled in."""
+    """Delete the setting at `key`; a list is deleted as a whole. A wrong id is replaced."""
     owner, name = tables, str(key[0])
     table: object = tables
     for part in key:
@@ -190,10 +194,9 @@ def _leave_out(tables: dict[str, Any], key: Key) -> None:
             table = owner.get(name)
         elif isinstance(table, list) and isinstance(part, int):
             table = cast("list[object]", table)[part]
-    if name == "id" and name not in owner:
+    owner.pop(name, None)
+    if key[0] == "variants" and key[2:] == ("id",):
         owner[name] = f"unnamed-{key[1]}"
-    else:
-        owner.pop(name, None)
 
 
 def check_config(config: JobConfig) -> list[Problem]:
@@ -214,7 +217,7 @@ def _design_problems(config: JobConfig) -> Iterator[Problem]:
             "leave it out: every rollout starts from its task",
             design.schedule,
         )
-    if design.kind == "sweep" and not config.sweep:
+    if design.kind == "sweep" and "sweep" not in config.model_fields_set:
         yield Problem(("design", "kind"), "there is no [sweep]", "add [sweep]", design.kind)
     if config.sweep and design.kind != "sweep":
         reason = "the table is for design.kind = 'sweep'"

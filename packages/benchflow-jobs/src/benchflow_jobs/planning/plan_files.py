@@ -17,7 +17,7 @@ from pydantic import ValidationError
 from .job_config import DesignConfig, JobConfig, RunLayer
 from .resolved_job import ResolvedJob, Revision, digest_of, make_plan
 from .slot_table import PlannedTask, SlotTable
-from .variants import resolve_variants
+from .variants import resolve_variants, tables_of
 
 JOB_FILE: Final = "job.json"
 PLAN_FILE: Final = "plan.json"
@@ -195,8 +195,7 @@ def _mismatch(job: Mapping[str, Any], plan: ResolvedJob) -> str:
 
 def _of_old_version(job: Mapping[str, Any]) -> ResolvedJob:
     """Return the plan in a `job.json` of version 0.8: one variant, and slots such as `task#0`."""
-    run = RunConfig.model_validate(job["run"])
-    tables = run.model_dump(mode="json", exclude_defaults=True)
+    tables = tables_of(RunConfig.model_validate(job["run"]))
     slots: list[tuple[str, int]] = []
     digests: dict[str, str] = {}
     for name, digest in job["slots"].items():

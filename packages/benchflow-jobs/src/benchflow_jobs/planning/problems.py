@@ -133,16 +133,18 @@ class TomlLines:
         tables: Counter[Key] = Counter()
         here: Key = ()
         for number, line in enumerate(text.splitlines(), 1):
+            key: Key = ()
             if header := _HEADER.match(line):
-                here = _indexed(_names(header[2]), tables, opens=header[1] == "[[")
-                self._lines.setdefault(here, number)
+                key = here = _indexed(_names(header[2]), tables, opens=header[1] == "[[")
             elif setting := _SETTING.match(line):
-                self._lines.setdefault((*here, *_names(setting[1])), number)
+                key = (*here, *_names(setting[1]))
+            for length in range(1, len(key) + 1):
+                self._lines.setdefault(key[:length], number)
 
-    def find(self, key: Key) -> int | None:
-        """Return the line that sets `key`, or else the line of the nearest table above it."""
+    def find(self, key: Key) -> int:
+        """Return the line that sets `key`, or the nearest table above it; 0 if there is none."""
         prefixes = (key[:length] for length in range(len(key), 0, -1))
-        return next((self._lines[each] for each in prefixes if each in self._lines), None)
+        return next((self._lines[each] for each in prefixes if each in self._lines), 0)
 
 
 def _names(dotted: str) -> list[str]:

@@ -20,6 +20,8 @@ MAX_VARIANTS: Final = 65_535
 _OF_THE_JOB: Final = ("foreign_tasks", "forward_env")
 """Settings that the tasks are read with, once for all variants."""
 _MAX_WORD: Final = 40
+_NAMES: Final = {"agent": "name", "sandbox": "provider", "environment": "manifest"}
+"""The setting of each table that an import path stands for."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,23 +46,33 @@ class Variant:
 
 
 def laid_over(base: Mapping[str, Any], over: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the tables of `base` with those of `over`. Lists and policies are replaced.
+    """Return the tables of `base` with those of `over`. Lists and other fork policies are replaced.
 
-    A name of an agent, sandbox or environment replaces an import path, too.
+    The name of an agent, and the like of sandboxes and environments, replaces an import path.
     """
     merged = dict(base)
-    if over.keys() & {"name", "provider", "manifest"}:
-        merged.pop("import_path", None)
-    if "kind" in over and over["kind"] != base.get("kind"):
-        merged = {}
     for key, value in over.items():
         below = merged.get(key)
         if isinstance(value, Mapping) and isinstance(below, Mapping):
-            tables = cast("Mapping[str, Any]", below), cast("Mapping[str, Any]", value)
-            merged[key] = laid_over(*tables)
+            tables = cast("Mapping[str, Any]", value), cast("Mapping[str, Any]", below)
+            merged[key] = _merged(key, *tables)
         else:
             merged[key] = value
     return merged
+
+
+def _merged(key: str, over: Mapping[str, Any], base: Mapping[str, Any]) -> dict[str, Any]:
+    if key in {"branch", "then"} and over.get("kind", base.get("kind")) != base.get("kind"):
+        return dict(over)
+    replaced = "import_path" if _NAMES.get(key) in over else None
+    return laid_over({name: base[name] for name in base if name != replaced}, over)
+
+
+def tables_of(run: RunConfig) -> dict[str, Any]:
+    """Return the tables of a configuration, without defaults."""
+    tables = run.model_dump(mode="json", exclude_defaults=True)
+    # The kind of a policy is a default, too.
+    return tables if run.branch is None else {**tables, "branch": run.branch.model_dump()}
 
 
 def all_variants(config: JobConfig) -> list[VariantConfig]:
@@ -126,7 +138,9 @@ def layer_problems(config: JobConfig) -> Iterator[Problem]:
     yield from _at_layer(("run",), {}, base)
     for index, variant in enumerate(config.variants):
         yield from _at_layer(("variants", index), base, variant.tables)
-        yield from _of_the_job(("variants", index), variant.tables)
+        for name in _OF_THE_JOB:
+            if name in variant.tables:
+                yield _of_the_job(("variants", index, name))
     for dotted, values in config.sweep.items():
         yield from _axis_problems(config, dotted, values)
 
@@ -150,12 +164,8 @@ def _value(layer: object, keys: Sequence[str], reason: str) -> object:
     return layer
 
 
-def _of_the_job(place: Key, tables: Mapping[str, Any]) -> Iterator[Problem]:
-    for name in _OF_THE_JOB:
-        if name in tables:
-            yield Problem(
-                (*place, name), "tasks are read with it once for all variants", "set it in [run]"
-            )
+def _of_the_job(place: Key) -> Problem:
+    return Problem(place, "tasks are read with it once for all variants", "set it in [run]")
 
 
 def _axis_problems(config: JobConfig, dotted: str, values: Sequence[Any]) -> Iterator[Problem]:
@@ -168,7 +178,8 @@ def _axis_problems(config: JobConfig, dotted: str, values: Sequence[Any]) -> Ite
     if dotted.startswith("agent.env"):
         reason = "the value may be a secret, and the name of a variant shows it"
         yield Problem(place, reason, "sweep over bindings.NAME")
-    yield from _of_the_job(place, {first: values})
+    if first in _OF_THE_JOB:
+        yield _of_the_job(place)
     if len({repr(value) for value in values}) < len(values):
         yield Problem(place, "it has a value twice", "leave one out", list(values))
     for value in values:
