@@ -16,7 +16,7 @@ from .config import (
     UserConfig,
     ValueBranch,
 )
-from .events import EventCallback, EventLog, EventsRead, read_events
+from .events import EventCallback, EventLog, EventsRead, read_events, while_log_locked
 from .registry import GROUPS, Registry, load_path
 from .resolve import LoweredTurn, Planes, lower_scenes
 from .rollout import (
@@ -110,4 +110,5 @@ __all__ = [
     "value_of",
     "verdict_name",
     "verdicts_at",
+    "while_log_locked",
 ]

@@ -1,14 +1,16 @@
 """The append-only event log of a rollout: its writer and its reader."""
 
+import fcntl
 import logging
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Generator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
 from typing import IO, Self, TypeVar, cast
 
-from benchflow_contracts import Event, StoreError, event_adapter
+from benchflow_contracts import Event, StoreError, UsageError, event_adapter
 from benchflow_contracts.redaction import redactor
 from pydantic import BaseModel, ValidationError
 
@@ -28,7 +30,8 @@ class EventLog:
     Each event is one JSON line, which the operating system has before `append` returns. A
     crash of the machine may lose the last lines; a crash of the process cannot. With
     `path=None` nothing is written, and only the subscribers get the events. The redactor
-    that is active when the log is created removes secrets from each event.
+    that is active when the log is created removes secrets from each event. The file is locked
+    until the log is closed or its process ends; see `while_log_locked`.
 
     Raises:
         StoreError: The file exists already or cannot be created.
@@ -47,6 +50,8 @@ class EventLog:
                 self._file = path.open("xb", buffering=0)
             except OSError as error:
                 raise StoreError(f"event log {str(path)!r} cannot be created: {error}") from error
+            with suppress(OSError):  # A file system without locks can still have the log.
+                fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
 
     def __enter__(self) -> Self:
         return self
@@ -115,6 +120,27 @@ class EventLog:
         except Exception:  # a defect of a viewer must not fail the rollout
             self._callbacks.remove(callback)
             _logger.warning("a subscriber of the event log failed and was dropped", exc_info=True)
+
+
+@contextmanager
+def while_log_locked(path: Path) -> Generator[None]:
+    """Hold the lock of a log that no process writes, so that only one process resumes from it.
+
+    Raises:
+        UsageError: A process writes the log, or resumes from it.
+        StoreError: The file cannot be locked.
+    """
+    try:
+        with path.open("rb") as file:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            yield
+    except BlockingIOError:
+        raise UsageError(
+            f"rollout {path.parent.name!r} is running, or is being resumed",
+            hint="wait until that process has ended",
+        ) from None
+    except OSError as error:
+        raise StoreError(f"event log {str(path)!r} cannot be locked: {error}") from error
 
 
 @dataclass(frozen=True, slots=True)

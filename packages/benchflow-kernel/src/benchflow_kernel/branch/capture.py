@@ -148,6 +148,27 @@ class FidelitySelector:
         result = await self._capture_idle(world, turn)
         return result if isinstance(result, Checkpoint) else None
 
+    async def capture_live(self, world: World, turn: int) -> Checkpoint | None:
+        """Capture `world` with its processes; return None if the sandbox or an agent cannot."""
+        result = await self._capture_live(world, turn)
+        return result if isinstance(result, Checkpoint) else None
+
+    async def capture_ended(
+        self, world: World, turn: int, *, needs_processes: bool
+    ) -> Captured | None:
+        """Capture `world`, whose agents have ended, for a later grading.
+
+        Return None if the grading needs processes, and they cannot be captured.
+
+        Raises:
+            SnapshotError: The files could not be captured.
+        """
+        if needs_processes:
+            live = await self.capture_live(world, turn)
+            return None if live is None else Captured("live", "processes to grade", live)
+        state = await take_checkpoint(world, turn, "filesystem", self._seconds, {})
+        return Captured("state", "the agents had ended", state)
+
     async def _capture_best(self, world: World, turn: int, *, mid_turn: bool) -> Captured:
         live = await self._capture_live(world, turn)
         if isinstance(live, Checkpoint):

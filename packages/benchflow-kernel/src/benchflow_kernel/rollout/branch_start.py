@@ -32,6 +32,10 @@ class Position:
     """Questions and answers since the checkpoint. An open question is the last."""
     calls: tuple[ModelCall, ...] = ()
     """The recorded model calls since the checkpoint."""
+    ended: bool = False
+    """Whether the agents have ended. The branch is then only graded."""
+    ungraded_step: int | None = None
+    """The step of the task to grade, if the agents have ended."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,6 +11,7 @@ from benchflow_contracts import (
     Fidelity,
     Model,
     ModelCall,
+    NodeError,
     Role,
     SandboxImage,
     SessionSnapshot,
@@ -64,6 +65,8 @@ class SavedStep(Model):
     label: str | None = None
     results: Mapping[str, VerifyResult] = {}
     """The verdicts on the steps of the task that were graded at this node."""
+    error: NodeError | None = None
+    """Why the agent ended its work early at this node."""
 
 
 class CheckpointManifest(Model):
@@ -82,6 +85,10 @@ class CheckpointManifest(Model):
     """The next turn, or the running turn while a question is open."""
     checkpoint_turn: int = Field(ge=0)
     """The turn in which the image was taken. A replay starts there."""
+    ended: bool = False
+    """Whether the agents had ended: the rollout then lacks only its grading."""
+    ungraded_step: int | None = None
+    """The step of the task to grade at the node, if the agents had ended."""
     fidelity: Fidelity
     ref: str
     layers: Mapping[str, str]

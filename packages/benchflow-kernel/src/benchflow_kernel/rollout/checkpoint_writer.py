@@ -78,6 +78,10 @@ class CheckpointWriter:
         except (BenchFlowError, OSError) as error:
             self._leaks.append(_not_saved(position.node, error))
 
+    def report(self, node: str, error: BenchFlowError) -> None:
+        """Report that the checkpoint of `node` could not be taken. The rollout continues."""
+        self._leaks.append(_not_saved(node, error))
+
     async def _write(
         self, home: Path, position: Position, checkpoint: Checkpoint, fidelity: Fidelity
     ) -> None:
@@ -135,6 +139,8 @@ def _manifest(
         node=position.node,
         turn=position.turn,
         checkpoint_turn=checkpoint.turn,
+        ended=position.ended,
+        ungraded_step=position.ungraded_step,
         fidelity=fidelity,
         ref=checkpoint.image.ref,
         layers=checkpoint.layers,
@@ -165,8 +171,8 @@ def _manifest(
 def _saved_steps(plan: Plan, path: Sequence[RolloutNode]) -> Iterator[SavedStep]:
     for node in path:
         results = node.results if plan.task.steps else {}
-        if node.step is not None or results:
-            yield SavedStep(step=node.step, label=node.label, results=results)
+        if node.step is not None or results or node.error is not None:
+            yield SavedStep(step=node.step, label=node.label, results=results, error=node.error)
 
 
 def _write_durably(path: Path, content: bytes) -> None:

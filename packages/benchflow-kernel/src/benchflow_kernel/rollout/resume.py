@@ -52,7 +52,7 @@ def resumed_turns(
         role = schedule[min(manifest.turn, len(schedule) - 1)].role
         del schedule[manifest.turn + open_turn :]
         schedule.append(LoweredTurn(scene=first.scene, role=role, prompt=prompt))
-    if manifest.turn >= len(schedule):
+    if manifest.turn >= len(schedule) and not is_only_graded(manifest, prompt):
         raise UsageError(
             f"node {manifest.node!r} is the end of its schedule: nothing is left to run",
             hint="give a prompt",
@@ -60,13 +60,18 @@ def resumed_turns(
     return tuple(schedule)
 
 
+def is_only_graded(manifest: CheckpointManifest, prompt: str | None) -> bool:
+    """Return whether the agents had ended, and `prompt` does not start another turn."""
+    return manifest.ended and prompt is None
+
+
 def resumed_position(
-    plan: Plan, manifest: CheckpointManifest, image: SandboxImage, root: str
+    plan: Plan, manifest: CheckpointManifest, image: SandboxImage, root: str, *, only_graded: bool
 ) -> Position:
     """Return the saved position as the root of a new rollout.
 
     Sessions of the same agent continue with their history. A role with another agent starts
-    a new session in the restored world.
+    a new session in the restored world. With `only_graded` no turn runs.
 
     Raises:
         UsageError: A live session would continue with another model.
@@ -101,6 +106,8 @@ def resumed_position(
         checkpoint=checkpoint,
         script=tuple(Exchange(turn=e.turn, ask=e.ask, answer=e.answer) for e in manifest.script),
         calls=manifest.calls,
+        ended=only_graded,
+        ungraded_step=manifest.ungraded_step if only_graded else None,
     )
 
 

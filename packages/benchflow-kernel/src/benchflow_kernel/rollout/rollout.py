@@ -2,7 +2,7 @@
 
 import logging
 from asyncio import CancelledError
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -12,12 +12,14 @@ from uuid import uuid4
 from benchflow_contracts import (
     BenchFlowError,
     NodeCredited,
+    NodeFailed,
     NodeScored,
     RolloutFinished,
     RolloutIdentity,
     RolloutStarted,
     RolloutTree,
     SandboxCapabilities,
+    SandboxImage,
     StoreError,
     Task,
 )
@@ -33,7 +35,7 @@ from .branch_start import BranchStart, Position
 from .checkpoint_manifest import IMAGE, CheckpointManifest, read_manifest
 from .preflight import check_capabilities, check_turns, needs_capabilities
 from .record import Journal, meta_of, write_tree
-from .resume import resumed_position, resumed_turns
+from .resume import is_only_graded, resumed_position, resumed_turns
 from .tree_scheduler import FailureLog, TreeScheduler
 from .verify import is_ungraded
 
@@ -49,6 +51,7 @@ async def run_rollout(
     identity: RolloutIdentity | None = None,
     directory: Path | None = None,
     subscribers: Sequence[EventCallback] = (),
+    meta: Mapping[str, object] | None = None,
 ) -> RolloutTree:
     """Run one rollout to its end and return its tree.
 
@@ -66,12 +69,14 @@ async def run_rollout(
     log and raised again.
 
     `identity` is what the caller knows of the rollout. The kernel adds the rest for each sandbox.
+    `meta` has more entries for the first event of the log.
 
     Raises:
         StoreError: The record cannot be written, or `directory` has a record already.
     """
     with _log(directory, subscribers) as log:
         rollout = Rollout(task, config, planes, Journal(log), directory, identity)
+        rollout.meta = dict(meta or {})
         return await rollout.run(rollout_id or uuid4().hex)
 
 
@@ -86,6 +91,8 @@ async def continue_from(  # noqa: PLR0913 - the published signature
     identity: RolloutIdentity | None = None,
     directory: Path | None = None,
     subscribers: Sequence[EventCallback] = (),
+    image: SandboxImage | None = None,
+    meta: Mapping[str, object] | None = None,
 ) -> RolloutTree:
     """Resume from a saved checkpoint in a new rollout, and return its tree.
 
@@ -94,7 +101,10 @@ async def continue_from(  # noqa: PLR0913 - the published signature
     run, or one turn with `prompt` instead. An open question is answered first, or forked by
     `config.branch`; turns count from the first turn of the earlier rollout. Roles come from
     `config`, by name: a role with the same agent continues its session, a role with another
-    agent starts a new session in the restored world. For the rest, see `run_rollout`.
+    agent starts a new session in the restored world. If the agents had ended and there is no
+    `prompt`, the world is only graded. `image` is the checkpoint's image, if the provider has
+    loaded it; the rollout discards it. `meta` replaces `continued_from` in the log. For the rest,
+    see `run_rollout`.
 
     Raises:
         StoreError: The checkpoint is missing or incomplete, or the record cannot be written.
@@ -102,7 +112,8 @@ async def continue_from(  # noqa: PLR0913 - the published signature
     manifest = read_manifest(checkpoint)
     with _log(directory, subscribers) as log:
         rollout = Rollout(task, config, planes, Journal(log), directory, identity)
-        rollout.origin = Origin(checkpoint, manifest, prompt)
+        rollout.origin = origin = Origin(checkpoint, manifest, prompt, image)
+        rollout.meta = {"continued_from": origin.meta} if meta is None else dict(meta)
         return await rollout.run(rollout_id or uuid4().hex)
 
 
@@ -120,6 +131,12 @@ class Origin:
     path: Path
     manifest: CheckpointManifest
     prompt: str | None
+    image: SandboxImage | None
+
+    @property
+    def only_graded(self) -> bool:
+        """Whether no turn is left to run."""
+        return is_only_graded(self.manifest, self.prompt)
 
     @property
     def meta(self) -> dict[str, str]:
@@ -148,6 +165,7 @@ class Rollout:
         self._identity = identity
         self._failures = FailureLog()
         self.origin: Origin | None = None
+        self.meta: dict[str, object] = {}
 
     async def run(self, rollout_id: str) -> RolloutTree:
         """Run the rollout; see `run_rollout`."""
@@ -182,7 +200,7 @@ class Rollout:
         meta: dict[str, object] = meta_of(self._task, self._config, self._planes)
         if self._identity is not None:
             meta["identity"] = self._identity.model_dump(mode="json")
-        return meta if self.origin is None else {**meta, "continued_from": self.origin.meta}
+        return {**meta, **self.meta}
 
     async def _run_branches(self, rollout_id: str, root: str) -> None:
         self._journal.enter_phase(root, "setup")
@@ -224,27 +242,32 @@ class Rollout:
 
     async def _begin(self, plan: Plan, root: str) -> Position:
         """Return the start of the root's branch. Load the files of a saved checkpoint."""
-        if self.origin is None:
+        origin = self.origin
+        if origin is None:
             return Position(node=root, turn=0, schedule=plan.turns)
-        manifest = self.origin.manifest
-        async with within(self._config.deadlines.start, "snapshot", "loading the checkpoint"):
-            image = await self._planes.provider.load(self.origin.path / IMAGE)
+        image, only_graded = origin.image, origin.only_graded
+        if image is None:
+            async with within(self._config.deadlines.start, "snapshot", "loading the checkpoint"):
+                image = await self._planes.provider.load(origin.path / IMAGE)
         try:
-            return resumed_position(plan, manifest, image, self._replay_history(root, manifest))
+            tip = self._replay_history(root, origin)
+            return resumed_position(plan, origin.manifest, image, tip, only_graded=only_graded)
         except BenchFlowError:
             await self._planes.provider.discard(image)
             raise
 
-    def _replay_history(self, root: str, manifest: CheckpointManifest) -> str:
+    def _replay_history(self, root: str, origin: Origin) -> str:
         """Add the steps to a saved checkpoint below `root`; return the last node."""
         tip = root
-        for saved in manifest.history:
+        for saved in origin.manifest.history:
             if saved.step is not None:
                 node = self._journal.new_id()
                 self._journal.add_step(tip, node, saved.step, saved.label)
                 tip = node
             for name, result in saved.results.items():
                 self._journal.append(NodeScored, node=tip, name=name, result=result)
+            if saved.error is not None and origin.only_graded:
+                self._journal.append(NodeFailed, node=tip, error=saved.error)
         return tip
 
     async def _capabilities(self, plan: Plan) -> SandboxCapabilities:

@@ -231,15 +231,20 @@ class TreeScheduler:
         self, start: BranchStart, world: World, run: BranchRun, result: BranchResult
     ) -> None:
         await run.open()
-        result.fork = await run.execute()
-        if result.fork is not None:
-            return
-        result.end = await run.capture_end()
-        result.leaf = await run.finish()
-        if self._journal.node(result.leaf).results and not run.progress.has_acted:
-            return  # The winner has no turns left, so keep its score.
+        position = start.position
+        if position.ended:
+            result.leaf, ungraded = await run.finish(), position.ungraded_step
+        else:
+            result.fork = await run.execute()
+            if result.fork is not None:
+                return
+            result.end = await run.capture_end()
+            result.leaf, ungraded = await run.finish(), run.progress.ungraded_step
+            if self._journal.node(result.leaf).results and not run.progress.has_acted:
+                return  # The winner has no turns left, so keep its score.
+            await run.save_end()
         self._journal.enter_phase(start.id, "verify")
-        await verify(self._plan, self._journal, world, result.leaf, run.progress.ungraded_step)
+        await verify(self._plan, self._journal, world, result.leaf, ungraded)
         self._failures.graded += 1
 
     async def _record_loss(

@@ -81,6 +81,8 @@ class World:
         self._provisioned = False
         self._sandbox: Sandbox | None = None
         self._route: ModelRoute | None = None
+        self._earlier_calls = 0
+        """The number of model calls of an earlier rollout at the start of the route's record."""
         self._user: UserModel | None = None
         self._leaks: list[BenchFlowError] = []
         self.phases = Phases(plan)
@@ -129,15 +131,16 @@ class World:
     def calls(self) -> Sequence[ModelCall]:
         """The model calls of this world so far, in the order in which they ended.
 
-        Replayed calls are included. Requests and responses are not.
+        Replayed calls are included. Requests and responses are not, and neither are the calls of
+        an earlier rollout that this one resumes.
         """
-        return () if self._route is None else self._route.outline()
+        return () if self._route is None else self._route.outline()[self._earlier_calls :]
 
     def calls_since(self, count: int) -> tuple[ModelCall, ...]:
         """Return all but the first `count` calls, complete, in the order in which they began."""
         if self._route is None:
             return ()
-        later = {call.id for call in self._route.outline()[count:]}
+        later = {call.id for call in self.calls[count:]}
         return tuple(call for call in self._route.calls() if call.id in later)
 
     @property
@@ -403,6 +406,7 @@ class World:
             self._route = await gateway.open(
                 self._plan.rollout_id, self._node, upstream=door.endpoint, replay=replay
             )
+            self._earlier_calls = len(self._route.outline())
 
     async def _upload_task_files(self) -> None:
         """Upload the task's files and run its setup commands."""

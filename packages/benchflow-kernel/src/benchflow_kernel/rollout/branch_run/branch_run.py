@@ -108,6 +108,10 @@ class BranchRun:
         await self._branch.world.phases.enter_agent(self.progress.task_step)
         return await self._forks.capture_end(self.progress.cursor)
 
+    async def save_end(self) -> None:
+        """Save the world after its agents have ended, so that it can still be graded later."""
+        await self._forks.save_end(self.progress.cursor, self.progress.ungraded_step)
+
     async def finish(self) -> str:
         """End the agents and return the leaf to be scored. No step is recorded after this.
 

@@ -1,15 +1,19 @@
 """Decide where a branch forks, and capture its world there."""
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from benchflow_contracts import (
     AgentProtocolError,
     Ask,
+    BenchFlowError,
     Branched,
     BranchRecord,
     Checkpointed,
+    Fidelity,
     ModelCall,
+    RolloutNode,
+    needs_processes,
 )
 
 from benchflow_kernel.branch import (
@@ -87,16 +91,23 @@ class ForkController:
     async def at_ask(self, cursor: Cursor, ask: Ask) -> Fork | None:
         """Fork at a question while the agent waits. If `None`, the user answers.
 
+        A rollout that keeps all checkpoints saves a live one here if it does not fork.
+
         Raises:
             AgentProtocolError: The question does not end a step of the tree.
             FidelityError: The policy requires a fidelity that is not available here.
         """
         start, policy = self._branch.start, self._branch.start.policy
-        if policy is None or ask.kind != "question" or not self._should_fork(cursor, policy, ask):
+        if ask.kind != "question":
             return None
         step = self._branch.journal.node(cursor.node).step
+        ends_step = step is not None and step.ask is not None and step.ask.id == ask.id
+        if policy is None or not self._should_fork(cursor, policy, ask):
+            if ends_step:
+                await self._save_live(cursor, ask)
+            return None
         is_restored = start.resumed and cursor.node == start.node
-        if not is_restored and (step is None or step.ask is None or step.ask.id != ask.id):
+        if not (is_restored or ends_step):
             raise AgentProtocolError(f"the session did not end a step with ask {ask.id!r}")
         return await self._fork(cursor, policy, ask)
 
@@ -135,16 +146,65 @@ class ForkController:
         await self._services.writer.save(position, captured.fidelity, fork=False)
         return position
 
+    async def save_end(self, cursor: Cursor, ungraded_step: int | None) -> None:
+        """Save the world of a branch whose agents have ended, if all checkpoints are kept.
+
+        A world below a fork is not saved: a resumed rollout runs all branches of a fork again.
+        Rewards that need processes need a live checkpoint. An error does not end the rollout.
+        """
+        branch, services = self._branch, self._services
+        forked = any(map(_is_forked, branch.journal.node(cursor.node).path))
+        if forked or not services.writer.saves_every_turn:
+            return
+        needed = any(map(needs_processes, branch.plan.rewards(ungraded_step or 0)))
+        try:
+            captured = await services.selector.capture_ended(
+                branch.world, cursor.turn, needs_processes=needed
+            )
+        except BenchFlowError as error:
+            services.writer.report(cursor.node, error)
+            return
+        if captured is not None and captured.checkpoint is not None:
+            position = _position_at(cursor, captured.checkpoint)
+            position = replace(position, ended=True, ungraded_step=ungraded_step)
+            await self._save_aside(position, captured.checkpoint, captured.fidelity)
+
     async def aclose(self) -> None:
         """Release the branch's own checkpoint. Idempotent."""
         await self._replay_log.aclose()
 
     async def _save_base(self, cursor: Cursor) -> None:
-        """Capture the start of a turn; if a session cannot be captured, keep the last base."""
+        """Capture the start of a turn; if a session cannot be captured, keep the last base.
+
+        The start is then saved with its processes, if the sandbox can.
+        """
         base = await self._services.selector.capture_base(self._branch.world, cursor.turn)
         if base is not None:
             await self._rebase(cursor, base)
             await self._services.writer.save(_position_at(cursor, base), "state", fork=False)
+        else:
+            await self._save_live(cursor, None)
+
+    async def _save_live(self, cursor: Cursor, ask: Ask | None) -> None:
+        """Save the world with its processes, if all checkpoints are kept and the sandbox can."""
+        if not self._services.writer.saves_every_turn:
+            return
+        live = await self._services.selector.capture_live(self._branch.world, cursor.turn)
+        if live is not None:
+            await self._save_aside(
+                _position_at(cursor, live, _open_question(cursor, ask)), live, "live"
+            )
+
+    async def _save_aside(
+        self, position: Position, checkpoint: Checkpoint, fidelity: Fidelity
+    ) -> None:
+        """Record and save a checkpoint from which this rollout itself never starts."""
+        self._services.refs.acquire(checkpoint)
+        try:
+            self._append(position.node, checkpoint)
+            await self._services.writer.save(position, fidelity, fork=False)
+        finally:
+            await self._services.refs.release(checkpoint)
 
     async def _fork(self, cursor: Cursor, policy: BranchPolicy, ask: Ask | None) -> Fork | None:
         captured = await self._services.selector.capture(
@@ -168,7 +228,7 @@ class ForkController:
 
     async def _position(self, cursor: Cursor, captured: Captured, ask: Ask | None) -> Position:
         """Return how to return here, and acquire the checkpoint for it."""
-        question = () if ask is None else (Exchange(turn=cursor.turn, ask=ask, answer=None),)
+        question = _open_question(cursor, ask)
         checkpoint, refs = captured.checkpoint, self._services.refs
         if checkpoint is None:
             base = self._replay_log.base_checkpoint
@@ -196,16 +256,19 @@ class ForkController:
     async def _record(self, cursor: Cursor, checkpoint: Checkpoint) -> None:
         """Record a complete checkpoint; release a checkpoint that cannot be recorded."""
         try:
-            self._branch.journal.append(
-                Checkpointed,
-                node=cursor.node,
-                ref=checkpoint.image.ref,
-                layers=checkpoint.layers,
-                took_sec=checkpoint.took_sec,
-            )
+            self._append(cursor.node, checkpoint)
         except BaseException:
             await self._services.refs.release(checkpoint)
             raise
+
+    def _append(self, node: str, checkpoint: Checkpoint) -> None:
+        self._branch.journal.append(
+            Checkpointed,
+            node=node,
+            ref=checkpoint.image.ref,
+            layers=checkpoint.layers,
+            took_sec=checkpoint.took_sec,
+        )
 
     def _should_fork(self, cursor: Cursor, policy: BranchPolicy, ask: Ask) -> bool:
         states, self._states = self._states, self._states + 1
@@ -240,6 +303,14 @@ class ForkController:
             children=0,
         )
         self._branch.journal.append(Branched, node=cursor.node, record=record)
+
+
+def _is_forked(node: RolloutNode) -> bool:
+    return node.branch is not None and node.branch.children > 0
+
+
+def _open_question(cursor: Cursor, ask: Ask | None) -> tuple[Exchange, ...]:
+    return () if ask is None else (Exchange(turn=cursor.turn, ask=ask, answer=None),)
 
 
 def _position_at(
