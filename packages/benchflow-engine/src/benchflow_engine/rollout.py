@@ -9,8 +9,10 @@ from typing import Any
 
 from benchflow_contracts import (
     Event,
+    ModelCall,
     RolloutIdentity,
     RolloutTree,
+    SandboxImage,
     SandboxProvider,
     StoreError,
     Task,
@@ -20,10 +22,13 @@ from benchflow_contracts.redaction import redacting
 from benchflow_export import write_trainer_rows
 from benchflow_kernel import Planes, RolloutConfig, continue_from, run_rollout, trajectories
 from benchflow_store import (
+    RESUMED_FROM,
+    BeganFrom,
     RolloutRecord,
     StoredRollout,
     new_rollout_id,
     write_inputs,
+    write_prior_calls,
     write_result,
     write_rollout,
 )
@@ -63,12 +68,18 @@ class RunResult:
 
 @dataclass(frozen=True, slots=True)
 class Continuation:
-    """The start of a rollout that resumes, instead of the start of the task."""
+    """The start of a rollout that resumes an earlier one."""
 
-    kept: Path
-    """The directory of a saved checkpoint."""
+    kept: Path | None
+    """The directory of a saved checkpoint; `None` is the start of the task."""
     prompt: str | None = None
     """The next prompt; `None` runs the remaining turns of the original rollout."""
+    calls: Sequence[ModelCall] = ()
+    """The recorded model calls of the original rollout, up to the checkpoint."""
+    image: SandboxImage | None = None
+    """The image of the checkpoint, if the provider has loaded it."""
+    began: BeganFrom | None = None
+    """Set if the rollout is another attempt at the same one, for the log."""
 
     async def run(
         self,
@@ -82,6 +93,19 @@ class Continuation:
         subscribers: Sequence[Subscriber],
     ) -> RolloutTree:
         """Resume; see the kernel's `continue_from`."""
+        began = self.began
+        meta = None if began is None else {RESUMED_FROM: began.model_dump(mode="json")}
+        if self.kept is None:
+            return await run_rollout(
+                task,
+                config,
+                planes,
+                rollout_id=rollout_id,
+                identity=identity,
+                directory=directory,
+                subscribers=subscribers,
+                meta=meta,
+            )
         return await continue_from(
             self.kept,
             task,
@@ -92,6 +116,8 @@ class Continuation:
             identity=identity,
             directory=directory,
             subscribers=subscribers,
+            image=self.image,
+            meta=meta,
         )
 
 
@@ -150,10 +176,13 @@ async def run_in(
             planes = assemble(config, task, provider, gateway)
             if prepare is not None:
                 planes = prepare(planes)
-            await check_provider(config, task, planes, continues=continuation is not None)
+            continues = continuation is not None and continuation.kept is not None
+            await check_provider(config, task, planes, continues=continues)
             if directory is not None:
                 recorded = recorded_config(config, (task.id, rollout_id))
                 write_inputs(directory, task, config.ran_with, recorded)
+                if continuation is not None:
+                    write_prior_calls(directory, continuation.calls)
             start = run_rollout if continuation is None else continuation.run
             try:
                 tree = await start(
@@ -170,11 +199,16 @@ async def run_in(
                 raise
         record = RolloutRecord.of(tree, task, config.ran_with, identity=identity)
         if directory is not None:
-            _write_outcome(directory, tree, record)
+            write_outcome(directory, tree, record)
     return RunResult(tree=tree, record=record, directory=directory)
 
 
-def _write_outcome(directory: Path, tree: RolloutTree, record: RolloutRecord) -> None:
+def write_outcome(directory: Path, tree: RolloutTree, record: RolloutRecord) -> None:
+    """Write the files of a rollout that has ended, its summary last.
+
+    Raises:
+        StoreError: A file cannot be written.
+    """
     stored = StoredRollout(directory)
     write_rollout(directory, tree, stored.log.events)
     write_trainer_rows(directory, stored.read_finished())

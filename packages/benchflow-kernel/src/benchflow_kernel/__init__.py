@@ -26,6 +26,7 @@ from .rollout import (
     read_manifest,
     run_rollout,
     saved_checkpoints,
+    write_tree,
 )
 from .tasks import find_tasks, load_task
 from .tree import (
@@ -111,4 +112,5 @@ __all__ = [
     "verdict_name",
     "verdicts_at",
     "while_log_locked",
+    "write_tree",
 ]

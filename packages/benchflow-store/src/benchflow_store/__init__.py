@@ -1,10 +1,19 @@
 """The files of a rollout: one writer and one reader."""
 
+from .attempts import (
+    earlier_attempt,
+    last_attempt,
+    name_successor,
+    prior_calls,
+    write_prior_calls,
+)
+from .began_from import RESUMED_FROM, BeganFrom, Prior
 from .files import rewards_jsonl, write_inputs, write_result, write_rollout, write_text
 from .record import RanWith, RolloutRecord, new_job_name, new_rollout_id, pass_at_k
 from .rollout_summary import RolloutSummary, find_rollouts
 from .saved_checkpoints import (
     SavedCheckpoint,
+    checkpoint_paths,
     checkpoints_below,
     checkpoints_of,
     delete_checkpoints,
@@ -41,11 +50,14 @@ from .views import (
 
 __all__ = [
     "MODEL_DIR",
+    "RESUMED_FROM",
+    "BeganFrom",
     "EventKind",
     "EventLine",
     "LineKind",
     "NodeView",
     "PathNode",
+    "Prior",
     "RanWith",
     "RolloutProgress",
     "RolloutRecord",
@@ -57,18 +69,23 @@ __all__ = [
     "StoredRollout",
     "TrajectoryView",
     "TreeView",
+    "checkpoint_paths",
     "checkpoints_below",
     "checkpoints_of",
     "delete_checkpoints",
+    "earlier_attempt",
     "event_lines",
     "export_checkpoint",
     "find_checkpoint",
     "find_rollouts",
     "has_own_seal",
+    "last_attempt",
     "latest_records",
+    "name_successor",
     "new_job_name",
     "new_rollout_id",
     "pass_at_k",
+    "prior_calls",
     "read_finished_rollouts",
     "read_model_calls",
     "read_record",
@@ -79,6 +96,7 @@ __all__ = [
     "step_lines",
     "step_title",
     "write_inputs",
+    "write_prior_calls",
     "write_result",
     "write_rollout",
     "write_text",

@@ -29,6 +29,8 @@ from benchflow_kernel import value_of
 from benchflow_kernel.faults import node_error
 from pydantic import Field, model_validator
 
+from .began_from import BeganFrom
+
 _ALONE = RolloutIdentity()
 """A rollout outside a job."""
 
@@ -86,6 +88,8 @@ class RolloutRecord(Model):
     """The number of the try of the slot, from 1. `None` outside a job."""
     epoch: str | None = None
     """The run of the job that made the attempt. A later run has a greater one."""
+    began_from: BeganFrom = BeganFrom()
+    """The start of the task, or the checkpoint of the earlier attempt that this one resumed."""
     finished_at: float
     """Seconds since the epoch."""
 
@@ -151,6 +155,7 @@ class RolloutRecord(Model):
             slot=identity.slot,
             attempt=identity.attempt,
             epoch=identity.epoch,
+            began_from=BeganFrom.of(tree.meta),
             finished_at=time.time(),
         )
 

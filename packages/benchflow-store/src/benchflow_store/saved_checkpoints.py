@@ -56,6 +56,22 @@ def checkpoints_of(rollout: Path) -> Iterator[SavedCheckpoint]:
         yield SavedCheckpoint(path, rollout, manifest)
 
 
+def checkpoint_paths(directory: Path) -> Iterator[Path]:
+    """Yield the directories of the saved checkpoints of a rollout, damaged ones included.
+
+    A checkpoint that was not finished does not have its name yet.
+
+    Raises:
+        StoreError: The directory cannot be read.
+    """
+    home = directory / "checkpoints"
+    try:
+        paths = sorted(home.iterdir()) if home.is_dir() else []
+    except OSError as error:
+        raise StoreError(f"cannot read {str(home)!r}: {error.strerror}") from error
+    yield from (path for path in paths if path.is_dir() and not path.name.startswith("."))
+
+
 def find_checkpoint(rollout: Path, name: str) -> SavedCheckpoint:
     """Return the checkpoint called `name`, or the newest checkpoint of the node `name`.
 

@@ -9,7 +9,7 @@ from typing import Any
 
 from benchflow_contracts import RolloutNode, UsageError, Value
 from benchflow_kernel import CheckpointManifest, Planes, value_of
-from benchflow_store import new_rollout_id, read_trusted_manifest
+from benchflow_store import new_rollout_id, prior_calls, read_trusted_manifest
 
 from benchflow_engine.config import RunConfig
 from benchflow_engine.flags import run_config
@@ -73,10 +73,12 @@ async def branch_rollout(
         raise UsageError("a branch needs at least one continuation, and one at a time")
     config = _changed(inputs.config, change)
     check_agent(config)
-    _check_skills(read_trusted_manifest(kept, trust=trust), config, change)
+    manifest = read_trusted_manifest(kept, trust=trust)
+    _check_skills(manifest, config, change)
     slots = asyncio.Semaphore(concurrency)
     prepare = partial(_break, commands=tuple(change.faults)) if change.faults else None
-    continuation = Continuation(kept, change.prompt)
+    calls = prior_calls(manifest, inputs.stored.calls)
+    continuation = Continuation(kept, change.prompt, calls=calls)
     await check_endpoint(config)
     async with open_provider(config) as provider:
 

@@ -7,6 +7,7 @@ from .checkpoint_manifest import (
     saved_checkpoints,
 )
 from .preflight import check_capabilities, check_turns, needs_capabilities
+from .record import write_tree
 from .rollout import continue_from, run_rollout
 
 __all__ = [
@@ -19,4 +20,5 @@ __all__ = [
     "read_manifest",
     "run_rollout",
     "saved_checkpoints",
+    "write_tree",
 ]

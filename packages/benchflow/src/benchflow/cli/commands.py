@@ -80,6 +80,9 @@ GROUPS: dict[str, Group] = {
             "export": Command("benchflow.cli.rollout:export", "Export trajectories for a trainer."),
             "formats": Command("benchflow.cli.rollout:list_formats", "List export formats."),
             "branch": Command("benchflow.cli.branch:branch", "Continue from a saved checkpoint."),
+            "resume": Command(
+                "benchflow.cli.resume:resume", "Run the rest of a rollout that was cut short."
+            ),
             "replay": Command(
                 "benchflow.cli.branch:replay", "Run a trajectory again from its record."
             ),

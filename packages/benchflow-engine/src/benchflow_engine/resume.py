@@ -1,0 +1,222 @@
+"""Resume a rollout that a crash, a kill or a pause cut short."""
+
+from collections.abc import Iterator, Sequence
+from contextlib import AsyncExitStack, ExitStack
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from benchflow_contracts import (
+    Agent,
+    BenchFlowError,
+    ReapPolicy,
+    RolloutIdentity,
+    SandboxImage,
+    SandboxProvider,
+    SnapshotError,
+    Task,
+    UsageError,
+)
+from benchflow_kernel import CheckpointManifest, while_log_locked, write_tree
+from benchflow_store import (
+    BeganFrom,
+    Prior,
+    RolloutRecord,
+    StoredRollout,
+    checkpoint_paths,
+    earlier_attempt,
+    last_attempt,
+    name_successor,
+    prior_calls,
+    read_trusted_manifest,
+)
+
+from .config import RunConfig
+from .planes import load_agent, open_provider
+from .posthoc.run_inputs import RunInputs
+from .preflight import check_agent, check_endpoint
+from .rollout import Continuation, RunResult, Subscriber, run_in, write_outcome
+from .secrets import with_secrets
+
+_UNFINISHED = ("running", "cancelled")
+
+
+@dataclass(frozen=True, slots=True)
+class ResumePoint:
+    """Where a rollout resumes."""
+
+    began: BeganFrom
+    path: Path | None = None
+    """The directory of the checkpoint; `None` is the start of the task."""
+    manifest: CheckpointManifest | None = None
+
+
+async def resume_rollout(
+    directory: Path,
+    *,
+    out: Path,
+    provider: SandboxProvider | None = None,
+    config: RunConfig | None = None,
+    identity: RolloutIdentity | None = None,
+    subscribers: Sequence[Subscriber] = (),
+    trust: bool = False,
+) -> RunResult:
+    """Run the rest of the rollout in `directory` as a new attempt in `out`, and return its result.
+
+    The attempt starts from the last good checkpoint: if the agents had ended, it only grades.
+    Without a good checkpoint it starts anew, and `record.began_from.reason` says why. If another
+    attempt resumed the rollout already, that attempt is resumed. Sandboxes that the killed process
+    left are removed first. If a kill left only the summary unwritten, nothing runs: the result is
+    that of `directory`.
+
+    Without `provider`, the recorded one is opened. `config` is the recorded one with the secrets of
+    this process's variables, unless the caller has it. `identity` is as for `run_in`.
+
+    Raises:
+        UsageError: The rollout has ended or runs, its task was changed, a secret is missing, or
+            another user ran the rollout and `trust` is not set.
+        StoreError: The record is damaged, or cannot be written.
+    """
+    directory = last_attempt(directory)
+    stored = StoredRollout(directory)
+    with ExitStack() as locks:
+        if stored.has_begun:
+            locks.enter_context(while_log_locked(directory / "events.jsonl"))
+        inputs = RunInputs.read(directory, trust=trust)
+        if _has_ended(stored):
+            return _write_ended(stored, inputs.task)
+        config = config or with_secrets(inputs.config)
+        check_agent(config)
+        async with AsyncExitStack() as stack:
+            if provider is None:
+                await check_endpoint(config)
+                provider = await stack.enter_async_context(open_provider(config))
+            labels = RolloutIdentity(rollout=directory.name).labels()
+            await provider.reap(ReapPolicy(labels=labels))
+            point, image = await _choose(stored, inputs.task, load_agent(config), provider, trust)
+            name_successor(directory, out)
+            try:
+                return await run_in(
+                    provider,
+                    inputs.task,
+                    config,
+                    directory=out,
+                    subscribers=subscribers,
+                    identity=identity,
+                    continuation=_continuation(point, image),
+                )
+            finally:
+                if image is not None:
+                    await provider.discard(image)
+
+
+def _has_ended(stored: StoredRollout) -> bool:
+    """Return whether the rollout ended and lacks only its summary.
+
+    Raises:
+        UsageError: The rollout has its summary.
+    """
+    if not (stored.has_begun and stored.log.events) or stored.tree.status in _UNFINISHED:
+        return False
+    if stored.record is not None:
+        raise UsageError(
+            f"rollout {stored.directory.name!r} has ended with status {stored.record.status!r}",
+            hint="`bench rollout branch` continues from a checkpoint of a rollout that has ended",
+        )
+    return True
+
+
+def _write_ended(stored: StoredRollout, task: Task) -> RunResult:
+    tree, directory = stored.tree, stored.directory
+    identity = RolloutIdentity.model_validate(tree.meta.get("identity") or {})
+    record = RolloutRecord.of(tree, task, stored.config.ran, identity=identity)
+    write_tree(tree, directory)
+    write_outcome(directory, tree, record)
+    return RunResult(tree=tree, record=record, directory=directory)
+
+
+def _continuation(point: ResumePoint, image: SandboxImage | None) -> Continuation:
+    if point.path is None or point.manifest is None:
+        return Continuation(None, began=point.began)
+    recorded = StoredRollout(point.path.parents[1]).calls
+    calls = prior_calls(point.manifest, recorded)
+    return Continuation(point.path, calls=calls, image=image, began=point.began)
+
+
+async def _choose(
+    stored: StoredRollout, task: Task, agent: Agent, provider: SandboxProvider, trust: bool
+) -> tuple[ResumePoint, SandboxImage | None]:
+    """Return the last good point, with the image of its checkpoint, which the caller discards."""
+    refusals: list[str] = []
+    for point in resume_points(stored, task, agent, refusals, trust=trust):
+        assert point.path is not None, "a point of a checkpoint has a path"
+        try:
+            image = await provider.load(point.path / "image")
+        except SnapshotError as error:
+            refusals.append(f"{point.path.name}: {error}")
+            continue
+        return replace(point, began=_because(point.began, refusals)), image
+    start = BeganFrom(rollout=stored.directory.name, directory=str(stored.directory.resolve()))
+    return ResumePoint(_because(start, refusals or ["no checkpoint was saved"])), None
+
+
+def _because(began: BeganFrom, refusals: Sequence[str]) -> BeganFrom:
+    return began.model_copy(update={"reason": "; ".join(refusals) or None})
+
+
+def resume_points(
+    stored: StoredRollout, task: Task, agent: Agent, refusals: list[str], *, trust: bool = False
+) -> Iterator[ResumePoint]:
+    """Yield the points from which a rollout can resume, the last one first.
+
+    After the rollout's own checkpoints come those of the attempt that it resumed. The images are
+    not checked. Why a checkpoint is left out is added to `refusals`.
+    """
+    directory = stored.directory
+    if not (stored.has_begun and stored.log.events):
+        return
+    saved: list[tuple[Path, CheckpointManifest]] = []
+    for path in checkpoint_paths(directory):
+        try:
+            manifest = read_trusted_manifest(path, trust=trust)
+        except BenchFlowError as error:
+            refusals.append(f"{path.name}: {error}")
+            continue
+        reason = _refusal(manifest, stored, task, agent)
+        if reason is None:
+            saved.append((path, manifest))
+        else:
+            refusals.append(f"{path.name}: {reason}")
+    for path, manifest in sorted(saved, key=lambda each: each[1].taken_at, reverse=True):
+        yield ResumePoint(_began_from(stored, path, manifest), path, manifest)
+    earlier = earlier_attempt(directory, BeganFrom.of(stored.tree.meta))
+    if earlier is not None:
+        yield from resume_points(StoredRollout(earlier), task, agent, refusals, trust=trust)
+
+
+def _began_from(stored: StoredRollout, path: Path, manifest: CheckpointManifest) -> BeganFrom:
+    return BeganFrom(
+        point="grading" if manifest.ended else "checkpoint",
+        rollout=stored.directory.name,
+        directory=str(stored.directory.resolve()),
+        checkpoint=path.name,
+        fidelity=manifest.fidelity,
+        prior=Prior.of(manifest, stored.calls),
+    )
+
+
+def _refusal(
+    manifest: CheckpointManifest, stored: StoredRollout, task: Task, agent: Agent
+) -> str | None:
+    """Return why a rollout cannot resume from a checkpoint, or `None`."""
+    if manifest.task_digest != task.digest:
+        return "it is of another version of the task"
+    node = stored.tree.index.get(manifest.node)
+    if node is None:
+        return f"the log does not have its node {manifest.node!r}"
+    forked = [n.id for n in node.path if n.branch is not None and n.branch.children > 0]
+    if forked and forked[0] != node.id:
+        return f"it is below the fork of node {forked[0]!r}, whose branches run again"
+    in_files = any(session.snapshot is not None for session in manifest.sessions)
+    if in_files and agent.capabilities().session_snapshot == "none":
+        return f"agent {agent.name!r} cannot resume its conversation from files"
+    return None
