@@ -132,7 +132,7 @@ class Keep(Model):
     model_config = _WITH_DOCS
 
     which: Literal["none", "forks", "all"] = "none"
-    """Checkpoints that stay after the rollout, for `bench rollout branch`."""
+    """Checkpoints that stay after the rollout, for `bench rollout branch` and `resume`."""
     budget_mb: int = Field(default=2048, gt=0)
     """Most disk for the saved checkpoints of a rollout, in MB. The oldest are deleted first."""
 

@@ -1,0 +1,255 @@
+"""A rollout whose processes were all killed is resumed, scored once, and pays for nothing twice."""
+
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from scripted_llm import ModelReply, ModelRequest, ScriptedLlm, ToolUse
+
+RUNNER = Path(__file__).with_name("killed_runner.py")
+TASKS = Path(__file__).parents[2] / "benchmarks" / "clawsbench" / "tasks"
+EVENTS = ["evt-10", "evt-11", "evt-12"]
+GREETING = 'echo "hello, world" > /workspace/greeting.txt'
+
+pytestmark = pytest.mark.timeout(300)
+
+
+class Model:
+    """A model that acts by its requests, and kills the runner at one of them."""
+
+    def __init__(self, act: Callable[[ModelRequest], ModelReply], *, kill_at: int) -> None:
+        self.answered = 0
+        self.runner: int | None = None
+        self._act, self._kill_at = act, kill_at
+
+    def __call__(self, request: ModelRequest) -> ModelReply:
+        if self.runner is not None and self.answered + 1 == self._kill_at:
+            runner, self.runner = self.runner, None
+            os.killpg(runner, signal.SIGKILL)
+            return ModelReply(text="nobody reads this")
+        self.answered += 1
+        return self._act(request)
+
+
+def book(request: ModelRequest) -> ModelReply:
+    """Ask which event is meant, and change the one that the user names."""
+    seen = request.tool_results
+    if not seen:
+        ask = {"question": "Which review with Dana?", "options": EVENTS}
+        return ModelReply(text="Only you can tell.", tools=(ToolUse("ask_user", ask),))
+    if len(seen) == 1:
+        chosen = next((event for event in EVENTS if event in seen[0]), EVENTS[0])
+        command = f"claw-gcal update {chosen} --add-attendee room-maple@harborlight.example"
+        return ModelReply(tools=(ToolUse("shell", {"command": command}),))
+    return ModelReply(text="Booked.")
+
+
+def greet(request: ModelRequest) -> ModelReply:
+    """In each turn run one command, and say so."""
+    turns = sum(message.get("role") == "user" for message in request.raw["messages"])
+    if not request.tool_results:
+        command = GREETING if turns == 2 else "echo first > /workspace/first.txt"
+        return ModelReply(tools=(ToolUse("shell", {"command": command}),))
+    return ModelReply(text=f"Turn {turns} is done.")
+
+
+def start(tmp_path: Path, task: Path, event: str, **flags: Any) -> subprocess.Popen[bytes]:
+    """Start a runner whose processes are all in one group."""
+    command = [sys.executable, RUNNER, task, tmp_path / "jobs", event, json.dumps(flags)]
+    return subprocess.Popen(
+        list(map(str, command)),
+        cwd=tmp_path,
+        start_new_session=True,
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+    )
+
+
+def killed(runner: subprocess.Popen[bytes], tmp_path: Path) -> Path:
+    assert runner.wait(timeout=240) == -signal.SIGKILL
+    (events,) = tmp_path.glob("jobs/*/events.jsonl")
+    return events.parent
+
+
+def policy(llm: ScriptedLlm) -> dict[str, str]:
+    return {"agent": "policy", "base_url": f"{llm.url}/v1", "model": "scripted"}
+
+
+def run_until_killed(tmp_path: Path, task: Path, model: Model, llm: ScriptedLlm) -> Path:
+    runner = start(tmp_path, task, "never", keep="all", **policy(llm))
+    model.runner = runner.pid
+    return killed(runner, tmp_path)
+
+
+def run_whole(bench: Any, tmp_path: Path, task: Path, act: Any) -> tuple[dict[str, Any], int]:
+    """Run the same rollout without a crash; return its record and its number of model calls."""
+    model = Model(act, kill_at=0)
+    with ScriptedLlm(model) as llm:
+        flags = [f"--{name.replace('_', '-')}={value}" for name, value in policy(llm).items()]
+        record = bench("run", task, "--jobs-dir", tmp_path / "whole", *flags, "--json")
+    return record, model.answered
+
+
+def content(record: dict[str, Any]) -> dict[str, Any]:
+    """Return a record without what differs in every run, and without where it began."""
+    named = {"rollout_id", "finished_at", "directory", "began_from"}
+    return {name: value for name, value in record.items() if name not in named}
+
+
+def exported(bench: Any, record: dict[str, Any], tmp_path: Path, jobs: str) -> list[Any]:
+    """Return the training rows of a rollout without its id and its times."""
+    output = tmp_path / f"{jobs}.jsonl"
+    bench(
+        *("rollout", "export", record["rollout_id"], "--jobs-dir", tmp_path / jobs),
+        *("--format", "verifiers", "--output", output),
+    )
+    rows = [json.loads(line) for line in output.read_text().splitlines()]
+    for row in rows:
+        assert row.pop("timing")
+    rows = json.loads(json.dumps(rows).replace(record["rollout_id"], "ROLLOUT"))
+    assert isinstance(rows, list)
+    return rows
+
+
+def assert_same_as_whole(bench: Any, tmp_path: Path, resumed: Any, whole: Any) -> None:
+    assert content(resumed) == content(whole)
+    assert exported(bench, resumed, tmp_path, "jobs") == exported(bench, whole, tmp_path, "whole")
+
+
+@pytest.fixture
+def two_turns(bench: Any, tmp_path: Path) -> Path:
+    bench("tasks", "init", "greeter")
+    task = tmp_path / "greeter"
+    with (task / "task.toml").open("a") as file:
+        file.write("\n[agent]\nmax_turns = 2\n")
+        file.write('\n[user]\nmode = "scripted"\nnudges = ["And now the greeting."]\n')
+    return task
+
+
+def test_a_live_rollout_resumes_at_its_question_and_pays_only_for_the_rest(
+    bench: Any, tmp_path: Path, criu: str
+) -> None:
+    task = TASKS / "book-the-review-room"
+    whole, calls = run_whole(bench, tmp_path, task, book)
+    model = Model(book, kill_at=2)
+    with ScriptedLlm(model) as llm:
+        cut = run_until_killed(tmp_path, task, model, llm)
+        assert model.answered == 1
+        resumed = bench("rollout", "resume", cut, "--json")
+    assert resumed["reward"] == 1.0
+    assert model.answered == calls == 3
+    began = resumed["began_from"]
+    assert (began["point"], began["fidelity"], began["rollout"]) == ("checkpoint", "live", cut.name)
+    assert (began["prior"]["steps"], began["prior"]["model_calls"]) == (1, 1)
+    assert began["reason"] is None
+    assert_same_as_whole(bench, tmp_path, resumed, whole)
+    bench("rollout", "resume", cut, code=2)
+
+
+def test_a_state_checkpoint_gives_the_agent_its_conversation_back(
+    bench: Any, tmp_path: Path, two_turns: Path
+) -> None:
+    whole, calls = run_whole(bench, tmp_path, two_turns, greet)
+    model = Model(greet, kill_at=4)
+    with ScriptedLlm(model) as llm:
+        cut = run_until_killed(tmp_path, two_turns, model, llm)
+        resumed = bench("rollout", "resume", cut, "--json")
+    began = resumed["began_from"]
+    assert (began["point"], began["fidelity"]) == ("checkpoint", "state")
+    assert began["prior"]["model_calls"] == 2
+    assert model.answered == calls + 1  # The first call of the second turn was cut off.
+    assert_same_as_whole(bench, tmp_path, resumed, whole)
+
+
+def test_an_agent_that_had_ended_is_only_graded(bench: Any, tmp_path: Path) -> None:
+    bench("tasks", "init", "greeter")
+    runner = start(
+        tmp_path, tmp_path / "greeter", "phase_entered:verify", agent="oracle", keep="all"
+    )
+    cut = killed(runner, tmp_path)
+    assert not (cut / "result.json").exists()
+    resumed = bench("rollout", "resume", cut, "--json")
+    assert resumed["reward"] == 1.0
+    assert resumed["began_from"]["point"] == "grading"
+    events = (tmp_path / resumed["directory"] / "events.jsonl").read_text()
+    assert '"phase":"execute"' not in events
+    left = bench("sandbox", "list", "--json")
+    assert not [box for box in left if box["identity"]["rollout"] == cut.name]
+
+
+def test_a_torn_checkpoint_is_refused_and_the_one_before_it_is_taken(
+    bench: Any, tmp_path: Path
+) -> None:
+    bench("tasks", "init", "greeter")
+    runner = start(
+        tmp_path, tmp_path / "greeter", "phase_entered:verify", agent="oracle", keep="all"
+    )
+    cut = killed(runner, tmp_path)
+    start_point, end = sorted((cut / "checkpoints").iterdir())
+    for file in (end / "image").iterdir():
+        if file.is_file():
+            os.truncate(file, file.stat().st_size // 2)
+    resumed = bench("rollout", "resume", cut, "--json")
+    began = resumed["began_from"]
+    assert (resumed["reward"], began["checkpoint"]) == (1.0, start_point.name)
+    assert end.name in began["reason"]
+
+
+def test_without_a_checkpoint_it_starts_anew_and_says_why(bench: Any, tmp_path: Path) -> None:
+    bench("tasks", "init", "greeter")
+    runner = start(
+        tmp_path, tmp_path / "greeter", "phase_entered:verify", agent="oracle", keep="all"
+    )
+    cut = killed(runner, tmp_path)
+    shutil.rmtree(cut / "checkpoints")
+    resumed = bench("rollout", "resume", cut, "--json")
+    began = resumed["began_from"]
+    assert (resumed["reward"], began["point"]) == (1.0, "start")
+    assert began["reason"] == "no checkpoint was saved"
+
+
+def test_a_changed_task_a_missing_secret_and_an_end_are_refused(bench: Any, tmp_path: Path) -> None:
+    bench("tasks", "init", "greeter")
+    task = tmp_path / "greeter"
+    env = {"GREETING_TOKEN": "a-long-secret-value"}
+    runner = start(
+        tmp_path, task, "phase_entered:verify", agent="oracle", agent_env=env, keep="all"
+    )
+    cut = killed(runner, tmp_path)
+    refused = ("rollout", "resume", cut)
+    bench(*refused, code=2)
+    instruction = task / "instruction.md"
+    before = instruction.read_bytes()
+    instruction.write_bytes(before + b"Changed.\n")
+    bench(*refused, code=2)
+    instruction.write_bytes(before)
+    whole = bench("run", task, "--agent", "oracle", "--json")
+    bench("rollout", "resume", tmp_path / whole["directory"], code=2)
+
+
+def test_a_running_rollout_and_one_that_is_being_resumed_are_refused(
+    bench: Any, tmp_path: Path
+) -> None:
+    bench("tasks", "init", "greeter")
+    task = tmp_path / "greeter"
+
+    def refuse(request: ModelRequest) -> ModelReply:
+        (events,) = tmp_path.glob("jobs/*/events.jsonl")
+        bench("rollout", "resume", events.parent, code=2)
+        return (
+            ModelReply(tools=(ToolUse("shell", {"command": GREETING}),))
+            if not (request.tool_results)
+            else ModelReply(text="Done.")
+        )
+
+    with ScriptedLlm(refuse) as llm:
+        flags = [f"--{name.replace('_', '-')}={value}" for name, value in policy(llm).items()]
+        record = bench("run", task, *flags, "--json")
+    assert record["reward"] == 1.0
