@@ -40,9 +40,9 @@ def image() -> str:
 
 
 @pytest.fixture(scope="session")
-def newer_engine() -> str:
-    """Return the directory of the newest engine's programs."""
-    return _exported("BENCHFLOW_NEWER_ENGINE", ".ci/engine-newer")
+def older_engine() -> Path:
+    """Return the directory of the programs of Docker 20.10, the oldest engine."""
+    return Path(_exported("BENCHFLOW_OLDER_ENGINE", ".ci/engine-older"))
 
 
 @pytest.fixture(scope="session")

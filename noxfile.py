@@ -126,7 +126,7 @@ ON_DOCKER = (
             "docker_engine",
             "harbor_export",
             "heredocs",
-            "newer_engine",
+            "other_engines",
             "old_tasks",
             "parity",
             "pulls",

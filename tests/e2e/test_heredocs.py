@@ -108,9 +108,18 @@ NOT_OURS = {
 
 
 @pytest.fixture(scope="module")
-def engine(image: str, newer_engine: str) -> Iterator[OwnEngine]:
-    """The newest engine: its BuildKit reads here-documents itself."""
-    with closing(OwnEngine(programs=Path(newer_engine), disk_mb=4096)) as made:
+def engine(image: str) -> Iterator[OwnEngine]:
+    """An engine whose BuildKit reads here-documents itself."""
+    with closing(OwnEngine(disk_mb=4096)) as made:
+        made.start()
+        made.take(image)
+        yield made
+
+
+@pytest.fixture(scope="module")
+def older(image: str, older_engine: Path) -> Iterator[OwnEngine]:
+    """An engine whose BuildKit does not know here-documents: it builds what we rewrite."""
+    with closing(OwnEngine(programs=older_engine, disk_mb=4096)) as made:
         made.start()
         made.take(image)
         yield made
@@ -179,18 +188,26 @@ def files(archive: Path) -> dict[str, tuple[object, ...]]:
 
 
 def test_files_are_those_that_buildkit_makes(
-    engine: OwnEngine, recipe: ImageRecipe, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    engine: OwnEngine,
+    older: OwnEngine,
+    recipe: ImageRecipe,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setenv("DOCKER_HOST", engine.host)
     write(recipe, "".join(TAKEN.values()))
     assert by_buildkit(engine, recipe, tmp_path) == ""
     theirs = files(tmp_path / "theirs.tar")
     assert len(theirs) > len(TAKEN)
-    sandboxes: tuple[Sandboxes, ...] = (DockerProvider, LocalProvider)
-    for made_by in sandboxes:
-        (tmp_path / made_by.__name__).mkdir()
-        by_us(recipe, tmp_path / made_by.__name__, made_by)
-        assert files(tmp_path / made_by.__name__ / "ours.tar") == theirs
+    sandboxes: dict[str, tuple[OwnEngine, Sandboxes]] = {
+        "docker": (engine, DockerProvider),
+        "docker 20.10": (older, DockerProvider),
+        "local": (engine, LocalProvider),
+    }
+    for name, (at, made_by) in sandboxes.items():
+        monkeypatch.setenv("DOCKER_HOST", at.host)
+        (tmp_path / name).mkdir()
+        by_us(recipe, tmp_path / name, made_by)
+        assert files(tmp_path / name / "ours.tar") == theirs, name
 
 
 def test_what_buildkit_refuses_is_refused_and_little_else(

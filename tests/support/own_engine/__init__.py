@@ -31,7 +31,10 @@ class OwnEngine:
         *,
         disk_mb: int | None = None,
     ) -> None:
-        """Make one with options of dockerd, programs of its own, and a small disk in memory."""
+        """Make one with options of dockerd, and a small disk in memory.
+
+        `programs` is the directory of its programs: $BENCHFLOW_ENGINE, then PATH.
+        """
         # The path of a socket is short.
         self.home = Path(tempfile.mkdtemp(prefix="bf-engine-", dir="/var/tmp"))
         self.host = f"unix://{self.home}/sock"
@@ -45,8 +48,8 @@ class OwnEngine:
                 ["mount", "-t", "tmpfs", "-o", size, "tmpfs", self.home / "data"], check=True
             )
         self._options = options
-        first = [] if programs is None else [str(programs)]
-        self._path = os.pathsep.join([*first, os.environ["PATH"]])
+        first = str(programs or os.environ.get("BENCHFLOW_ENGINE", ""))
+        self._path = os.pathsep.join(filter(None, [first, os.environ["PATH"]]))
         self._process: subprocess.Popen[bytes] | None = None
 
     def start(self) -> None:
