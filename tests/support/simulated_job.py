@@ -122,6 +122,10 @@ class SimulatedRecord:
     resolved: dict[int, SlotState] = field(default_factory=dict[int, SlotState])
     duplicates: int = 0
 
+    async def start(self, dispatch: Dispatch) -> None:
+        await self.clock.sleep(self.dice.random())
+        self._write()
+
     async def commit(self, completion: Completion) -> None:
         await self.clock.sleep(self.dice.random())
         self._write()

@@ -68,6 +68,11 @@ class Completion(Model):
     """The record of the rollout, as JSON; `None` if there is none."""
     error: NodeError | None = None
     """Why there is no score."""
+    started_at: float | None = None
+    """Seconds since the epoch, by the worker's clock."""
+    finished_at: float | None = None
+    measured: Mapping[str, float] = {}
+    """Tokens and costs, by name. An unknown one is left out."""
 
     @classmethod
     def of(
@@ -77,6 +82,9 @@ class Completion(Model):
         *,
         record: Mapping[str, Any] | None = None,
         error: NodeError | None = None,
+        measured: Mapping[str, float] | None = None,
+        started_at: float | None = None,
+        finished_at: float | None = None,
     ) -> "Completion":
         """Return the completion of `dispatch`."""
         return cls(
@@ -89,6 +97,9 @@ class Completion(Model):
             status=status,
             record=record,
             error=error,
+            measured=measured or {},
+            started_at=started_at,
+            finished_at=finished_at,
         )
 
 

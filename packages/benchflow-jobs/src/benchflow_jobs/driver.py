@@ -53,6 +53,10 @@ class SystemClock:
 class JobRecord(Protocol):
     """Where a driver writes what happened. Each method returns when it is durable."""
 
+    async def start(self, dispatch: Dispatch) -> None:
+        """Record that an attempt runs, before a worker gets it."""
+        ...
+
     async def commit(self, completion: Completion) -> None:
         """Record how an attempt ended. A second completion of an attempt is a duplicate."""
         ...
@@ -87,6 +91,13 @@ class JobDriver:
     _inbox: asyncio.Queue[Control] = field(default_factory=asyncio.Queue[Control])
     _tickets: dict[int, Ticket] = field(default_factory=dict[int, Ticket])
     _timer: tuple[float, asyncio.Task[None]] | None = None
+    _starting: dict[int, asyncio.Task[None]] = field(
+        default_factory=dict[int, "asyncio.Task[None]"]
+    )
+    """The attempts that no worker has yet, by slot."""
+    _commits: set[asyncio.Task[None]] = field(default_factory=set["asyncio.Task[None]"])
+    _broken: dict[Latch, str] = field(default_factory=dict[Latch, str])
+    """The pauses that circuit breakers made, with their reasons."""
     _finish: Finish | None = None
     _failed_write: str | None = None
 
@@ -95,16 +106,25 @@ class JobDriver:
         self._inbox.put_nowait(control)
 
     async def run(self) -> Finish:
-        """Run the job. On cancellation, end every attempt and raise the cancellation again."""
+        """Run the job. On cancellation, end every attempt and raise the cancellation again.
+
+        The attempts that were ended are in the record.
+        """
         await self.backend.start()
-        try:
-            async with asyncio.TaskGroup() as group:
-                reader = group.create_task(self._read(group))
+        async with asyncio.TaskGroup() as group:
+            reader = group.create_task(self._read(group))
+            try:
                 await self._loop(group)
-                reader.cancel()
+            finally:
                 self._set_timer(group, None)
-        finally:
-            await self.backend.close()
+                for task in self._starting.values():
+                    task.cancel()
+                while self._starting:
+                    await asyncio.wait(self._starting.values())
+                await self.backend.close()
+                await reader
+                while self._commits:
+                    await asyncio.wait(self._commits)
         assert self._finish is not None
         return self._finish
 
@@ -112,8 +132,17 @@ class JobDriver:
         await self._carry_out(group, self.scheduler.begin(self.clock.monotonic()))
         while self._finish is None:
             self._set_timer(group, self.scheduler.wake_at())
+            if self._is_broken():
+                self._finish = Finish("paused", "; ".join(self._broken.values()))
+                return
             control = await self._inbox.get()
             await self._carry_out(group, control(self.scheduler, self.clock.monotonic()))
+
+    def _is_broken(self) -> bool:
+        """Return whether nothing runs, and only circuit breakers hold the rest."""
+        self._broken = {at: why for at, why in self._broken.items() if at in self.scheduler.latches}
+        is_idle = not self.scheduler.running and self._timer is None and self._inbox.empty()
+        return is_idle and bool(self._broken) and self._broken.keys() == self.scheduler.latches
 
     def _set_timer(self, group: asyncio.TaskGroup, due: float | None) -> None:
         if self._timer is not None:
@@ -131,42 +160,62 @@ class JobDriver:
         for action in actions:
             match action:
                 case Start(index, attempt):
-                    await self._start(group, index, attempt)
+                    self._start(group, self.dispatch_of(index, attempt))
                 case Cancel(index):
-                    if ticket := self._tickets.get(index):
-                        group.create_task(self.backend.cancel(ticket, self.grace_sec))
+                    self._cancel(group, index)
                 case Resolve(index, state):
                     await self._write(self.record.resolve(index, state))
                 case PauseJob(latch, reason):
+                    self._broken[latch] = reason
                     await self._write(self.record.pause(latch, reason))
                 case Finish():
                     failed = self._failed_write
                     self._finish = action if failed is None else Finish("stopped", failed)
 
-    async def _start(self, group: asyncio.TaskGroup, index: int, attempt: int) -> None:
-        dispatch = self.dispatch_of(index, attempt)
+    def _cancel(self, group: asyncio.TaskGroup, index: int) -> None:
+        starting = self._starting.get(index)
+        if starting is not None:
+            starting.cancel()
+        elif ticket := self._tickets.get(index):
+            group.create_task(self.backend.cancel(ticket, self.grace_sec))
+
+    def _start(self, group: asyncio.TaskGroup, dispatch: Dispatch) -> None:
+        def started(task: asyncio.Task[None]) -> None:
+            del self._starting[dispatch.index]
+            if task.cancelled():
+                self._commit(group, Completion.of(dispatch, "cancelled"))
+
+        task = self._starting[dispatch.index] = group.create_task(self._submit(group, dispatch))
+        task.add_done_callback(started)
+
+    async def _submit(self, group: asyncio.TaskGroup, dispatch: Dispatch) -> None:
+        if not await self._write(self.record.start(dispatch)):
+            self._tell_end(dispatch.index, dispatch.attempt, End(scored=False))
+            return
         try:
-            self._tickets[index] = await self.backend.submit(dispatch)
+            self._tickets[dispatch.index] = await self.backend.submit(dispatch)
         except BenchFlowError as error:
-            failure = NodeError(
-                boundary=error.boundary,
-                type=type(error).__name__,
-                message=str(error),
-                hint=error.hint,
-                retryable=error.retryable,
-            )
-            completion = Completion.of(dispatch, "unscored", error=failure)
-            group.create_task(self._complete(completion))
+            self._commit(group, Completion.of(dispatch, "unscored", error=_failure(error)))
 
     async def _read(self, group: asyncio.TaskGroup) -> None:
         async for completion in self.backend.completions():
-            group.create_task(self._complete(completion))
+            self._commit(group, completion)
+
+    def _commit(self, group: asyncio.TaskGroup, completion: Completion) -> None:
+        task = group.create_task(self._complete(completion))
+        self._commits.add(task)
+        task.add_done_callback(self._commits.discard)
 
     async def _complete(self, completion: Completion) -> None:
         is_durable = await self._write(self.record.commit(completion))
         # Without a record the attempt does not count, and the next run of the job repeats it.
         end = self.end_of(completion) if is_durable else End(scored=False)
-        index, attempt = completion.index, completion.attempt
+        ticket = self._tickets.get(completion.index)
+        if ticket is not None and ticket.attempt == completion.attempt:
+            del self._tickets[completion.index]
+        self._tell_end(completion.index, completion.attempt, end)
+
+    def _tell_end(self, index: int, attempt: int, end: End) -> None:
         self.tell(lambda scheduler, now: scheduler.ended(index, attempt, end, now))
 
     async def _write(self, writing: Awaitable[None]) -> bool:
@@ -178,3 +227,13 @@ class JobDriver:
             self.tell(lambda scheduler, _now: scheduler.stop(reason))
             return False
         return True
+
+
+def _failure(error: BenchFlowError) -> NodeError:
+    return NodeError(
+        boundary=error.boundary,
+        type=type(error).__name__,
+        message=str(error),
+        hint=error.hint,
+        retryable=error.retryable,
+    )

@@ -1,7 +1,8 @@
 """The executor that runs a dispatch by the engine, and the meaning of its completion."""
 
 import re
-from collections.abc import Callable
+import time
+from collections.abc import Callable, Mapping
 from pathlib import Path
 
 from benchflow_contracts import (
@@ -11,12 +12,13 @@ from benchflow_contracts import (
     Event,
     NodeError,
     RolloutIdentity,
+    RolloutTree,
     SandboxProvider,
     Task,
 )
 from benchflow_engine.config import RunConfig
 from benchflow_engine.rollout import run_in
-from benchflow_store import RolloutRecord, write_result
+from benchflow_store import MODEL_DIR, RolloutRecord, read_model_calls, write_result
 
 from .scheduling import End
 
@@ -45,6 +47,8 @@ class EngineExecutor:
             attempt=dispatch.attempt,
             epoch=str(dispatch.epoch),
         )
+        started = time.time()
+        measured: Mapping[str, float] = {}
         try:
             result = await run_in(
                 self._provider,
@@ -54,18 +58,38 @@ class EngineExecutor:
                 subscribers=(on_event,),
                 identity=identity,
             )
+            record, measured = result.record, measure(result.tree, home)
         except BenchFlowError as error:
             ran = config.ran_with
             record = RolloutRecord.from_error(home.name, task, ran, error, identity=identity)
             write_result(home, record)
-        else:
-            record = result.record
         return Completion.of(
             dispatch,
             "scored" if record.is_final else "unscored",
             record=record.model_dump(mode="json"),
             error=record.error,
+            measured=measured,
+            started_at=started,
+            finished_at=record.finished_at,
         )
+
+
+def measure(tree: RolloutTree, directory: Path) -> dict[str, float]:
+    """Return the tokens of all steps, and the cost of the recorded model calls.
+
+    What no step or no call reported is left out.
+    """
+    usages = [node.step.usage for node in tree.nodes if node.step and node.step.usage]
+    measured: dict[str, float] = {}
+    if usages:
+        measured["tokens_in"] = float(sum(usage.input_tokens for usage in usages))
+        measured["tokens_out"] = float(sum(usage.output_tokens for usage in usages))
+    if (directory / MODEL_DIR).is_dir():
+        calls = read_model_calls(directory).values()
+        costs = [call.cost_usd for call in calls if call.cost_usd is not None]
+        if costs:
+            measured["cost_usd"] = sum(costs)
+    return measured
 
 
 def end_of(completion: Completion) -> End:

@@ -44,8 +44,8 @@ def read_plan(directory: Path) -> JobPlan | None:
         raise StoreError(f"damaged plan: {error.errors()[0]['msg']}", where=str(path)) from error
 
 
-def settle_plan(directory: Path, plan: JobPlan) -> None:
-    """Write the plan of a new job, or compare a resumed job with its plan.
+def settle_plan(directory: Path, plan: JobPlan) -> JobPlan:
+    """Write the plan of a new job, or compare a resumed job with its plan. Return the plan.
 
     Raises:
         UsageError: The job was planned with other tasks or options, or by another version.
@@ -55,7 +55,7 @@ def settle_plan(directory: Path, plan: JobPlan) -> None:
     earlier = read_plan(directory)
     if earlier is None:
         write_text(path, plan.model_dump_json(indent=2) + "\n")
-        return
+        return plan
     unshared = _settings(earlier.run).keys() ^ _settings(plan.run).keys()
     if unshared:
         # The value of such a setting is not known.
@@ -71,6 +71,7 @@ def settle_plan(directory: Path, plan: JobPlan) -> None:
             f"job {directory.name!r} was planned differently: {difference}",
             hint="give another --job-name, or the options of the first run",
         )
+    return earlier
 
 
 def _settings(run: Mapping[str, Any]) -> dict[str, object]:

@@ -1,4 +1,4 @@
-"""The summary of a job, always recomputed from its rollouts' `result.json`."""
+"""The summary of a job, always computed from its record."""
 
 import json
 import math
@@ -15,6 +15,7 @@ from benchflow_export import (
     with_inter_advantage,
 )
 from benchflow_store import RolloutRecord, latest_records, write_text
+from benchflow_store.database import DATABASE_FILE, JobReader, JobStatus, RunControl
 
 from .plan import read_plan
 from .task_results import PassAtK, TaskResult, mean_pass_at_k
@@ -46,6 +47,8 @@ class JobReport(Model):
     causes: Mapping[str, int] = {}
     """Rollouts without a verdict of the tests, by its cause: `agent` (these are scored), `task`,
     `host`, `operator` or `unknown`."""
+    status: JobStatus | None = None
+    """The state of the job; `null` for a job of version 0.8."""
     stopped: str | None = None
     """Why the job stopped before its end, in one line. The same command continues the job."""
     refused: tuple[ListedTask, ...] = ()
@@ -78,8 +81,9 @@ def summarise(
     refused: Sequence[ListedTask] = (),
     count_tampered: bool = False,
     pass_reward: float = 1.0,
+    control: RunControl | None = None,
 ) -> JobReport:
-    """Sum up the rollouts of a job.
+    """Sum up the rollouts of a job, whose state is `control`.
 
     A rollout whose verdict the agent may have steered counts as 0; with `count_tampered`, the
     verdict counts. An attempt with at least `pass_reward` passes. A cancelled rollout is not
@@ -95,6 +99,7 @@ def summarise(
     found = [record.error for record in ended if record.error is not None]
     errors = Counter[str](error.boundary for error in found)
     causes = Counter[str](r.cause.by for r in ended if r.cause is not None)
+    stops = (f"{error.type}: {error.message}" for error in found if error.stops_job)
     several = len(rewards) > 1
     return JobReport(
         job=directory.name,
@@ -109,7 +114,8 @@ def summarise(
         stderr=stdev(rewards) / math.sqrt(len(rewards)) if several else None,
         errors=dict(errors),
         causes=dict(causes),
-        stopped=next((f"{e.type}: {e.message}" for e in found if e.stops_job), None),
+        status=None if control is None else control.status,
+        stopped=next(stops, None) if control is None else control.stopped,
         refused=tuple(refused),
         pass_reward=pass_reward,
         tasks=tuple(tasks),
@@ -132,13 +138,15 @@ def read_job(
         )
     plan, path = read_plan(directory), directory / "summary.json"
     planned, refused = _read_summary(path) if path.exists() else (None, [])
+    control, records = _control_and_records(directory)
     return summarise(
         directory,
-        _in_schedule_order(directory),
+        records,
         planned=planned if plan is None else len(plan.slots),
         refused=refused,
         count_tampered=count_tampered,
         pass_reward=pass_reward,
+        control=control,
     )
 
 
@@ -160,19 +168,36 @@ def _read_summary(path: Path) -> tuple[int, list[ListedTask]]:
         raise StoreError(f"damaged summary: {error}", where=str(path)) from error
 
 
+def _control_and_records(directory: Path) -> tuple[RunControl | None, list[RolloutRecord]]:
+    """Return the state of the job, and the records that count in schedule order.
+
+    A job of version 0.8 has no database.
+    """
+    if not (directory / DATABASE_FILE).exists():
+        return None, _in_schedule_order(directory)
+    with JobReader(directory / DATABASE_FILE) as reader:
+        found = (slot.record for slot in reader.slots())
+        records = [RolloutRecord.model_validate_json(each) for each in found if each is not None]
+        return reader.control(), records
+
+
 def _in_schedule_order(directory: Path) -> list[RolloutRecord]:
     plan, latest = read_plan(directory), latest_records(directory)
     places = {slot: place for place, slot in enumerate(() if plan is None else plan.slots)}
     return [latest[slot] for slot in sorted(latest, key=lambda slot: places.get(slot, len(places)))]
 
 
-def write_report(
-    directory: Path, slots: Sequence[str], refused: Sequence[ListedTask] = ()
-) -> JobReport:
+def write_report(directory: Path, refused: Sequence[ListedTask] = ()) -> JobReport:
     """Write `summary.json`, `results.jsonl` and `verifiers.jsonl` in schedule order."""
-    latest = latest_records(directory)
-    records = [latest[slot] for slot in slots if slot in latest]
-    report = summarise(directory, records, planned=len(slots), refused=refused)
+    plan = read_plan(directory)
+    control, records = _control_and_records(directory)
+    report = summarise(
+        directory,
+        records,
+        planned=None if plan is None else len(plan.slots),
+        refused=refused,
+        control=control,
+    )
     write_text(directory / "results.jsonl", "".join(r.model_dump_json() + "\n" for r in records))
     rows = with_inter_advantage(
         lambda: (row for each in records for row in read_trainer_rows(directory / each.rollout_id))

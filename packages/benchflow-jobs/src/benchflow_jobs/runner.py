@@ -1,68 +1,63 @@
 """Runs a job: every slot once, some at a time, resumable."""
 
-import asyncio
-import os
-import time
-from collections import Counter
 from collections.abc import Callable
-from dataclasses import dataclass
+from contextlib import AsyncExitStack, nullcontext
+from dataclasses import dataclass, field
+from hashlib import sha256
 from pathlib import Path
-from typing import Protocol
 
-from benchflow_contracts import (
-    BenchFlowError,
-    Event,
-    RolloutIdentity,
-    SandboxProvider,
-)
+from benchflow_contracts import Dispatch, SandboxProvider
 from benchflow_engine.planes import open_provider
 from benchflow_engine.preflight import check_agent, check_endpoint
-from benchflow_engine.rollout import run_in
-from benchflow_store import (
-    RolloutRecord,
-    latest_records,
-    new_rollout_id,
-    read_records,
-    write_result,
+from benchflow_store import latest_records, new_rollout_id
+from benchflow_store.database import (
+    DATABASE_FILE,
+    JobState,
+    JobStatus,
+    JobWriter,
+    PlannedSlot,
+    PlanRevision,
+    Projector,
+    read_job_state,
 )
 
-from .executor import may_pass
+from .adopt import adopt_results
+from .control import JobControl, signals_to
+from .driver import JobDriver
+from .executor import EngineExecutor, end_of
+from .facts import FactsUpdater
 from .hold import held, new_directory
-from .options import JobOptions, Planned, Slot
+from .job_record import DatabaseRecord, JobListener
+from .local_backend import LocalBackend
+from .options import JobOptions, Planned
 from .plan import JobPlan, settle_plan
 from .report import JobReport, write_report
+from .scheduling import Finish, Policy, Schedule, Scheduler, SlotState, VariantPlan
 
 _PAUSES = (2.0, 10.0, 30.0)
 """Seconds before a rollout is tried again: an engine that was restarted is back by then."""
+_STATES = {"completed": SlotState.COMPLETED, "skipped_pruned": SlotState.PRUNED}
 
 
-class JobListener(Protocol):
-    """Follows a job. Callbacks run on the event loop and must not block."""
-
-    def planned(self, job: str, slots: list[Slot], done: int) -> None:
-        """The job called `job` is about to run; `done` slots were finished by an earlier run."""
-        ...
-
-    def started(self, slot: Slot) -> Callable[[Event], None]:
-        """A rollout starts, maybe once more; return the receiver of its events."""
-        ...
-
-    def finished(self, slot: Slot, record: RolloutRecord) -> None:
-        """A rollout is over and on disk."""
-        ...
-
-
-async def run_job(options: JobOptions, *, listener: JobListener | None = None) -> JobReport:
+async def run_job(
+    options: JobOptions,
+    *,
+    listener: JobListener | None = None,
+    interrupts: Callable[[str], None] | None = None,
+) -> JobReport:
     """Run every planned rollout and write the job's summary.
 
-    A job directory that exists is resumed: slots that were scored are kept, the
-    others run again beside the evidence of their failure, and so does at once one whose
-    sandbox, or the one that graded it, failed in a way that passes, `options.retries` times.
-    One bad rollout never ends the job, and neither does a task that cannot be run here: the
-    report names it with its reasons. An `AccountError` stops the job: the running rollouts end,
-    no other one starts, and `JobReport.stopped` says why. On cancellation the running rollouts
-    are torn down, the summary of the finished rollouts is written, and the cancellation is raised
-    again.
+    A job directory that exists is resumed: slots that were scored are kept, the others run again
+    beside the evidence of their failure. A rollout whose sandbox, or the one that graded it,
+    failed in a way that passes runs again at once, `options.retries` times. One bad rollout never
+    ends the job, and neither does a task that cannot be run here: the report names it with its
+    reasons. `JobReport.stopped` says why slots are left: an `AccountError`, one permanent error
+    many times running, a record that cannot be written, or an interrupt. On cancellation the
+    running rollouts are torn down, the summary of the finished rollouts is written, and the
+    cancellation is raised again.
+
+    With `interrupts`, SIGINT drains the job, and a second SIGINT, SIGTERM or SIGHUP ends what
+    runs; `interrupts` gets a sentence for people.
 
     Raises:
         BenchFlowError: Nothing could be started: a bad task, option or provider, a model endpoint
@@ -72,110 +67,138 @@ async def run_job(options: JobOptions, *, listener: JobListener | None = None) -
     check_agent(options.run)
     name = options.job_name
     named = options.jobs_dir / name if name else None
-    if named is None or not _finished(named, planned):
+    if named is None or not _is_finished(named, planned):
         await check_endpoint(options.run)
     directory = named or new_directory(options.jobs_dir)
     with held(directory):
-        settle_plan(directory, JobPlan.of(planned, options))
-        return await _run_held(options, planned, directory, listener)
+        plan = settle_plan(directory, JobPlan.of(planned, options))
+        async with JobWriter(directory / DATABASE_FILE, directory.name) as writer:
+            state = await _begin(writer, planned, plan, options)
+            if await adopt_results(writer, state, directory):
+                state = read_job_state(directory / DATABASE_FILE)
+            run = _Run(options, planned, directory, writer, state, listener, interrupts)
+            return await run.to_its_end()
 
 
-def _finished(directory: Path, planned: Planned) -> bool:
+def _is_finished(directory: Path, planned: Planned) -> bool:
+    if (directory / DATABASE_FILE).exists():
+        state = read_job_state(directory / DATABASE_FILE)
+        return all(each.status == "completed" for each in state.slots)
     latest = latest_records(directory)
     return all(slot.id in latest and latest[slot.id].is_final for slot in planned.slots)
 
 
-async def _run_held(
-    options: JobOptions, planned: Planned, directory: Path, listener: JobListener | None
-) -> JobReport:
-    slots = list(planned.slots)
-    done = {key for key, record in latest_records(directory).items() if record.is_final}
-    todo = [slot for slot in slots if slot.id not in done]
-    if listener is not None:
-        listener.planned(directory.name, slots, len(slots) - len(todo))
-    try:
-        async with open_provider(options.run) as provider:
-            await provider.ready()
-            epoch = f"{time.time_ns() // 1_000_000}-{os.getpid()}"
-            tried = Counter(record.slot or "" for record in read_records(directory))
-            await _Job(options, provider, directory, listener, tried, epoch).run(todo)
-    finally:
-        report = write_report(directory, [slot.id for slot in slots], planned.refused)
-    return report
+async def _begin(
+    writer: JobWriter, planned: Planned, plan: JobPlan, options: JobOptions
+) -> JobState:
+    """Create the record of the job, or take it over with a greater epoch."""
+    variant = variant_name(options)
+    revision = PlanRevision(
+        config_digest=sha256(plan.model_dump_json().encode()).hexdigest(),
+        design="regression",
+        variants={variant: plan.run},
+    )
+    slots = [
+        PlannedSlot(slot.id, variant, slot.task.id, slot.repeat, slot.task.digest)
+        for slot in planned.slots
+    ]
+    return await writer.begin(revision, slots)
 
 
-def _passes(record: RolloutRecord) -> bool:
-    """Return whether a rollout without a score may come to one at the next try."""
-    return not record.is_final and record.error is not None and may_pass(record.error)
+def variant_name(options: JobOptions) -> str:
+    """Return the name of the only variant of a job: `AGENT` or `AGENT/MODEL`."""
+    ran = options.run.ran_with
+    return f"{ran.agent}/{ran.model}" if ran.model else ran.agent
 
 
 @dataclass(slots=True)
-class _Job:
+class _Run:
     """One run of a job: by one process, from a start to an end."""
 
     options: JobOptions
-    provider: SandboxProvider
+    planned: Planned
     directory: Path
+    writer: JobWriter
+    state: JobState
     listener: JobListener | None
-    tried: Counter[str]
-    """How often each slot was run to a record."""
-    epoch: str
-    """Tells this run of the job from those before it, and is greater than theirs."""
-    is_stopped: bool = False
-    """Whether a rollout failed in a way in which every other rollout would fail."""
+    interrupts: Callable[[str], None] | None
+    finish: Finish = field(default=Finish("stopped", "it was cancelled"))
+    control: JobControl | None = None
 
-    async def run(self, slots: list[Slot]) -> None:
-        """Run every slot to its last try, some at a time, until the job is stopped."""
-        gate = asyncio.Semaphore(self.options.concurrency)
-
-        async def run_slot(slot: Slot) -> None:
-            async with gate:
-                if self.is_stopped:
-                    return
-                record = await self._run_slot(slot)
-                if self.listener is not None:
-                    self.listener.finished(slot, record)
-
-        async with asyncio.TaskGroup() as group:
-            for slot in slots:
-                group.create_task(run_slot(slot))
-
-    async def _run_slot(self, slot: Slot) -> RolloutRecord:
-        pauses = iter(_PAUSES[: self.options.retries])
-        while True:
-            receive = self.listener.started(slot) if self.listener is not None else None
-            record = await self._try(slot, receive)
-            self.tried[slot.id] += 1
-            error = record.error
-            self.is_stopped |= error is not None and error.stops_job
-            pause = next(pauses, None) if _passes(record) and not self.is_stopped else None
-            if error is None or pause is None:
-                return record
-            await asyncio.sleep(max(pause, error.retry_after or 0))
-
-    async def _try(self, slot: Slot, receive: Callable[[Event], None] | None) -> RolloutRecord:
-        home = self.directory / new_rollout_id(slot.task.id)
-        identity = self._identity(slot)
-        try:
-            result = await run_in(
-                self.provider,
-                slot.task,
-                self.options.run,
-                directory=home,
-                subscribers=() if receive is None else (receive,),
-                identity=identity,
-            )
-        except BenchFlowError as error:
-            ran = self.options.run.ran_with
-            record = RolloutRecord.from_error(home.name, slot.task, ran, error, identity=identity)
-            write_result(home, record)
-            return record
-        return result.record
-
-    def _identity(self, slot: Slot) -> RolloutIdentity:
-        return RolloutIdentity(
-            scope=self.directory.name,
-            slot=slot.id,
-            attempt=self.tried[slot.id] + 1,
-            epoch=self.epoch,
+    async def to_its_end(self) -> JobReport:
+        """Run what is left, and write the summary, also on cancellation."""
+        done = sum(each.status == "completed" for each in self.state.slots)
+        if self.listener is not None:
+            self.listener.planned(self.directory.name, self.planned.slots, done)
+        facts = FactsUpdater(Projector(self.directory, self.directory / DATABASE_FILE))
+        record = DatabaseRecord(
+            self.writer, self.directory, self.planned.slots, self.listener, facts.note_change
         )
+        try:
+            async with AsyncExitStack() as blocks:
+                provider = await blocks.enter_async_context(open_provider(self.options.run))
+                await provider.ready()
+                await blocks.enter_async_context(facts.running())
+                await record.set_status("running")
+                try:
+                    self.finish = await self._drive(provider, record)
+                finally:
+                    await record.set_status(self._status(), stopped=self._stopped())
+        finally:
+            report = write_report(self.directory, self.planned.refused)
+        return report
+
+    async def _drive(self, provider: SandboxProvider, record: DatabaseRecord) -> Finish:
+        slots, run = self.planned.slots, self.options.run
+        executor = EngineExecutor(
+            provider, self.directory, lambda dispatch: (slots[dispatch.index].task, run)
+        )
+        limits = {"slots": self.options.concurrency}
+        driver = JobDriver(
+            Scheduler(await self._schedule(), limits, self._policy()),
+            LocalBackend(executor, limits, on_event=record.receive),
+            record,
+            self._dispatch,
+            end_of,
+        )
+        control = self.control = JobControl(driver)
+        with nullcontext() if self.interrupts is None else signals_to(control, self.interrupts):
+            return await driver.run()
+
+    async def _schedule(self) -> Schedule:
+        """Return the schedule. A failed slot runs again if it has an attempt left."""
+        cap = self._policy().max_attempts
+        failed = [each for each in self.state.slots if each.status == "failed"]
+        again = [each.index for each in failed if each.attempts < cap]
+        if again:
+            await self.writer.requeue(again)
+        schedule = Schedule([VariantPlan(variant_name(self.options))])
+        for each in self.state.slots:
+            state = _STATES.get(each.status, SlotState.WAITING)
+            schedule.add(0, attempts=each.attempts, state=state)
+        return schedule
+
+    def _policy(self) -> Policy:
+        return Policy(retries=self.options.retries, pauses=_PAUSES)
+
+    def _dispatch(self, index: int, attempt: int) -> Dispatch:
+        slot = self.planned.slots[index]
+        return Dispatch(
+            job=self.directory.name,
+            index=index,
+            slot=slot.id,
+            attempt=attempt,
+            epoch=self.writer.epoch,
+            rollout=new_rollout_id(slot.task.id),
+        )
+
+    def _status(self) -> JobStatus:
+        if self.finish.status == "completed":
+            return "completed"
+        if self.finish.status == "paused":
+            return "paused"
+        is_interrupted = self.control is None or self.control.interrupted is not None
+        return "interrupted" if is_interrupted or not self.finish.reason else "failed"
+
+    def _stopped(self) -> str | None:
+        return None if self.finish.status == "completed" else self.finish.reason

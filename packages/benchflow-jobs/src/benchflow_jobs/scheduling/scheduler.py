@@ -91,7 +91,7 @@ class PauseJob:
 class Finish:
     """Nothing runs, and nothing will: `completed`, or why slots are left."""
 
-    status: Literal["completed", "drained", "stopped"]
+    status: Literal["completed", "drained", "stopped", "paused"]
     reason: str = ""
 
 

@@ -9,7 +9,7 @@ from benchflow_contracts import UsageError
 
 from .begin import read_state
 from .connection import Location, Row, connect
-from .rows import AttemptStatus, JobState, PlanRevision, SlotStatus, parse_model
+from .rows import AttemptStatus, JobState, PlanRevision, RunControl, SlotStatus, parse_model
 from .schema import check_version
 
 
@@ -162,6 +162,19 @@ class JobReader:
             (self._id,),
         )
         return [_attempt(row) for row in rows]
+
+    def control(self) -> RunControl:
+        """Return the observable state of the job."""
+        sql = "SELECT control FROM jobs WHERE id = ?"
+        return parse_model(RunControl, self._db.query(sql, (self._id,))[0][0])
+
+    def ended_rollouts(self) -> set[str]:
+        """Return the rollout of every attempt whose end is on record."""
+        sql = (
+            "SELECT rollout FROM attempts WHERE job = ? AND status NOT IN ('running', "
+            "'interrupted')"
+        )
+        return {str(row[0]) for row in self._db.query(sql, (self._id,))}
 
     def counted_rollouts(self) -> dict[int, str]:
         """Return the rollout that counts, by the index of its slot."""

@@ -1,6 +1,5 @@
 """`bench eval`: jobs."""
 
-import asyncio
 import shlex
 import sys
 from pathlib import Path
@@ -14,6 +13,7 @@ from cyclopts import Parameter
 
 from . import format as fmt
 from .config import configuration
+from .entry import INTERRUPTED
 from .env_file import EnvFile, with_env_files
 from .flags import DEFAULT_JOBS, JobsDir, Json, Run
 from .foreign_tasks import explain_refusals
@@ -97,22 +97,17 @@ async def _run_and_report(
 ) -> int:
     """Run the job, print and export its report, and return the exit code."""
     _check_exporters(exports)
-    report = await _run(plan, LiveJob(quiet=quiet or json))
-    _show_and_export(report, exports, json=json)
-    missing = report_missing_forks(report.records, plan.run)
-    return int(missing > 0) or _exit_code(report, fail_under)
-
-
-async def _run(plan: JobOptions, live: LiveJob) -> JobReport:
-    """Run the job. After an interrupt, print the command that resumes the job."""
+    live = LiveJob(quiet=quiet or json)
     with live:
-        try:
-            return await run_job(plan, listener=live)
-        except asyncio.CancelledError:
-            if live.job is not None:
-                name = () if plan.job_name else ("--job-name", live.job)
-                note(f"resume with: {shlex.join(('bench', *sys.argv[1:], *name))}")
-            raise
+        report = await run_job(plan, listener=live, interrupts=note)
+    _show_and_export(report, exports, json=json)
+    if report.stopped is not None:
+        name = () if plan.job_name else ("--job-name", report.job)
+        note(f"resume with: {shlex.join(('bench', *sys.argv[1:], *name))}")
+    missing = report_missing_forks(report.records, plan.run)
+    if report.status == "interrupted":
+        return INTERRUPTED
+    return int(missing > 0) or _exit_code(report, fail_under)
 
 
 def _check_exporters(names: tuple[str, ...]) -> None:
@@ -213,7 +208,7 @@ def _print_report(report: JobReport, *, json: bool) -> None:
     for task in report.refused:
         explain_refusals(task, before="not run: ")
     if report.stopped is not None:
-        note(f"the job stopped: {report.stopped}; run the same command to continue")
+        note(f"the job is {report.status}: {report.stopped}")
     for remedy, names in _remedies(report).items():
         more = f" and {len(names) - 3} more" if len(names) > 3 else ""
         note(f"hint for {', '.join(names[:3])}{more}: {remedy}")

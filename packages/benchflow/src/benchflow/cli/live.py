@@ -2,7 +2,7 @@
 
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from types import TracebackType
 from typing import TYPE_CHECKING, Self
 
@@ -52,7 +52,7 @@ class LiveJob:
         if self._table is not None:
             self._table.stop()
 
-    def planned(self, job: str, slots: list[Slot], done: int) -> None:
+    def planned(self, job: str, slots: Sequence[Slot], done: int) -> None:
         """Set the name and the size of the job."""
         self.job = job
         self._total, self._done = len(slots), done

@@ -1,0 +1,72 @@
+"""Results that are on disk and not in the record: of killed drivers, and of jobs of version 0.8."""
+
+import os
+from collections import Counter
+from collections.abc import Iterator
+from pathlib import Path
+
+from benchflow_contracts import Completion, StoreError
+from benchflow_store import RolloutRecord, read_record
+from benchflow_store.database import DATABASE_FILE, JobReader, JobState, JobWriter
+
+from .job_record import as_commit
+
+
+async def adopt_results(writer: JobWriter, state: JobState, directory: Path) -> int:
+    """Commit each result on disk that the record lacks, and return their number.
+
+    A driver that is killed between the end of a rollout and its commit leaves such a result. A
+    job that version 0.8 began has no record at all.
+
+    Raises:
+        StoreError: A result is damaged, or the record cannot be written.
+    """
+    with JobReader(directory / DATABASE_FILE) as reader:
+        known = reader.ended_rollouts()
+    records = list(_unknown_records(directory, known))
+    indexes = {each.slot.name: each.index for each in state.slots} if records else {}
+    tries = Counter[str]()
+    count = 0
+    # Only records of version 0.8.0 and before have no attempt.
+    for record in sorted(records, key=lambda each: (each.attempt or 0, each.finished_at)):
+        slot = record.slot or ""
+        if slot not in indexes:
+            continue
+        tries[slot] = record.attempt or tries[slot] + 1
+        completion = _completion(record, state, indexes[slot], tries[slot])
+        await writer.commit(as_commit(completion))
+        count += 1
+    return count
+
+
+def _unknown_records(directory: Path, known: set[str]) -> Iterator[RolloutRecord]:
+    try:
+        names = sorted({entry.name for entry in os.scandir(directory)} - known)
+    except OSError as error:
+        raise StoreError(f"cannot read {str(directory)!r}: {error.strerror}") from error
+    for name in names:
+        path = directory / name / "result.json"
+        if path.is_file():
+            yield read_record(path)
+
+
+def _completion(record: RolloutRecord, state: JobState, index: int, attempt: int) -> Completion:
+    not_final = "cancelled" if record.status == "cancelled" else "unscored"
+    return Completion(
+        job=state.name,
+        index=index,
+        slot=record.slot or "",
+        attempt=attempt,
+        epoch=_epoch(record.epoch, state.epoch),
+        rollout=record.rollout_id,
+        status="scored" if record.is_final else not_final,
+        record=record.model_dump(mode="json"),
+        error=record.error,
+        finished_at=record.finished_at,
+    )
+
+
+def _epoch(text: str | None, newest: int) -> int:
+    """Return the epoch of a record. Version 0.8 has other epochs, such as `1764000000000-17`."""
+    known = int(text) if text is not None and text.isdecimal() else newest
+    return known if 1 <= known <= newest else newest

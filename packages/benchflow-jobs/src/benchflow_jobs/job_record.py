@@ -1,0 +1,138 @@
+"""The record of a running job: what the driver reports, as rows of the database."""
+
+import time
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Protocol
+
+from benchflow_contracts import Completion, Dispatch, Event, StoreError
+from benchflow_store import RolloutRecord, StoredRollout
+from benchflow_store.database import (
+    Commit,
+    JobStatus,
+    JobWriter,
+    Metric,
+    RunControl,
+    SlotStatus,
+    record_metrics,
+)
+
+from .executor import end_of
+from .options import Slot
+from .scheduling import Latch, SlotState
+
+_STATUS: dict[SlotState, SlotStatus] = {
+    SlotState.FAILED: "failed",
+    SlotState.PRUNED: "skipped_pruned",
+}
+
+
+class JobListener(Protocol):
+    """Follows a job. Callbacks run on the event loop and must not block."""
+
+    def planned(self, job: str, slots: Sequence[Slot], done: int) -> None:
+        """The job called `job` is about to run; `done` slots were finished by an earlier run."""
+        ...
+
+    def started(self, slot: Slot) -> Callable[[Event], None]:
+        """A rollout starts, maybe once more; return the receiver of its events."""
+        ...
+
+    def finished(self, slot: Slot, record: RolloutRecord) -> None:
+        """A rollout is over, and its record is durable. The slot does not run again."""
+        ...
+
+
+def _ignore(event: Event) -> None:
+    del event
+
+
+@dataclass(slots=True)
+class DatabaseRecord:
+    """A `JobRecord` in the job's database, which also tells a listener what happens."""
+
+    writer: JobWriter
+    directory: Path
+    slots: Sequence[Slot]
+    listener: JobListener | None = None
+    on_commit: Callable[[], None] = lambda: None
+    """Called after each write."""
+    _receivers: dict[str, Callable[[Event], None]] = field(
+        default_factory=dict[str, Callable[[Event], None]]
+    )
+    _newest: dict[int, RolloutRecord] = field(default_factory=dict[int, RolloutRecord])
+    """The last record of each slot that may run again."""
+
+    async def start(self, dispatch: Dispatch) -> None:
+        """Record that an attempt runs."""
+        await self.writer.start(dispatch, started=time.time())
+        if self.listener is not None:
+            self._receivers[dispatch.rollout] = self.listener.started(self.slots[dispatch.index])
+
+    def receive(self, dispatch: Dispatch, event: Event) -> None:
+        """Give an event of a rollout to the listener."""
+        self._receivers.get(dispatch.rollout, _ignore)(event)
+
+    async def commit(self, completion: Completion) -> None:
+        """Record how an attempt ended, with its metrics."""
+        self._receivers.pop(completion.rollout, None)
+        if completion.record is None:
+            completion = with_record_on_disk(completion, self.directory)
+        await self.writer.commit(as_commit(completion))
+        if completion.record is not None:
+            record = RolloutRecord.model_validate(completion.record)
+            self._newest[completion.index] = record
+        self.on_commit()
+
+    async def resolve(self, index: int, state: SlotState) -> None:
+        """Record that a slot does not run again. A commit has recorded that it is completed."""
+        if state in _STATUS:
+            await self.writer.resolve([index], _STATUS[state])
+        record = self._newest.pop(index, None)
+        if self.listener is not None and record is not None:
+            self.listener.finished(self.slots[index], record)
+        self.on_commit()
+
+    async def pause(self, latch: Latch, reason: str) -> None:
+        """Record a pause that a circuit breaker made."""
+        pause = {"scope": latch.scope, "name": latch.name, "reason": reason, "by": "breaker"}
+        await self.set_status("paused", pause=pause)
+
+    async def set_status(
+        self,
+        status: JobStatus,
+        *,
+        pause: Mapping[str, object] | None = None,
+        stopped: str | None = None,
+    ) -> None:
+        """Replace the observable state of the job."""
+        control = RunControl(status=status, pause=pause, stopped=stopped, updated=time.time())
+        await self.writer.set_control(control)
+        self.on_commit()
+
+
+def as_commit(completion: Completion) -> Commit:
+    """Return what the database keeps of an attempt that has ended."""
+    metrics: list[Metric] = []
+    if completion.record is not None:
+        metrics += record_metrics(RolloutRecord.model_validate(completion.record))
+    metrics += [Metric(name, value, measured=True) for name, value in completion.measured.items()]
+    return Commit(
+        completion,
+        started=completion.started_at,
+        finished=completion.finished_at or time.time(),
+        metrics=metrics,
+        fingerprint=end_of(completion).fingerprint,
+    )
+
+
+def with_record_on_disk(completion: Completion, directory: Path) -> Completion:
+    """Return the completion with the record that its rollout left in the job's directory."""
+    with suppress(StoreError):
+        record = StoredRollout(directory / completion.rollout).record
+        if record is not None and not record.is_final:
+            dump = record.model_dump(mode="json")
+            return completion.model_copy(update={"record": dump, "error": record.error})
+    return completion
