@@ -16,7 +16,7 @@ BENCH = Path(sys.executable).with_name("bench")
 
 @pytest.fixture
 def small_disk(tmp_path: Path) -> Iterator[Path]:
-    """A file system with room for the directory of a job, and not for its rollouts."""
+    """A file system with room for the directory of a job, and not for its record."""
     place = tmp_path / "small"
     place.mkdir()
     subprocess.run(["mount", "-t", "tmpfs", "-o", "size=16k", "tmpfs", place], check=True)
@@ -24,19 +24,43 @@ def small_disk(tmp_path: Path) -> Iterator[Path]:
     subprocess.run(["umount", place], check=True)
 
 
+CREATE = ("eval", "create", "-p", "task", "--jobs-dir", "small", "--job-name", "j")
+
+
 def test_a_job_on_a_full_disk_ends_with_its_path_and_a_remedy(
     bench: Any, tmp_path: Path, small_disk: Path
 ) -> None:
     bench("tasks", "init", "task")
-    command = [BENCH, "eval", "create", "-p", "task", "--jobs-dir", "small", "--job-name", "j"]
-    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False)
+    done = subprocess.run(
+        [BENCH, *CREATE], cwd=tmp_path, capture_output=True, text=True, check=False
+    )
     assert done.returncode == 4
-    *_, error, hint = done.stderr.splitlines()
-    assert error.startswith("error: cannot write 'small/j/")
-    assert "No space left on device" in error
-    assert hint.startswith("hint: ")
-    assert "free space" in hint
+    [error, hint] = done.stderr.splitlines()
+    assert error.startswith("error: cannot write small/j/")
+    assert "the file system is full" in error
+    assert hint.startswith("hint: free at least")
+
+
+def test_a_disk_that_becomes_full_pauses_the_job_until_it_has_room(
+    bench: Any, tmp_path: Path, small_disk: Path
+) -> None:
+    bench("tasks", "init", "task")
+    subprocess.run(["mount", "-o", "remount,size=400k", small_disk], check=True)
+    command = [BENCH, *CREATE, "-a", "oracle", "-k", "16"]
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False)
+    assert done.returncode == 1
     assert "Traceback" not in done.stderr
+    [paused] = [line for line in done.stderr.splitlines() if line.startswith("the job is paused")]
+    assert "small/j/" in paused
+    assert "No space left on device" in paused or "the file system is full" in paused
+    [resume] = [line for line in done.stderr.splitlines() if line.startswith("resume with: ")]
+    before = bench("eval", "show", "j", "--jobs-dir", "small", "--json")
+    assert before["scored"] < 16
+    assert all(record["reward"] in {1, None} for record in before["records"])
+    subprocess.run(["mount", "-o", "remount,size=20m", small_disk], check=True)
+    bench(*shlex.split(resume.removeprefix("resume with: bench ")))
+    after = bench("eval", "show", "j", "--jobs-dir", "small", "--json")
+    assert (after["status"], after["scored"], after["mean_reward"]) == ("completed", 16, 1)
 
 
 def test_an_interrupted_job_names_the_command_that_resumes_it(bench: Any, tmp_path: Path) -> None:
@@ -52,10 +76,15 @@ def test_an_interrupted_job_names_the_command_that_resumes_it(bench: Any, tmp_pa
         assert child.stderr is not None
         said = next(line for line in child.stderr if line.startswith("[1/2]"))
         child.send_signal(signal.SIGINT)
+        assert "press Ctrl-C again" in next(child.stderr)
+        child.send_signal(signal.SIGINT)
         rest = child.stderr.read().splitlines()
     assert child.returncode == 130, (said, rest)
     [resume] = [line for line in rest if line.startswith("resume with: ")]
     [job] = (tmp_path / "jobs").iterdir()
+    report = bench("eval", "show", job.name, "--json")
+    assert (report["status"], report["stopped"]) == ("interrupted", "interrupted by SIGINT")
+    assert [record["status"] for record in report["records"]] == ["completed", "cancelled"]
     assert shlex.split(resume.removeprefix("resume with: ")) == [
         "bench",
         *command,

@@ -225,7 +225,7 @@ def _write_cancelled(
         write_result(directory, RolloutRecord.of(tree, task, config.ran_with, identity=identity))
     except StoreError as error:
         # The caller waits for the cancellation, not for this error.
-        _logger.warning("a cancelled rollout has no record: %s", error)
+        _logger.info("a cancelled rollout has no record: %s", error)
 
 
 def _identity(given: RolloutIdentity, rollout_id: str, planes: Planes) -> RolloutIdentity:

@@ -99,7 +99,8 @@ class JobDriver:
     _broken: dict[Latch, str] = field(default_factory=dict[Latch, str])
     """The pauses that circuit breakers made, with their reasons."""
     _finish: Finish | None = None
-    _failed_write: str | None = None
+    failed_write: str | None = None
+    """Why the record could not be written."""
 
     def tell(self, control: Control) -> None:
         """Give the scheduler an event, such as a pause. Call it on the driver's event loop."""
@@ -169,7 +170,7 @@ class JobDriver:
                     self._broken[latch] = reason
                     await self._write(self.record.pause(latch, reason))
                 case Finish():
-                    failed = self._failed_write
+                    failed = self.failed_write
                     self._finish = action if failed is None else Finish("stopped", failed)
 
     def _cancel(self, group: asyncio.TaskGroup, index: int) -> None:
@@ -223,7 +224,7 @@ class JobDriver:
         try:
             await writing
         except StoreError as error:
-            reason = self._failed_write = str(error)
+            reason = self.failed_write = str(error)
             self.tell(lambda scheduler, _now: scheduler.stop(reason))
             return False
         return True

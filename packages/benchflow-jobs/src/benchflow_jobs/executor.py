@@ -14,6 +14,7 @@ from benchflow_contracts import (
     RolloutIdentity,
     RolloutTree,
     SandboxProvider,
+    StoreError,
     Task,
 )
 from benchflow_engine.config import RunConfig
@@ -38,7 +39,7 @@ class EngineExecutor:
         self._inputs = inputs
 
     async def run(self, dispatch: Dispatch, on_event: Callable[[Event], None]) -> Completion:
-        """Run the rollout; see `Executor`. Its record is on disk on return."""
+        """Run the rollout; see `Executor`. Its record is on disk on return, if the disk works."""
         task, config = self._inputs(dispatch)
         home = self._directory / dispatch.rollout
         identity = RolloutIdentity(
@@ -62,7 +63,10 @@ class EngineExecutor:
         except BenchFlowError as error:
             ran = config.ran_with
             record = RolloutRecord.from_error(home.name, task, ran, error, identity=identity)
-            write_result(home, record)
+            try:
+                write_result(home, record)
+            except StoreError as failure:
+                record = RolloutRecord.from_error(home.name, task, ran, failure, identity=identity)
         return Completion.of(
             dispatch,
             "scored" if record.is_final else "unscored",
@@ -112,7 +116,8 @@ def end_of(completion: Completion) -> End:
         fingerprint=fingerprint(error),
         may_pass=may_pass(error),
         retry_after=error.retry_after or 0,
-        stops_job=error.stops_job,
+        # Every other rollout writes to the same disk.
+        stops_job=error.stops_job or error.boundary == "store",
         reason=f"{error.type}: {error.message}",
     )
 

@@ -30,17 +30,20 @@ class FactsUpdater:
 
     @asynccontextmanager
     async def running(self) -> AsyncGenerator[None]:
-        """Update inside the block from time to time, and once more at its end.
-
-        Raises:
-            StoreError: The last update failed. The record itself is whole.
-        """
+        """Update inside the block from time to time."""
         async with asyncio.TaskGroup() as group:
             following = group.create_task(self._follow())
             try:
                 yield
             finally:
                 following.cancel()
+
+    async def finish(self) -> None:
+        """Update now.
+
+        Raises:
+            StoreError: A file cannot be written. The record itself is whole.
+        """
         await asyncio.to_thread(self._update)
 
     async def _follow(self) -> None:

@@ -15,7 +15,13 @@ from benchflow_export import (
     with_inter_advantage,
 )
 from benchflow_store import RolloutRecord, latest_records, write_text
-from benchflow_store.database import DATABASE_FILE, JobReader, JobStatus, RunControl
+from benchflow_store.database import (
+    DATABASE_FILE,
+    JobReader,
+    JobStatus,
+    RunControl,
+    SchemaVersionError,
+)
 
 from .plan import read_plan
 from .task_results import PassAtK, TaskResult, mean_pass_at_k
@@ -168,12 +174,25 @@ def _read_summary(path: Path) -> tuple[int, list[ListedTask]]:
         raise StoreError(f"damaged summary: {error}", where=str(path)) from error
 
 
+def has_record(directory: Path) -> bool:
+    """Return whether the directory has the database of a job, not an empty file."""
+    if not (directory / DATABASE_FILE).exists():
+        return False
+    try:
+        with JobReader(directory / DATABASE_FILE):
+            return True
+    except SchemaVersionError as error:
+        if error.found == 0:
+            return False
+        raise
+
+
 def _control_and_records(directory: Path) -> tuple[RunControl | None, list[RolloutRecord]]:
     """Return the state of the job, and the records that count in schedule order.
 
     A job of version 0.8 has no database.
     """
-    if not (directory / DATABASE_FILE).exists():
+    if not has_record(directory):
         return None, _in_schedule_order(directory)
     with JobReader(directory / DATABASE_FILE) as reader:
         found = (slot.record for slot in reader.slots())
@@ -187,17 +206,23 @@ def _in_schedule_order(directory: Path) -> list[RolloutRecord]:
     return [latest[slot] for slot in sorted(latest, key=lambda slot: places.get(slot, len(places)))]
 
 
-def write_report(directory: Path, refused: Sequence[ListedTask] = ()) -> JobReport:
-    """Write `summary.json`, `results.jsonl` and `verifiers.jsonl` in schedule order."""
+def make_report(
+    directory: Path, refused: Sequence[ListedTask], control: RunControl | None
+) -> JobReport:
+    """Return the summary of a job whose run has ended in the state `control`."""
     plan = read_plan(directory)
-    control, records = _control_and_records(directory)
-    report = summarise(
+    return summarise(
         directory,
-        records,
+        _control_and_records(directory)[1],
         planned=None if plan is None else len(plan.slots),
         refused=refused,
         control=control,
     )
+
+
+def write_report(report: JobReport) -> None:
+    """Write `summary.json`, `results.jsonl` and `verifiers.jsonl` in schedule order."""
+    directory, records = report.directory, report.records
     write_text(directory / "results.jsonl", "".join(r.model_dump_json() + "\n" for r in records))
     rows = with_inter_advantage(
         lambda: (row for each in records for row in read_trainer_rows(directory / each.rollout_id))
@@ -209,4 +234,3 @@ def write_report(directory: Path, refused: Sequence[ListedTask] = ()) -> JobRepo
         raise StoreError(f"cannot write {where!r}: {error.strerror}") from error
     summary = report.model_dump_json(indent=2, exclude={"records"})
     write_text(directory / "summary.json", summary + "\n")
-    return report

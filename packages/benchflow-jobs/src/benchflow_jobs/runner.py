@@ -1,12 +1,12 @@
 """Runs a job: every slot once, some at a time, resumable."""
 
-from collections.abc import Callable
-from contextlib import AsyncExitStack, nullcontext
-from dataclasses import dataclass, field
+from collections.abc import Callable, Generator
+from contextlib import AsyncExitStack, contextmanager, nullcontext
+from dataclasses import dataclass
 from hashlib import sha256
 from pathlib import Path
 
-from benchflow_contracts import Dispatch, SandboxProvider
+from benchflow_contracts import Dispatch, SandboxProvider, StoreError
 from benchflow_engine.planes import open_provider
 from benchflow_engine.preflight import check_agent, check_endpoint
 from benchflow_store import latest_records, new_rollout_id
@@ -18,6 +18,7 @@ from benchflow_store.database import (
     PlannedSlot,
     PlanRevision,
     Projector,
+    RunControl,
     read_job_state,
 )
 
@@ -31,7 +32,7 @@ from .job_record import DatabaseRecord, JobListener
 from .local_backend import LocalBackend
 from .options import JobOptions, Planned
 from .plan import JobPlan, settle_plan
-from .report import JobReport, write_report
+from .report import JobReport, has_record, make_report, write_report
 from .scheduling import Finish, Policy, Schedule, Scheduler, SlotState, VariantPlan
 
 _PAUSES = (2.0, 10.0, 30.0)
@@ -81,7 +82,7 @@ async def run_job(
 
 
 def _is_finished(directory: Path, planned: Planned) -> bool:
-    if (directory / DATABASE_FILE).exists():
+    if has_record(directory):
         state = read_job_state(directory / DATABASE_FILE)
         return all(each.status == "completed" for each in state.slots)
     latest = latest_records(directory)
@@ -122,7 +123,8 @@ class _Run:
     state: JobState
     listener: JobListener | None
     interrupts: Callable[[str], None] | None
-    finish: Finish = field(default=Finish("stopped", "it was cancelled"))
+    finish: Finish | None = None
+    """How the driver ended; `None` before, and after a cancellation."""
     control: JobControl | None = None
 
     async def to_its_end(self) -> JobReport:
@@ -143,9 +145,32 @@ class _Run:
                 try:
                     self.finish = await self._drive(provider, record)
                 finally:
-                    await record.set_status(self._status(), stopped=self._stopped())
+                    with self._may_be_full():
+                        await record.set_status(self._status(), stopped=self._stopped())
+                    with self._may_be_full():
+                        await facts.finish()
         finally:
-            report = write_report(self.directory, self.planned.refused)
+            report = self._report()
+        return report
+
+    @contextmanager
+    def _may_be_full(self) -> Generator[None]:
+        """Ignore a failed write of a job that stopped. The record has what was acknowledged."""
+        try:
+            yield
+        except StoreError:
+            if not self._is_stopped:
+                raise
+
+    @property
+    def _is_stopped(self) -> bool:
+        return self.finish is not None and self.finish.status != "completed"
+
+    def _report(self) -> JobReport:
+        control = RunControl(status=self._status(), stopped=self._stopped())
+        report = make_report(self.directory, self.planned.refused, control)
+        with self._may_be_full():
+            write_report(report)
         return report
 
     async def _drive(self, provider: SandboxProvider, record: DatabaseRecord) -> Finish:
@@ -193,12 +218,12 @@ class _Run:
         )
 
     def _status(self) -> JobStatus:
-        if self.finish.status == "completed":
+        if self.finish is not None and self.finish.status == "completed":
             return "completed"
-        if self.finish.status == "paused":
-            return "paused"
-        is_interrupted = self.control is None or self.control.interrupted is not None
-        return "interrupted" if is_interrupted or not self.finish.reason else "failed"
+        is_held = self.control is not None and self.control.interrupted is None
+        return "paused" if self.finish is not None and is_held else "interrupted"
 
     def _stopped(self) -> str | None:
-        return None if self.finish.status == "completed" else self.finish.reason
+        if self.finish is None:
+            return "it was cut short"
+        return self.finish.reason if self._is_stopped else None

@@ -306,4 +306,4 @@ class Rollout:
             self._finish("cancelled", None)
         except StoreError as error:
             # The caller waits for the cancellation, not for this error.
-            _logger.warning("the record of a cancelled rollout is incomplete: %s", error)
+            _logger.info("the record of a cancelled rollout is incomplete: %s", error)
