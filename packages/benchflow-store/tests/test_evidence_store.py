@@ -32,6 +32,23 @@ def test_what_was_put_is_found_by_its_digest(tmp_path: Path) -> None:
         asyncio.run(store.get(DIGEST))
 
 
+def test_each_new_directory_is_flushed_to_its_parent(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    flushed, fsync = set[Path](), os.fsync
+
+    def note(descriptor: int) -> None:
+        flushed.add(Path(f"/proc/self/fd/{descriptor}").readlink())
+        fsync(descriptor)
+
+    monkeypatch.setattr(os, "fsync", note)
+    store = tmp_path / "jobs" / "nightly" / "artifacts"
+    put(LocalEvidenceStore(store))
+    folder = store / "sha256" / DIGEST[:2]
+    parents = [folder, *folder.parents]
+    assert set(parents[: parents.index(tmp_path) + 1]) <= flushed
+
+
 def test_damaged_bytes_are_refused_and_put_repairs_them(tmp_path: Path) -> None:
     store = LocalEvidenceStore(tmp_path)
     put(store)

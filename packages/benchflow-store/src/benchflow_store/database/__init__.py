@@ -9,6 +9,7 @@ from .errors import (
     JobIsRunningError,
     SchemaVersionError,
     StaleWriterError,
+    UnknownOutcomeError,
 )
 from .evidence import LocalEvidenceStore
 from .fact_rows import UNCOMPARED, comparable
@@ -85,6 +86,7 @@ __all__ = [
     "SlotStatus",
     "StaleWriterError",
     "StoredSlot",
+    "UnknownOutcomeError",
     "VerifyReport",
     "comparable",
     "gc",

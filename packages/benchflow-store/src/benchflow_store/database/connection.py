@@ -125,7 +125,7 @@ class SqliteConnection:
             raise self._failure(error) from error
         self._file = self._identity()
         if is_new:
-            _sync_directory(path.absolute().parent.parent)
+            sync_directory(path.absolute().parent.parent)
 
     def _prepare_to_write(self) -> None:
         journal = self.query("PRAGMA journal_mode=WAL")[0][0]
@@ -289,8 +289,8 @@ def _require_one_name(path: Path) -> None:
         )
 
 
-def _sync_directory(directory: Path) -> None:
-    """Make the entry of a new job's directory durable. SQLite does it for its own files."""
+def sync_directory(directory: Path) -> None:
+    """Make new entries of a directory durable. SQLite does it for its own files."""
     try:
         descriptor = os.open(directory, os.O_RDONLY | os.O_DIRECTORY)
         try:

@@ -63,6 +63,15 @@ class DiskFaultError(StoreError):
     default_hint = "check the disk (`dmesg`), then resume the job"
 
 
+class UnknownOutcomeError(StoreError):
+    """The server vanished during a commit. The writer refuses every further commit.
+
+    The transaction may or may not be in the database. Open a new writer to read what is there.
+    """
+
+    default_hint = "check the server, then resume the job"
+
+
 class DamagedDatabaseError(StoreError):
     """The file is not a database, or its pages are damaged."""
 

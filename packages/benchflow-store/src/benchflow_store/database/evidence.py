@@ -14,6 +14,7 @@ from typing import Final
 
 from benchflow_contracts import StoreError
 
+from .connection import sync_directory
 from .errors import failed_write
 
 _DIGEST: Final = re.compile(r"[0-9a-f]{64}")
@@ -116,7 +117,7 @@ class LocalEvidenceStore:
         """Open the directory of a digest without following a link below the store."""
         check_digest(digest)
         if create:
-            self._directory.mkdir(parents=True, exist_ok=True)
+            _make_directory(self._directory)
         flags = os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC
         folder = os.open(self._directory, flags)
         try:
@@ -130,6 +131,15 @@ class LocalEvidenceStore:
             yield folder
         finally:
             os.close(folder)
+
+
+def _make_directory(directory: Path) -> None:
+    """Create a directory and its parents durably."""
+    missing = [each for each in (directory, *directory.parents) if not each.exists()]
+    for each in reversed(missing):
+        with suppress(FileExistsError):
+            each.mkdir()
+        sync_directory(each.parent)
 
 
 def check_digest(digest: str) -> None:

@@ -22,6 +22,7 @@ from .errors import (
     DiskFaultError,
     DiskFullError,
     StaleWriterError,
+    UnknownOutcomeError,
 )
 from .rows import (
     Commit,
@@ -45,11 +46,12 @@ _FOR_ALL: Final = (
     DiskFullError,
     DiskFaultError,
     StaleWriterError,
+    UnknownOutcomeError,
     DamagedDatabaseError,
     DatabaseBusyError,
 )
 """Errors of the whole transaction. Other errors belong to one change."""
-_FINAL: Final = (DiskFaultError, StaleWriterError, DamagedDatabaseError)
+_FINAL: Final = (DiskFaultError, StaleWriterError, UnknownOutcomeError, DamagedDatabaseError)
 """Errors after which the writer refuses every change."""
 
 
@@ -140,6 +142,8 @@ class JobWriter:
             StaleWriterError: A later writer has begun. Nothing of the commit is stored.
             DiskFullError: There is no room. Nothing of the commit is stored; try again later.
             DiskFaultError: The disk failed. The writer refuses every further change.
+            UnknownOutcomeError: The server vanished. The writer refuses every further change.
+            DatabaseBusyError: Nothing of the commit is stored; try again later.
             StoreError: The commit contradicts itself or the schedule.
         """
         record = checked_record(commit)
