@@ -200,6 +200,13 @@ DATASET = '[dataset]\npaths = ["tasks"]\n'
             "variant 'default' needs 200 MB",
             "raise it",
         ),
+        (
+            "[run.branch]\nkind = 'group'\nn = 9",
+            5,
+            "run.branch.n",
+            "it is more than branch.budget.max_children, 8",
+            "",
+        ),
         ("[budget]\ncost_usd = 0", 4, "budget.cost_usd", "greater than 0", ""),
         ("[budget]\ncost_usd = inf", 4, "budget.cost_usd", "a finite number", ""),
         ("[budget]\ntokens = 1.5", 4, "budget.tokens", "a valid integer", ""),
@@ -250,6 +257,24 @@ def test_a_wrong_axis_of_a_sweep_is_named(
     assert problem.where == f"{tmp_path / 'job.toml'}:6"
     assert reason in problem.reason
     assert hint in problem.hint
+
+
+def test_values_of_a_sweep_that_do_not_fit_together_are_named(tmp_path: Path) -> None:
+    text = (
+        DATASET
+        + """
+[design]
+kind = "sweep"
+[run]
+branch.kind = "group"
+[sweep]
+branch.kind = ["value", "group"]
+branch.at = [0, 1]
+"""
+    )
+    (problem,) = problems(tmp_path / "job.toml", text)
+    assert problem.dotted == "variants.kind=value,at=0.branch.at"
+    assert "unknown key" in problem.reason
 
 
 def test_a_sweep_that_is_too_large_is_refused(tmp_path: Path) -> None:
@@ -322,6 +347,8 @@ def test_a_secret_is_not_shown(tmp_path: Path) -> None:
         ("job.toml", "a = ", r"job\.toml:1: not TOML"),
         ("job.yaml", "a: [", r"job\.yaml: not YAML"),
         ("job.yaml", "- a", r"job\.yaml: not a table"),
+        ("job.yaml", "2026-01-01: 5", r"job\.yaml: not YAML"),
+        ("job.yaml", "a: &x {b: *x}", r"job\.yaml: not YAML"),
         ("job.txt", "", "not a TOML or YAML file"),
         ("absent.toml", None, "cannot read .*: No such file"),
     ],
@@ -358,6 +385,7 @@ def test_overrides_replace_the_values_of_the_file(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("key", "says"),
     [
+        ("", "override : unknown key"),
         ("design.kidn", "override design.kidn: design.kidn: unknown key"),
         ("variants.bg.image", "override variants.bg.image: variants: there is no such table"),
         ("design.kind.x", r"override design.kind.x: design.kind: there is no such table"),

@@ -459,6 +459,7 @@ def test_a_job_of_version_0_8_is_the_same_plan(tmp_path: Path) -> None:
     ("other", "says"),
     [
         (job(run={"agent": {"name": "nop"}}), "agent.name was 'oracle' and is 'nop'"),
+        (job(2), "its variants were v0 and are v0, v1"),
         (job(seed=1), "design.seed was None and is 1"),
         (job(replications=2), "it had 2 rollouts, and these are 4 others"),
         (job(tasks={"t0": {"image": "x"}}), "the task 't0' changed since"),

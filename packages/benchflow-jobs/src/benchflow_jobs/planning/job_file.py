@@ -6,7 +6,6 @@ import tomllib
 from collections.abc import Iterator, Mapping
 from copy import deepcopy
 from dataclasses import dataclass, field, replace
-from math import prod
 from operator import eq
 from pathlib import Path
 from typing import Any, cast
@@ -16,15 +15,8 @@ from benchflow_contracts import UsageError
 from pydantic import ValidationError
 
 from .job_config import JobConfig
-from .problems import (
-    Key,
-    Problem,
-    TomlLines,
-    did_you_mean,
-    problem_of,
-    raise_problems,
-)
-from .variants import MAX_VARIANTS, all_variants, layer_problems, resolve_variants
+from .problems import Key, Problem, TomlLines, did_you_mean, problem_of, raise_problems
+from .variants import MAX_VARIANTS, all_variants, layer_problems, points_of, resolve_variants
 
 _OVERRIDE_PART = re.compile(r"""\"[^\"]*\"|'[^']*'|[^.]+""")
 
@@ -126,12 +118,13 @@ def _read_toml(name: str, text: str) -> JobSource:
 
 def _read_yaml(name: str, text: str) -> JobSource:
     try:
-        tables = yaml.safe_load(text)
-    except yaml.YAMLError as error:
+        # Through JSON: it refuses keys that are not texts, and tables that contain themselves.
+        tables = json.loads(json.dumps(yaml.safe_load(text) or {}, default=str))
+    except (yaml.YAMLError, TypeError, ValueError, RecursionError) as error:
         raise UsageError(f"not YAML: {error}", where=name, hint="correct the syntax") from error
-    if not isinstance(tables or {}, Mapping):
+    if not isinstance(tables, dict):
         raise UsageError("not a table", where=name, hint="begin with a key such as dataset:")
-    return JobSource(cast("Mapping[str, Any]", tables or {}), name)
+    return JobSource(cast("dict[str, Any]", tables), name)
 
 
 def _with_overrides(source: JobSource, overrides: Mapping[str, Any]) -> JobSource:
@@ -139,7 +132,7 @@ def _with_overrides(source: JobSource, overrides: Mapping[str, Any]) -> JobSourc
     places: dict[Key, str] = {}
     problems: list[Problem] = []
     for dotted, value in overrides.items():
-        names = [part.strip("\"'") for part in _OVERRIDE_PART.findall(dotted)]
+        names = [part.strip("\"'") for part in _OVERRIDE_PART.findall(dotted)] or [dotted]
         where = f"override {dotted}"
         key: Key = ()
         table: object = tables
@@ -159,9 +152,10 @@ def _step(key: Key, table: object, name: str) -> tuple[Key, object]:
     """Return the table called `name` below `table`; in a list, the one with this id."""
     if isinstance(table, dict):
         return (*key, name), cast("dict[str, object]", table).setdefault(name, {})
-    items = cast("list[dict[str, object]]", table) if isinstance(table, list) else []
-    found = [(index, item) for index, item in enumerate(items) if item.get("id") == name]
-    return ((*key, found[0][0]), found[0][1]) if found else (key, None)
+    for index, item in enumerate(cast("list[object]", table) if isinstance(table, list) else []):
+        if isinstance(item, dict) and cast("dict[str, object]", item).get("id") == name:
+            return (*key, index), cast("object", item)
+    return key, None
 
 
 def _validated(tables: Mapping[str, Any]) -> tuple[JobConfig | None, list[Problem]]:
@@ -209,7 +203,7 @@ def check_config(config: JobConfig) -> list[Problem]:
 
 def _design_problems(config: JobConfig) -> Iterator[Problem]:
     design = config.design
-    points = prod(len(values) for values in config.sweep.values())
+    points = points_of(config.sweep)
     if design.schedule == "sequential-shared":
         yield Problem(
             ("design", "schedule"),

@@ -71,7 +71,7 @@ def load_plan(directory: Path) -> ResolvedJob | None:
 def is_own_plan(directory: Path) -> bool:
     """Return whether this user planned the job, and nobody has changed `job.json` since.
 
-    A plan names code to import and variables to send: run only those that can be trusted.
+    A plan names code to import and variables to send: run only a plan that can be trusted.
     """
     job = _read(directory / JOB_FILE)
     return job is not None and has_own_seal(job)
@@ -81,8 +81,11 @@ def difference(earlier: ResolvedJob, plan: ResolvedJob) -> str | None:
     """Return what differs between two plans, in words; `None` if `plan` is a revision."""
     if plan.digest in {each.digest for each in earlier.revisions}:
         return None
+    names = [", ".join(each.id for each in job.variants) for job in (earlier, plan)]
+    if names[0] != names[1]:
+        return f"its variants were {names[0]} and are {names[1]}"
     before, after = _settings(earlier), _settings(plan)
-    for key in before.keys() | after.keys():
+    for key in sorted(before.keys() | after.keys()):
         if before.get(key) != after.get(key):
             return f"{key} was {before.get(key)!r} and is {after.get(key)!r}"
     if [each.id for each in earlier.tasks] != [each.id for each in plan.tasks]:

@@ -5,6 +5,7 @@ from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import product
+from math import prod
 from typing import Any, Final, cast
 
 from benchflow_engine.config import RunConfig, table_faults
@@ -12,7 +13,7 @@ from benchflow_engine.secrets import recorded_config
 from pydantic import ValidationError
 
 from .job_config import JobConfig, RunLayer, VariantConfig
-from .problems import NO_VALUE, Key, Problem, did_you_mean, plain
+from .problems import NO_VALUE, JobConfigError, Key, Problem, did_you_mean, plain
 
 DEFAULT_VARIANT: Final = "default"
 MAX_VARIANTS: Final = 65_535
@@ -82,25 +83,40 @@ def all_variants(config: JobConfig) -> list[VariantConfig]:
 
 
 def resolve_variants(config: JobConfig) -> tuple[Variant, ...]:
-    """Return each variant with its whole configuration. The layers are valid."""
+    """Return each variant with its whole configuration. Each layer is valid by itself.
+
+    Raises:
+        JobConfigError: The values of a sweep do not fit together.
+    """
     return tuple(_resolved(config.run, each) for each in all_variants(config))
 
 
 def _resolved(base: RunLayer, layer: VariantConfig) -> Variant:
+    tables = laid_over(base.tables, layer.tables)
+    try:
+        run = RunConfig.model_validate(tables)
+    except ValidationError as error:
+        keys, message = table_faults(tables)[0]
+        raise JobConfigError([Problem(("variants", layer.id, *keys), message)]) from error
     origin = "run.image" if base.image else ""
     return Variant(
         id=layer.id,
-        run=RunConfig.model_validate(laid_over(base.tables, layer.tables)),
+        run=run,
         bindings={**base.bindings, **layer.bindings},
         image=layer.image or base.image,
         image_origin=f"variants.{layer.id}.image" if layer.image else origin,
     )
 
 
+def points_of(grid: Mapping[str, Sequence[Any]]) -> int:
+    """Return the number of combinations of a sweep."""
+    return prod(len(values) for values in grid.values()) if grid else 0
+
+
 def _swept(grid: Mapping[str, Sequence[Any]]) -> list[VariantConfig]:
-    points = [dict(zip(grid, values, strict=True)) for values in product(*grid.values())]
-    if not grid or len(points) > MAX_VARIANTS:
+    if not 0 < points_of(grid) <= MAX_VARIANTS:
         return []
+    points = [dict(zip(grid, values, strict=True)) for values in product(*grid.values())]
     lasts = Counter(key.rsplit(".", 1)[-1] for key in grid)
     short = {key: last if lasts[last := key.rsplit(".", 1)[-1]] == 1 else key for key in grid}
     names = [",".join(f"{short[k]}={_word(v)}" for k, v in point.items()) for point in points]
@@ -147,12 +163,22 @@ def layer_problems(config: JobConfig) -> Iterator[Problem]:
 
 def _at_layer(place: Key, base: Mapping[str, Any], layer: Mapping[str, Any]) -> Iterator[Problem]:
     """Yield the faults of `layer` over `base`. Those of `base` alone belong to `base`."""
-    earlier = set(table_faults(base)) if base else set[tuple[tuple[str, ...], str]]()
-    for keys, message in table_faults(laid_over(base, layer)):
+    earlier = set(_faults(base)) if base else set[tuple[tuple[str, ...], str]]()
+    for keys, message in _faults(laid_over(base, layer)):
         if (keys, message) not in earlier:
             reason, _, near = plain(message).partition("; did you mean ")
             hint = f"did you mean {near}" if near else ""
             yield Problem((*place, *keys), reason, hint, _value(layer, keys, reason))
+
+
+def _faults(tables: Mapping[str, Any]) -> list[tuple[tuple[str, ...], str]]:
+    """Return the faults of tables, and a fork with more children than its budget allows."""
+    faults = table_faults(tables)
+    policy = None if faults else RunConfig.model_validate(tables).branch
+    if policy is not None and getattr(policy, "n", 0) > policy.budget.max_children:
+        most = policy.budget.max_children
+        faults.append((("branch", "n"), f"it is more than branch.budget.max_children, {most}"))
+    return faults
 
 
 def _value(layer: object, keys: Sequence[str], reason: str) -> object:
