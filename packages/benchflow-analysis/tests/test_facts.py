@@ -301,3 +301,124 @@ def test_a_copy_of_a_job_has_the_name_of_its_directory(write_facts, tmp_path):
 def test_the_working_directory_can_be_a_job(write_facts, monkeypatch):
     monkeypatch.chdir(write_facts("j", TWO))
     assert rows([Path()], "SELECT DISTINCT job FROM trials") == [{"job": "j"}]
+
+
+def test_a_reward_that_is_not_finite_is_unscored_and_has_a_cause(write_facts):
+    job = write_facts("j", {"a": {"t1": [1.0, float("nan")], "t2": [float("inf"), None]}})
+    for _ in range(2):
+        with Facts([job]) as facts:
+            trials = facts.trials()
+        assert [trial.reward for trial in trials] == [1.0, None, None, None]
+        assert [trial.scored for trial in trials] == [True, False, False, False]
+        assert [trial.error_type for trial in trials[1:]] == [
+            "NonFiniteReward",
+            "NonFiniteReward",
+            "CapacityError",
+        ]
+        (row,) = rows([job], "FROM variant_summary")
+        assert (row["scored"], row["unscored"], row["mean_reward"]) == (1, 3, 1.0)
+        write_parquet(job)
+
+
+def test_a_slot_without_a_record_is_an_unscored_trial(write_facts):
+    job = write_facts("j", {"a": {"t1": [None, 1.0]}})
+    path = job / "facts" / "trials.jsonl"
+    text = path.read_text().replace('"leaves": 3', '"leaves": null', 1)
+    path.write_text(text.replace('"tampered": 0', '"tampered": null', 1))
+    with Facts([job]) as facts:
+        first, second = facts.trials()
+    assert (first.reward, first.leaves, first.tampered) == (None, 0, 0)
+    assert (second.leaves, second.tampered) == (3, 0)
+
+
+@pytest.mark.parametrize("name", ["trials.jsonl", "events.jsonl", "run_manifest.json"])
+@pytest.mark.parametrize("kind", ["link", "pipe", "directory"])
+def test_facts_are_read_from_regular_files_alone(write_facts, tmp_path, name, kind):
+    job = write_facts("j", TWO)
+    path = job / "facts" / name
+    text = path.read_bytes()
+    path.unlink()
+    if kind == "link":
+        (tmp_path / "secret").write_bytes(text)
+        path.symlink_to(tmp_path / "secret")
+    elif kind == "pipe":
+        os.mkfifo(path)
+    else:
+        path.mkdir()
+    with pytest.raises(StoreError, match="not a regular file"):
+        Facts([job])
+    with pytest.raises(StoreError, match="not a regular file"):
+        write_parquet(job)
+
+
+def test_parquet_is_neither_read_nor_written_through_a_link(write_facts, tmp_path):
+    job = write_facts("j", TWO)
+    write_parquet(job)
+    facts, secret = job / "facts", tmp_path / "secret"
+    (facts / "trials.parquet").rename(secret)
+    (facts / "trials.parquet").symlink_to(secret)
+    (facts / ".trials.parquet").symlink_to(secret)
+    before = secret.read_bytes()
+    with Facts([job]) as opened:
+        assert secret.resolve() not in opened.allowed_files
+        assert len(opened.trials()) == 8
+    write_parquet(job)
+    assert secret.read_bytes() == before
+    assert not (facts / "trials.parquet").is_symlink()
+
+
+def test_parquet_with_other_columns_is_not_read(write_facts):
+    job = write_facts("j", TWO)
+    write_parquet(job)
+    stamps = json.loads((job / "facts" / "parquet.json").read_text())
+    stamps["trials"][2] += 1
+    (job / "facts" / "parquet.json").write_text(json.dumps(stamps))
+    (job / "facts" / "trials.parquet").write_bytes(b"")
+    assert len(rows([job], "FROM trials")) == 8
+
+
+def test_a_slot_with_two_trials_is_damage(write_facts):
+    job = write_facts("j", TWO)
+    path = job / "facts" / "trials.jsonl"
+    path.write_text(path.read_text() * 2)
+    with Facts([job]) as facts, pytest.raises(StoreError, match=r"two trials of the slot 'a/t1#0'"):
+        facts.trials()
+
+
+def test_a_trial_without_its_place_is_damage(write_facts):
+    job = write_facts("j", TWO)
+    path = job / "facts" / "trials.jsonl"
+    path.write_text(path.read_text().replace('"task": "t1"', '"task": null', 1))
+    with Facts([job]) as facts, pytest.raises(StoreError, match="lacks its place"):
+        facts.trials()
+
+
+def test_damage_is_reported_with_the_name_of_the_file(write_facts):
+    job = write_facts("j", TWO)
+    path = job / "facts" / "trials.jsonl"
+    path.write_text(path.read_text().replace('"reward": 1.0', '"reward": "high"', 1))
+    with Facts([job]) as facts, pytest.raises(StoreError) as caught:
+        facts.trials()
+    assert str(path) in str(caught.value)
+    assert "bench store rebuild" in str(caught.value.hint)
+    with pytest.raises(StoreError, match="damaged facts"):
+        rows([job], "SELECT reward FROM trials")
+    (job / "facts" / "run_manifest.json").write_text("[1,")
+    with pytest.raises(StoreError, match="damaged facts"):
+        rows([job], "FROM all_runs")
+
+
+def test_a_line_of_many_megabytes_is_read(write_facts):
+    job = write_facts("j", TWO)
+    event = {"index": 0, "slot": "s", "attempt": 1, "seq": 0, "kind": "x", "data": "a" * (17 << 20)}
+    (job / "facts" / "events.jsonl").write_text(json.dumps(event) + "\n")
+    assert rows([job], "SELECT length(data) AS n FROM events") == [{"n": (17 << 20) + 2}]
+    assert len(write_parquet(job)) == 4
+
+
+def test_a_path_that_is_not_text_is_refused(write_facts):
+    job = write_facts("j", TWO)
+    strange = job.with_name(os.fsdecode(b"by\xfftes"))
+    job.rename(strange)
+    with pytest.raises(StoreError, match="not UTF-8"):
+        Facts([strange])

@@ -100,10 +100,28 @@ ATTACKS = [
     "SELECT getenv('HOME')",
     "SELECT * FROM which_secret('s3://x', 's3')",
     "FROM python_variable",
+    "FROM enable_logging('QueryLog', storage='file', storage_path='{out}')",
+    "FROM query('COPY (SELECT 1) TO ''{inside}'' ')",
+    "FROM json_execute_serialized_sql(json_serialize_sql('COPY (SELECT 1) TO ''{inside}'' '))",
+    "FROM query_table('{secret}')",
+    "FROM read_duckdb('{secret}')",
+    "FROM parquet_metadata('{secret}')",
+    "FROM read_csv(['{secret}'])",
+    "FROM read_text('/dev/stdin')",
+    "FROM duckdb_secrets()",
+    "CREATE SECRET s (TYPE s3)",
+    "IMPORT DATABASE '{folder}'",
+    "MERGE INTO trials USING trials t ON true WHEN MATCHED THEN DELETE",
+    "SELECT 1 --;\n; COPY (SELECT 1) TO '{inside}'",
+    "SELECT 1 /* ; */ \x00; SELECT 2",
+    "\uff33\uff25\uff2c\uff25\uff23\uff34 1",
+    "SELECT '\udcff'",
+    "SELECT " + "(" * 100_000 + "1" + ")" * 100_000,
+    "FROM " + "(FROM " * 5_000 + "trials" + ")" * 5_000,
 ]
 
 
-@pytest.mark.parametrize("attack", ATTACKS)
+@pytest.mark.parametrize("attack", ATTACKS, ids=range(len(ATTACKS)))
 def test_a_statement_that_does_more_is_refused(facts, attack, tmp_path):
     python_variable = [{"a": 1}]
     assert python_variable

@@ -2,6 +2,8 @@
 
 import json
 import os
+import stat
+import zlib
 from collections.abc import Mapping
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -72,8 +74,23 @@ TABLES: Final[Mapping[str, Mapping[str, str]]] = {
 }
 """The columns of each table. `run_manifest` is a file with one object, the others are JSONL."""
 
+_EXPRESSIONS: Final[Mapping[str, str]] = {
+    "scored": "coalesce(isfinite(reward), false)",
+    "leaves": "coalesce(leaves, 0)",
+    "tampered": "coalesce(tampered, 0)",
+    **{
+        name: f"CASE WHEN NOT isfinite(reward) THEN '{cause}' ELSE {name} END"
+        for name, cause in (("error_boundary", "reward"), ("error_type", "NonFiniteReward"))
+    },
+}
+"""Columns that are not read as they are. A reward that is not finite is not a score."""
+LONGEST_LINE: Final = 128 << 20
+"""The longest line that can be read, in bytes."""
+USUAL_LINE: Final = 16 << 20
+"""The longest line of the first try. DuckDB's buffers are twice as long."""
+
 _STAMPS: Final = "parquet.json"
-"""Size and time of the JSONL file that each parquet file was made from."""
+"""The file with the stamp of the JSONL file that each parquet file was made from."""
 
 
 def file_name(table: str) -> str:
@@ -81,18 +98,45 @@ def file_name(table: str) -> str:
     return "run_manifest.json" if table == "run_manifest" else f"{table}.jsonl"
 
 
-def damaged_facts(error: duckdb.Error) -> StoreError:
-    """Return the error for facts that cannot be read."""
+def damaged_facts(error: duckdb.Error | str, names: Mapping[str, str] = {}) -> StoreError:
+    """Return the error for facts that cannot be read. `names` has the file of each link."""
+    message = str(error).splitlines()[0].strip()
+    for link, source in names.items():
+        message = message.replace(link, source)
     return StoreError(
-        f"damaged facts: {str(error).splitlines()[0]}",
-        hint="rebuild the facts from the record of the job",
+        f"damaged facts: {message}", hint="write them again: `bench store rebuild JOB`"
     )
 
 
-def stamp(source: Path) -> list[int]:
-    """Return size and time of a file."""
+def stamp(table: str, source: Path) -> list[int]:
+    """Return size and time of the file of a table, and a checksum of the columns."""
     status = source.stat()
-    return [status.st_size, status.st_mtime_ns]
+    columns = repr(sorted(TABLES[table].items())).encode()
+    return [status.st_size, status.st_mtime_ns, zlib.crc32(columns)]
+
+
+def find_facts(facts: Path) -> dict[str, Path]:
+    """Return the files of the tables below `facts/` that exist.
+
+    Raises:
+        StoreError: One of them is not a regular file. A link may lead to any file of this host.
+    """
+    files: dict[str, Path] = {}
+    for table in TABLES:
+        path = facts / file_name(table)
+        try:
+            mode = path.lstat().st_mode
+        except FileNotFoundError:
+            continue
+        except OSError as error:
+            raise StoreError(f"cannot read {str(path)!r}: {error.strerror}") from error
+        if not stat.S_ISREG(mode):
+            raise StoreError(
+                f"{str(path)!r} is not a regular file",
+                hint="write the facts again: `bench store rebuild JOB`",
+            )
+        files[table] = path
+    return files
 
 
 def write_parquet(job: Path) -> list[Path]:
@@ -111,32 +155,36 @@ def write_parquet(job: Path) -> list[Path]:
         )
     written: list[Path] = []
     stamps: dict[str, list[int]] = {}
-    (facts / _STAMPS).unlink(missing_ok=True)
-    with TemporaryDirectory(prefix="bf-facts-") as scratch:
-        for table in TABLES:
-            source = facts / file_name(table)
-            if table == "run_manifest" or not source.exists():
-                continue
-            before, link = stamp(source), Path(scratch, source.name)
-            torn = expose(source, link)
-            written.append(_to_parquet(table, job, link))
-            if not torn and stamp(source) == before:
-                stamps[table] = before
-    (facts / _STAMPS).write_text(json.dumps(stamps, sort_keys=True) + "\n", encoding="utf-8")
+    try:
+        (facts / _STAMPS).unlink(missing_ok=True)
+        with TemporaryDirectory(prefix="bf-facts-") as scratch:
+            for table, source in find_facts(facts).items():
+                if table == "run_manifest":
+                    continue
+                before, link = stamp(table, source), Path(scratch, source.name)
+                torn = expose(source, link)
+                written.append(_to_parquet(table, job, link))
+                if not torn and stamp(table, source) == before:
+                    stamps[table] = before
+        (facts / _STAMPS).write_text(json.dumps(stamps, sort_keys=True) + "\n", encoding="utf-8")
+    except OSError as error:
+        raise StoreError(f"cannot write {str(facts)!r}: {error.strerror}") from error
     return written
 
 
 def _to_parquet(table: str, job: Path, source: Path) -> Path:
     target = job / "facts" / f"{table}.parquet"
     partial = target.with_name(f".{target.name}")
-    rows, file = select_rows(table, {job.resolve().name: source}), quoted(str(partial))
+    rows = select_rows(table, {job.resolve().name: source}, LONGEST_LINE)
+    file = quoted(str(partial))
+    partial.unlink(missing_ok=True)
     try:
         with duckdb.connect(":memory:") as connection:
             connection.execute(f"COPY ({rows}) TO {file} (FORMAT parquet, COMPRESSION zstd)")
     except duckdb.IOException as error:
         raise StoreError(f"cannot write {str(target)!r}: {error}") from error
     except duckdb.Error as error:
-        raise damaged_facts(error) from error
+        raise damaged_facts(error, {str(source): str(job / "facts" / source.name)}) from error
     partial.replace(target)
     return target
 
@@ -144,9 +192,9 @@ def _to_parquet(table: str, job: Path, source: Path) -> Path:
 def fresh_parquet(facts: Path, table: str) -> Path | None:
     """Return the parquet file of a table, `None` unless it has what the JSONL file has now."""
     parquet = facts / f"{table}.parquet"
-    is_fresh = parquet.exists() and _read_stamps(facts).get(table) == stamp(
-        facts / file_name(table)
-    )
+    if not parquet.is_file() or parquet.is_symlink():
+        return None
+    is_fresh = _read_stamps(facts).get(table) == stamp(table, facts / file_name(table))
     return parquet if is_fresh else None
 
 
@@ -185,19 +233,20 @@ def _end_of_lines(file: int, size: int) -> int:
     return 0
 
 
-def select_rows(table: str, files: Mapping[str, Path]) -> str:
+def select_rows(table: str, files: Mapping[str, Path], longest_line: int = USUAL_LINE) -> str:
     """Return the statement that reads a table from the file of each job; none gives no rows.
 
     A job has the name of its directory, whatever its file says: the directory may be a copy.
     """
     columns = {name: kind for name, kind in TABLES[table].items() if name != "job"}
-    names = ", ".join(f'"{name}"' for name in columns)
+    names = ", ".join(f'{_expression(name, kind)} AS "{name}"' for name, kind in columns.items())
     types = ", ".join(f"{quoted(name)}: {quoted(kind)}" for name, kind in columns.items())
     form = "auto" if table == "run_manifest" else "newline_delimited"
     parts: list[str] = []
     for job, file in files.items():
         path = quoted(str(file))
-        reader = f"read_json({path}, columns={{{types}}}, format={quoted(form)})"
+        options = f"format={quoted(form)}, maximum_object_size={longest_line}"
+        reader = f"read_json({path}, columns={{{types}}}, {options})"
         if file.suffix == ".parquet":
             reader = f"read_parquet({path})"
         parts.append(f"FROM {reader} SELECT {quoted(job)} AS job, {names}")
@@ -205,6 +254,12 @@ def select_rows(table: str, files: Mapping[str, Path]) -> str:
         nothing = ", ".join(f'NULL::{kind} AS "{name}"' for name, kind in TABLES[table].items())
         parts.append(f"SELECT {nothing} WHERE false")
     return " UNION ALL ".join(parts)
+
+
+def _expression(name: str, kind: str) -> str:
+    if kind == "DOUBLE":
+        return f'if(isfinite("{name}"), "{name}", NULL)'
+    return _EXPRESSIONS.get(name, f'"{name}"')
 
 
 def quoted(text: str) -> str:

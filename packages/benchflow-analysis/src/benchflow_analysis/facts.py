@@ -11,7 +11,18 @@ from typing import Any, Final, Self, TypeVar, cast
 import duckdb
 from benchflow_contracts import StoreError
 
-from .fact_files import TABLES, damaged_facts, expose, file_name, fresh_parquet, quoted, select_rows
+from .fact_files import (
+    LONGEST_LINE,
+    TABLES,
+    USUAL_LINE,
+    damaged_facts,
+    expose,
+    file_name,
+    find_facts,
+    fresh_parquet,
+    quoted,
+    select_rows,
+)
 from .records import project_records
 from .statistics.trials import Trial
 
@@ -73,11 +84,18 @@ class Facts:
                 f"two jobs have one name: {', '.join(map(str, jobs))}",
                 hint="rename the directory of one job",
             )
+        _require_text(jobs)
         self._scratch = Path(tempfile.mkdtemp(prefix="bf-facts-"))
+        self._sources: dict[str, str] = {}
+        self.allowed_files: set[Path] = set()
+        """The files that a statement can read."""
         self.torn_bytes: dict[str, int] = {}
         """The bytes of the unfinished last line of each file that has one."""
         try:
             self.connection = self._connect(copies=False)
+        except duckdb.Error as error:
+            self.close()
+            raise self.damage(error) from error
         except BaseException:
             self.close()
             raise
@@ -109,16 +127,27 @@ class Facts:
         try:
             return self.retry(lambda: self.connection.execute(sql).fetchall())
         except duckdb.Error as error:
-            raise damaged_facts(error) from error
+            raise self.damage(error) from error
+
+    def is_damage(self, error: duckdb.Error) -> bool:
+        """Return whether an error is about the content of a file, and not about a statement."""
+        message = str(error)
+        return any(link in message for link in self._sources)
+
+    def damage(self, error: duckdb.Error) -> StoreError:
+        """Return the error for facts that cannot be read, with the names of their files."""
+        return damaged_facts(error, self._sources)
 
     def retry(self, read: Callable[[], T]) -> T:
-        """Return `read()`; if a line is damaged, once more from copies that end with a whole line.
+        """Return `read()`; if a line cannot be read, once more from copies of the whole lines.
 
-        The writer of a running job may have been in the middle of a line.
+        The writer of a running job may have been in the middle of a line, or the line is long.
         """
         try:
             return read()
-        except duckdb.InvalidInputException:
+        except duckdb.InvalidInputException as error:
+            if not self.is_damage(error):
+                raise
             self.refresh()
             return read()
 
@@ -131,27 +160,38 @@ class Facts:
         """Return the resolved slots in schedule order.
 
         Raises:
-            StoreError: The facts are damaged.
+            StoreError: The facts are damaged, or have a slot twice.
         """
         columns = {name: f'"{name}"' for name in TABLES["trials"]}
         columns["value"] = "(value->>'mean')::DOUBLE"
         rows = self.rows(f'SELECT {", ".join(columns.values())} FROM trials ORDER BY job, "index"')  # noqa: S608
+        slots: set[tuple[str, str]] = set()
+        for job, index, slot, variant, task, repeat, *_ in rows:
+            if None in (index, slot, variant, task, repeat):
+                raise damaged_facts(f"a trial of {job!r} lacks its place: {slot!r}")
+            if (job, slot) in slots:
+                raise damaged_facts(f"{job!r} has two trials of the slot {slot!r}")
+            slots.add((job, slot))
         return [Trial(*row) for row in rows]
 
     def _connect(self, *, copies: bool) -> duckdb.DuckDBPyConnection:
         self.torn_bytes.clear()
-        connection = duckdb.connect(":memory:", config=cast("dict[str, Any]", _SETTINGS))
+        settings = {**_SETTINGS, "threads": 2} if copies else _SETTINGS
+        connection = duckdb.connect(":memory:", config=cast("dict[str, Any]", settings))
         files = {name: self._files(job, copies=copies) for name, job in self.jobs.items()}
         for table in TABLES:
             rows = select_rows(
-                table, {name: paths[table] for name, paths in files.items() if table in paths}
+                table,
+                {name: paths[table] for name, paths in files.items() if table in paths},
+                LONGEST_LINE if copies else USUAL_LINE,
             )
             connection.execute(f"CREATE VIEW {table} AS {rows}")
         for name in _VIEW_FILES:
             connection.execute(_VIEWS_DIR.joinpath(name).read_text())
         # DuckDB follows links before it compares a path with what is allowed.
-        paths = {str(path.resolve()) for each in files.values() for path in each.values()}
-        connection.execute(f"SET allowed_paths = [{', '.join(map(quoted, sorted(paths)))}]")
+        self.allowed_files = {path.resolve() for each in files.values() for path in each.values()}
+        paths = ", ".join(quoted(str(path)) for path in sorted(self.allowed_files))
+        connection.execute(f"SET allowed_paths = [{paths}]")
         connection.execute(f"SET allowed_directories = [{quoted(str(self._scratch))}]")
         connection.execute("SET enable_external_access = false")
         connection.execute("SET lock_configuration = true")
@@ -165,12 +205,10 @@ class Facts:
             project_records(job, here)
             return {table: here / file_name(table) for table in TABLES}
         files: dict[str, Path] = {}
-        for table in TABLES:
-            source = facts / file_name(table)
-            if not source.exists():
-                continue
+        for table, source in find_facts(facts).items():
             parquet = fresh_parquet(facts, table)
             files[table] = here / (parquet or source).name
+            self._sources[str(files[table])] = str(parquet or source)
             if parquet is not None:
                 files[table].symlink_to(parquet.absolute())
             elif source.suffix == ".json":
@@ -178,3 +216,13 @@ class Facts:
             elif torn := expose(source, files[table], copies=copies):
                 self.torn_bytes[str(source)] = torn
         return files
+
+
+def _require_text(jobs: Sequence[Path]) -> None:
+    """Refuse the path of a job that is not UTF-8: DuckDB's paths are text."""
+    for job in jobs:
+        path = str(job.resolve())
+        if path != path.encode("utf-8", "replace").decode():
+            raise StoreError(
+                f"the path of a job is not UTF-8: {path!r}", hint="rename its directory"
+            )

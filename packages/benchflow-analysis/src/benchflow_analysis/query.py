@@ -31,10 +31,11 @@ class QueryResult:
 
     def records(self) -> list[tuple[Any, ...]]:
         """Return the rows with values that JSON has; others, such as dates, as text."""
-        return [tuple(map(_to_json, row)) for row in self.rows]
+        return [tuple(map(to_json_value, row)) for row in self.rows]
 
 
-def _to_json(value: object) -> object:
+def to_json_value(value: object) -> object:
+    """Return a value that JSON has; another one, such as a date, as text."""
     if value is None or isinstance(value, bool | int | str):
         return value
     if isinstance(value, float):
@@ -42,10 +43,10 @@ def _to_json(value: object) -> object:
     if isinstance(value, Decimal):
         return float(value)
     if isinstance(value, list | tuple):
-        return [_to_json(each) for each in cast("list[object]", value)]
+        return [to_json_value(each) for each in cast("list[object]", value)]
     if isinstance(value, dict):
         items = cast("dict[object, object]", value).items()
-        return {str(key): _to_json(each) for key, each in items}
+        return {str(key): to_json_value(each) for key, each in items}
     return str(value)
 
 
@@ -60,10 +61,13 @@ def query(
     Raises:
         UsageError: The statement is wrong, does more than reading, needs too much memory, or takes
             longer than `max_seconds`.
+        StoreError: The facts are damaged.
     """
     statement = _checked(facts, sql)
     try:
         return facts.retry(lambda: _run(facts, statement, max_rows, max_seconds))
+    except duckdb.InvalidInputException as error:
+        raise (facts.damage(error) if facts.is_damage(error) else _refusal(error)) from error
     except duckdb.Error as error:
         raise _refusal(error) from error
 
@@ -99,6 +103,8 @@ def _checked(facts: Facts, sql: str) -> str:
 
     DuckDB calls `WITH x AS (COPY ...) SELECT` a SELECT, too. It refuses writes inside `query`.
     """
+    if sql != sql.encode("utf-8", "replace").decode():
+        raise UsageError(f"the statement is not UTF-8: {sql!r}")
     try:
         statements = facts.connection.extract_statements(sql)
     except duckdb.Error as error:
