@@ -1,17 +1,21 @@
 """The analysis of jobs: variants, comparisons, tables and plots."""
 
 import json
+import re
 import sys
+from xml.etree import ElementTree as ET
 
 import pytest
 from benchflow_analysis import (
     AnalysisOptions,
     analyse,
+    report_notes,
     report_tables,
     to_markdown,
     write_plot,
 )
 from benchflow_contracts import StoreError, UsageError
+from pydantic import ValidationError
 
 TASKS = [f"t{at}" for at in range(20)]
 BASE = {task: [float(at % 2), float(at % 3 == 0)] for at, task in enumerate(TASKS)}
@@ -68,6 +72,75 @@ def test_a_job_without_a_score_has_a_report(write_facts):
     text = to_markdown(report)
     assert "v has no scored trial" in text
     assert "w and v have no scored task in common" in text
+
+
+def test_the_baseline_of_the_plan_is_the_default(write_facts):
+    job = write_facts("j", {"first": BASE, "planned": BETTER}, baseline="planned")
+    assert [(each.baseline, each.variant) for each in analyse([job]).comparisons] == [
+        ("planned", "first")
+    ]
+    other = write_facts("k", {"v": BASE})
+    assert {each.baseline for each in analyse([job, other]).comparisons} == {"j:planned"}
+    absent = write_facts("l", {"first": BASE, "second": BETTER}, baseline="pending")
+    assert analyse([absent]).comparisons[0].baseline == "first"
+
+
+@pytest.mark.parametrize(
+    ("design", "view", "title", "cell"),
+    [
+        ("paired", "ranking", "ranking of j, design paired", "better"),
+        ("sweep", "best_config", "best_config of j, design sweep", '{"agent": "better"}'),
+        ("regression", "trend", "trend of j, design regression", "1.000"),
+    ],
+)
+def test_the_view_of_the_design_is_a_part_of_the_report(write_facts, design, view, title, cell):
+    three = {"base": BASE, "better": BETTER, "same": SAME}
+    report = analyse([write_facts("j", three, design=design)])
+    assert report.jobs[0].view == view
+    (table,) = (each for each in report_tables(report) if each.title == title)
+    assert len(table.rows) == len(report.jobs[0].answer)
+    assert any(cell in row for row in table.rows)
+    json.dumps(report.model_dump(mode="json"), allow_nan=False)
+
+
+def test_a_paired_job_of_two_variants_is_answered_by_wins_and_losses(write_facts):
+    report = analyse([write_facts("j", {"base": BASE, "better": BETTER})])
+    (row,) = report.jobs[0].answer
+    assert (row["baseline"], row["variant"], row["losses"]) == ("base", "better", 0)
+    assert not [table for table in report_tables(report) if table.title.startswith("win_loss")]
+
+
+def test_variants_that_have_not_begun_count_for_the_view(write_facts):
+    job = write_facts("j", {"base": BASE, "better": BETTER})
+    with (job / "facts" / "variant_snapshots.jsonl").open("a") as file:
+        file.write(json.dumps({"variant": "pending", "digest": "d", "config": {}}) + "\n")
+    assert analyse([job]).jobs[0].view == "ranking"
+
+
+def test_a_job_without_a_manifest_yet_has_a_report(write_facts):
+    job = write_facts("j", {"base": BASE})
+    (job / "facts" / "run_manifest.json").unlink()
+    (progress,) = analyse([job]).jobs
+    assert (progress.job, progress.slots, progress.resolved) == ("j", 40, 40)
+
+
+def test_jobs_and_variants_with_one_joint_name_stay_apart(write_facts):
+    jobs = [
+        write_facts("a", {"b:c": {"t": [1.0]}, "d": {"t": [1.0]}}),
+        write_facts("a:b", {"c": {"t": [0.0]}}),
+    ]
+    report = analyse(jobs)
+    assert sorted(each.trials for each in report.variants) == [1, 1, 1]
+    assert len({each.name for each in report.variants}) == 3
+
+
+def test_a_job_without_a_resolved_slot_says_so(write_facts):
+    report = analyse([write_facts("j", {}, slots=5)])
+    assert report.variants == ()
+    assert report_tables(report) == []
+    assert list(report_notes(report)) == ["j is not complete: 0 of 5 slots are resolved"]
+    text = to_markdown(report)
+    assert "- no slot is resolved yet\n- j is not complete: 0 of 5" in text
 
 
 def test_pruned_slots_are_not_trials(write_facts):
@@ -139,6 +212,7 @@ def test_markdown_has_a_table_for_each_part(write_facts):
     text = to_markdown(analyse([write_facts("j", {"base|x": BASE, "better": BETTER})]))
     assert text.startswith("# Analysis of `j`\n\n## Variants\n\n| variant | tasks |")
     assert "| base\\|x |" in text
+    assert "[" in text.split("## Comparisons")[1].splitlines()[4]
     for title in ("Comparisons", "Tasks that find a delta of 0.050", "Variance", "Cost"):
         assert f"## {title}" in text
 
@@ -152,6 +226,57 @@ def test_a_plot_is_a_file_with_the_same_bytes(write_facts, tmp_path, suffix):
     first, second = (file.read_bytes() for file in files)
     assert first == second
     assert first.startswith(b"<svg" if suffix == ".svg" else b"\x89PNG")
+
+
+HOSTILE = [
+    "red\x1b[31m",
+    "<script>alert(1)</script>",
+    "![x](http://host/x.png)",
+    "a|b`c\\",
+    "line\n\n# title",
+    "\u202egnp",
+    "nul\x00\ufffe",
+    "quote\"'\\' + datum",
+    "**bold** $x$ ~s~",
+]
+
+
+def test_a_name_is_text_in_markdown(write_facts):
+    job = write_facts("j", {name: {"t": [1.0, None]} for name in HOSTILE})
+    text = to_markdown(analyse([job]))
+    assert all(char.isprintable() or char == "\n" for char in text)
+    plain = re.sub(r"\\.", "", text)
+    assert not re.search(r"[<>*$~]|!\[|\]\(", plain)
+    assert plain.count("`") == 2
+    tables = [part.split("\n\n") for part in text.split("\n## ")[1:]]
+    for table in tables:
+        widths = {re.sub(r"\\.", "", row).count("|") for row in table[1].splitlines()}
+        assert len(widths) == 1
+    assert not re.search(r"^# (?!Analysis)", text, re.MULTILINE)
+
+
+@pytest.mark.parametrize("name", HOSTILE)
+def test_a_name_is_text_in_a_plot(write_facts, tmp_path, name):
+    rewards = {f"t{at}": [float(at % 2)] * 2 for at in range(6)}
+    report = analyse([write_facts("j", {name: rewards, "other": rewards})])
+    for suffix in (".svg", ".png"):
+        write_plot(report, tmp_path / f"p{suffix}")
+    root = ET.fromstring((tmp_path / "p.svg").read_bytes())
+    tags = {each.tag.rsplit("}", 1)[-1] for each in root.iter()}
+    assert not tags & {"script", "image", "a", "foreignObject"}
+
+
+def test_a_plot_needs_a_score(write_facts, tmp_path):
+    report = analyse([write_facts("j", {"v": {"a": [None]}})])
+    with pytest.raises(UsageError, match="needs a scored trial"):
+        write_plot(report, tmp_path / "a.svg")
+
+
+@pytest.mark.parametrize("value", [float("nan"), float("inf")])
+def test_options_are_finite(value):
+    for name in ("margin", "pass_reward"):
+        with pytest.raises(ValidationError):
+            AnalysisOptions(**{name: value})
 
 
 def test_a_plot_that_cannot_be_written_is_refused(write_facts, tmp_path, monkeypatch):

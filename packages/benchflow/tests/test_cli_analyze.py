@@ -49,8 +49,10 @@ def test_jobs_are_compared_in_tables(jobs: Path, capsys: pytest.CaptureFixture[s
     assert run(["analyze", "before", "aft"]) == 0
     said = capsys.readouterr()
     lines = [line.split() for line in said.out.splitlines()]
-    assert lines[1][:5] == ["before", "11", "12", "1", "0.545"]
-    assert lines[2][:5] == ["after", "12", "12", "0", "1.000"]
+    assert lines[0] == ["Variants"]
+    assert lines[2][:5] == ["before", "11", "12", "1", "0.545"]
+    assert lines[3][:5] == ["after", "12", "12", "0", "1.000"]
+    assert ["Comparisons"] in lines
     assert any(line[:4] == ["after", "before", "11", "5/0/6"] for line in lines)
     assert "McNemar's exact test, 5 tasks won and 0 lost, p 0.062" in said.err
 
@@ -101,6 +103,17 @@ def test_another_statement_is_wrong_usage(
 def test_a_job_without_facts_has_no_parquet(jobs: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert run(["analyze", "parquet", "before"]) == 4
     assert "does not have facts" in capsys.readouterr().err
+
+
+def test_a_job_without_a_resolved_slot_is_shown(
+    jobs: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (jobs / "empty").mkdir()
+    (jobs / "empty" / "job.json").write_text('{"slots": {"t0#0": "d"}, "options": {}}')
+    assert run(["analyze", "empty"]) == 0
+    said = capsys.readouterr()
+    assert said.out == ""
+    assert "no slot is resolved yet\nempty is not complete: 0 of 1 slots" in said.err
 
 
 def test_an_unknown_job_is_named(jobs: Path, capsys: pytest.CaptureFixture[str]) -> None:

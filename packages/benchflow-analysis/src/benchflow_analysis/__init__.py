@@ -12,7 +12,7 @@ from .report import (
     VariantReport,
     analyse,
 )
-from .tables import Table, report_tables, to_markdown
+from .tables import Table, report_notes, report_tables, to_markdown
 
 __all__ = [
     "TABLES",
@@ -29,6 +29,7 @@ __all__ = [
     "limited_memory",
     "query",
     "query_jobs",
+    "report_notes",
     "report_tables",
     "to_markdown",
     "view_set",

@@ -11,17 +11,21 @@ from .statistics import Interval
 
 _WIDTH = 480
 _BAR = 26
+_LONGEST_TITLE = 60
 
 
 def write_plot(report: AnalysisReport, path: Path) -> None:
     """Write the means of the variants, and their deltas, to a file that ends in .svg or .png.
 
     Raises:
-        UsageError: The suffix is another one, or the extra `plots` is not installed.
+        UsageError: The suffix is another one, no trial is scored, or the extra `plots` is not
+            installed.
         StoreError: The file cannot be written.
     """
     if path.suffix not in {".svg", ".png"}:
         raise UsageError(f"{str(path)!r} is not a plot file", hint="end its name in .svg or .png")
+    if all(each.mean is None for each in report.variants):
+        raise UsageError("a plot needs a scored trial", hint="wait until a rollout has a score")
     try:
         vl_convert = import_module("vl_convert")
     except ImportError as error:
@@ -56,7 +60,13 @@ def plot_spec(report: AnalysisReport) -> dict[str, Any]:
     panels = [_panel(means, f"Mean reward, {level} interval", rule=None)]
     if deltas:
         against = report.comparisons[0].baseline
-        panels.append(_panel(deltas, f"Delta against {against}, {level} interval", rule=0.0))
+        panels.append(
+            _panel(
+                deltas,
+                f"Delta against {_label(against)[:_LONGEST_TITLE]}, {level} interval",
+                rule=0.0,
+            )
+        )
     return {
         "$schema": "https://vega.github.io/schema/vega-lite/v5.json",
         "background": "white",
@@ -67,7 +77,12 @@ def plot_spec(report: AnalysisReport) -> dict[str, Any]:
 
 def _point(name: str, value: float, interval: Interval | None) -> dict[str, Any]:
     low, high = (interval.low, interval.high) if interval else (None, None)
-    return {"variant": name, "value": value, "low": low, "high": high}
+    return {"variant": _label(name), "value": value, "low": low, "high": high}
+
+
+def _label(name: str) -> str:
+    """Return a name for the plot. Vega evaluates a title, and XML lacks some characters."""
+    return "".join(char if char.isprintable() and char not in '\\"' else "?" for char in name)
 
 
 def _panel(points: list[dict[str, Any]], title: str, *, rule: float | None) -> dict[str, Any]:

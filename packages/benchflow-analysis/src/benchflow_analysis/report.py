@@ -1,15 +1,18 @@
 """The analysis of some jobs: each variant alone, and each against a baseline."""
 
+import json
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from statistics import variance
 from typing import Annotated, Final, Literal
 
 from benchflow_contracts import Model, UsageError
-from pydantic import Field
+from pydantic import Field, JsonValue
 
+from .fact_files import quoted
 from .facts import Facts, view_set
+from .query import query
 from .statistics import (
     Answer,
     Calibration,
@@ -45,9 +48,10 @@ class AnalysisOptions(Model):
     k: tuple[Annotated[int, Field(ge=1)], ...] = ()
     """The k of pass@k (default: 1, its doubles, and the number of repeats)."""
     baseline: str | None = None
-    """The name of the variant that the others are compared with (default: the first)."""
-    pass_reward: float = 1.0
-    margin: float = Field(default=0.05, gt=0)
+    """The name of the variant that the others are compared with (default: the baseline of
+    the job, else the first)."""
+    pass_reward: float = Field(default=1.0, allow_inf_nan=False)
+    margin: float = Field(default=0.05, gt=0, allow_inf_nan=False)
     """The largest difference that counts as tied. The plan says how many tasks find it."""
     confidence: float = Field(default=0.95, gt=0.5, lt=1)
     power: float = Field(default=0.8, gt=0.5, lt=1)
@@ -67,6 +71,8 @@ class JobProgress(Model):
     """The view that answers the question of the design."""
     slots: int
     resolved: int
+    answer: tuple[Mapping[str, JsonValue], ...]
+    """The rows of the view."""
 
 
 class VariantReport(Model):
@@ -130,14 +136,16 @@ def analyse(jobs: Sequence[Path], options: AnalysisOptions = DEFAULT_OPTIONS) ->
         UsageError: The baseline does not exist.
     """
     with Facts(jobs) as facts:
-        groups = _groups(facts.trials(), list(facts.jobs))
+        trials = facts.trials()
+        groups = _groups(trials, list(facts.jobs))
         spaces = _spaces(facts)
         variants = tuple(_variant(name, trials, spaces, options) for name, trials in groups.items())
+        baseline = options.baseline or _planned_baseline(facts, variants)
         return AnalysisReport(
             options=options,
-            jobs=_progress(facts, groups.values()),
+            jobs=tuple(_progress(facts, job, trials) for job in facts.jobs),
             variants=variants,
-            comparisons=_comparisons(groups, options),
+            comparisons=_comparisons(groups, baseline, options),
             torn_bytes={
                 f"{path.resolve().parents[1].name}/{path.name}": torn
                 for path, torn in ((Path(name), torn) for name, torn in facts.torn_bytes.items())
@@ -157,15 +165,25 @@ def _groups(trials: Sequence[Trial], jobs: Sequence[str]) -> dict[str, list[Tria
             return variant
         return f"{job}:{variant}" if max(per_job.values()) > 1 else job
 
-    return {name(*key): group for key, group in by_key.items()}
+    names = Counter(name(*key) for key in by_key)
+    return {
+        name(*key) if names[name(*key)] == 1 else repr(key): group for key, group in by_key.items()
+    }
+
+
+def _planned_baseline(facts: Facts, variants: Sequence[VariantReport]) -> str | None:
+    """Return the name of the baseline in the plan of the first job, `None` if it has no trial."""
+    first = next(iter(facts.jobs))
+    planned = dict(facts.rows("SELECT job, baseline FROM run_manifest")).get(first)
+    return next((v.name for v in variants if (v.job, v.variant) == (first, planned)), None)
 
 
 def _spaces(facts: Facts) -> dict[tuple[str, str], dict[str, float]]:
     """Return the mean reward signal by job and variant, then by space."""
     spaces: dict[tuple[str, str], dict[str, float]] = {}
     for job, variant, space, value in facts.rows(
-        "SELECT job, variant, name[7:], avg(value) FROM metrics_long "
-        "WHERE starts_with(name, 'space.') GROUP BY ALL ORDER BY ALL"
+        'SELECT job, variant, name[7:], avg(value ORDER BY "index") FROM metrics_long '
+        "WHERE starts_with(name, 'space.') AND value IS NOT NULL GROUP BY ALL ORDER BY ALL"
     ):
         spaces.setdefault((job, variant), {})[space] = value
     return spaces
@@ -217,12 +235,12 @@ def _default_ks(most: int) -> tuple[int, ...]:
 
 
 def _comparisons(
-    groups: Mapping[str, Sequence[Trial]], options: AnalysisOptions
+    groups: Mapping[str, Sequence[Trial]], baseline: str | None, options: AnalysisOptions
 ) -> tuple[ComparisonReport, ...]:
     names = list(groups)
     if len(names) < 2 and options.baseline is None:
         return ()
-    baseline = options.baseline or names[0]
+    baseline = baseline or names[0]
     if baseline not in groups:
         raise UsageError(
             f"--baseline {baseline!r} is not a variant", hint=f"variants: {', '.join(names)}"
@@ -278,17 +296,28 @@ def _detectable(
     )
 
 
-def _progress(facts: Facts, groups: Iterable[Sequence[Trial]]) -> tuple[JobProgress, ...]:
-    variants = Counter(trials[0].job for trials in groups)
-    return tuple(
-        JobProgress(
-            job=job,
-            design=design or "paired",
-            view=view_set(design, variants[job]),
-            slots=slots or resolved,
-            resolved=resolved,
-        )
-        for job, design, slots, resolved in facts.rows(
-            "SELECT job, design, slots, resolved FROM all_runs ORDER BY job"
-        )
+def _progress(facts: Facts, job: str, trials: Sequence[Trial]) -> JobProgress:
+    own = [trial for trial in trials if trial.job == job]
+    rows = facts.rows("SELECT job, design, slots FROM run_manifest")
+    design, slots = next(
+        ((design, slots) for name, design, slots in rows if name == job), (None, 0)
+    )
+    planned = facts.rows("SELECT job, count(*) FROM variant_snapshots GROUP BY job")
+    variants = max(dict(planned).get(job, 0), len({trial.variant for trial in own}))
+    view = view_set(design, variants)
+    own_rows = f"SELECT * EXCLUDE (job) FROM {view} WHERE job = {quoted(job)}"  # noqa: S608
+    found = query(facts, own_rows)
+    return JobProgress(
+        job=job,
+        design=design or "paired",
+        view=view,
+        slots=max(slots or 0, len(own)),
+        resolved=len(own),
+        answer=tuple(
+            {
+                name: json.loads(value) if name == "config" and value else value
+                for name, value in zip(found.columns, row, strict=True)
+            }
+            for row in found.records()
+        ),
     )

@@ -1,10 +1,21 @@
 """The tables of an analysis, for a terminal and for Markdown."""
 
+import json
+import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from typing import Final
 
-from .report import AnalysisReport, ComparisonReport, VariantReport
+from pydantic import JsonValue
+
+from .report import AnalysisReport, ComparisonReport, JobProgress, VariantReport
 from .statistics import Interval
+
+_MARKUP: Final = re.compile(
+    r"(?P<interval>\[[-+]?\d+\.\d+, [-+]?\d+\.\d+\](?![:(\[]))"
+    r"|(?P<html>[<>&])|(?P<mark>[\\`*\[\]|~$])"
+)
+_HTML: Final = {"<": "&lt;", ">": "&gt;", "&": "&amp;"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,6 +33,7 @@ def report_tables(report: AnalysisReport) -> list[Table]:
     tables = [
         _variants(report),
         _comparisons(report),
+        *map(_answer, report.jobs),
         _plan(report),
         _variance(report),
         _spending(report),
@@ -33,20 +45,41 @@ def report_tables(report: AnalysisReport) -> list[Table]:
 
 
 def to_markdown(report: AnalysisReport) -> str:
-    """Return the report as Markdown."""
-    names = ", ".join(f"`{each.job}`" for each in report.jobs)
+    """Return the report as Markdown. Names are shown as text: they hold no markup."""
+    names = ", ".join(f"`{plain_text(each.job).replace('`', '?')}`" for each in report.jobs)
     parts = [f"# Analysis of {names}"]
+    if not report.variants:
+        notes = map(_markdown, ("no slot is resolved yet", *report_notes(report)))
+        parts.append("\n".join(f"- {note}" for note in notes))
     for table in report_tables(report):
-        lines = [f"## {table.title}", "", _line(table.columns)]
+        lines = [f"## {_markdown(table.title)}", "", _line(table.columns)]
         lines.append(_line(["---"] * len(table.columns)))
         lines += [_line(row) for row in table.rows]
-        lines += ["", *(f"- {note}" for note in table.notes)] if table.notes else []
+        lines += ["", *(f"- {_markdown(note)}" for note in table.notes)] if table.notes else []
         parts.append("\n".join(lines))
     return "\n\n".join(parts) + "\n"
 
 
+def plain_text(text: str) -> str:
+    """Return a text with escape sequences for characters that are not printable."""
+    return "".join(
+        char if char.isprintable() else char.encode("unicode_escape").decode() for char in text
+    )
+
+
 def _line(cells: Sequence[str]) -> str:
-    return "| " + " | ".join(cell.replace("|", "\\|").replace("\n", " ") for cell in cells) + " |"
+    return "| " + " | ".join(map(_markdown, cells)) + " |"
+
+
+def _markdown(text: str) -> str:
+    return _MARKUP.sub(_escape, plain_text(text))
+
+
+def _escape(match: re.Match[str]) -> str:
+    found = match[0]
+    if match["interval"]:
+        return found
+    return _HTML[found] if match["html"] else f"\\{found}"
 
 
 def number(value: float | None, *, sign: bool = False) -> str:
@@ -89,7 +122,7 @@ def _pass_text(variant: VariantReport, k: int) -> str:
 
 
 def _variant_notes(report: AnalysisReport) -> Iterator[str]:
-    yield from _report_notes(report)
+    yield from report_notes(report)
     for each in report.variants:
         if each.mean is None:
             yield f"{each.name} has no scored trial"
@@ -101,7 +134,8 @@ def _variant_notes(report: AnalysisReport) -> Iterator[str]:
             yield f"{each.name}: {each.pruned} slots were pruned"
 
 
-def _report_notes(report: AnalysisReport) -> Iterator[str]:
+def report_notes(report: AnalysisReport) -> Iterator[str]:
+    """Yield what is missing: unresolved slots, unfinished lines, and unknown pass@k."""
     for job in report.jobs:
         if job.resolved < job.slots:
             yield f"{job.job} is not complete: {job.resolved} of {job.slots} slots are resolved"
@@ -158,6 +192,20 @@ def _comparison_notes(report: AnalysisReport) -> Iterator[str]:
             yield f"{each.variant}: percentile bootstrap over tasks {shown}, for comparison"
     if report.comparisons:
         yield f"tied: the interval lies within ±{margin}; p is Holm's over all comparisons"
+
+
+def _answer(job: JobProgress) -> Table:
+    """Return the view of the design. `win_loss_tie` says less than the comparisons do."""
+    rows = () if job.view == "win_loss_tie" else job.answer
+    columns = tuple(rows[0]) if rows else ()
+    cells = tuple(tuple(map(_cell, row.values())) for row in rows)
+    return Table(f"{job.view} of {job.job}, design {job.design}", columns, cells)
+
+
+def _cell(value: JsonValue) -> str:
+    if value is None or isinstance(value, float):
+        return number(value)
+    return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
 
 
 def _plan(report: AnalysisReport) -> Table:

@@ -67,6 +67,7 @@ class Spending(Model):
     unknown_cost: int
     """Trials without a known cost."""
     cost_per_pass: float | None
+    """Over the trials with a known cost; `None` if none of them passed."""
     seconds: float | None
     """The mean time of a trial."""
 
@@ -114,7 +115,8 @@ def spending(trials: Sequence[Trial], pass_reward: float) -> Spending:
     tokens_out = [t.tokens_out for t in trials if t.tokens_out is not None]
     costs = [t.cost_usd for t in trials if t.cost_usd is not None]
     times = [t.seconds for t in trials if t.seconds is not None]
-    passes = sum(t.reward is not None and t.reward >= pass_reward for t in trials)
+    paid = [t.reward for t in trials if t.cost_usd is not None and t.reward is not None]
+    passes = sum(reward >= pass_reward for reward in paid)
     cost = sum(costs) if costs else None
     return Spending(
         tokens_in=sum(tokens_in) if tokens_in else None,

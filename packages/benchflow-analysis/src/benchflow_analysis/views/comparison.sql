@@ -12,7 +12,7 @@ SELECT variants.job, baselines.baseline, variants.variant,
        count(*) FILTER (variants.mean_reward > base.mean_reward) AS wins,
        count(*) FILTER (variants.mean_reward < base.mean_reward) AS losses,
        count(*) FILTER (variants.mean_reward = base.mean_reward) AS ties,
-       avg(variants.mean_reward - base.mean_reward) AS delta
+       avg(variants.mean_reward - base.mean_reward ORDER BY variants.task) AS delta
 FROM task_variant_matrix AS variants
 JOIN baselines USING (job)
 JOIN task_variant_matrix AS base
@@ -38,8 +38,8 @@ CREATE VIEW trend AS
 SELECT job, variant, repeat,
        count(reward) AS scored,
        count(*) - count(reward) AS unscored,
-       avg(reward) AS mean_reward,
-       avg(reward) - lag(avg(reward)) OVER (PARTITION BY job, variant ORDER BY repeat) AS change
+       avg(reward ORDER BY "index") AS mean_reward,
+       mean_reward - lag(mean_reward) OVER (PARTITION BY job, variant ORDER BY repeat) AS change
 FROM trials
 GROUP BY job, variant, repeat
 ORDER BY job, variant, repeat;

@@ -13,6 +13,7 @@ from benchflow_analysis import (
     analyse,
     limited_memory,
     query_jobs,
+    report_notes,
     report_tables,
     to_markdown,
     write_parquet,
@@ -41,8 +42,8 @@ def show(
 ) -> None:
     """Show the means of variants with their intervals, and compare them on the same tasks.
 
-    A job may be running. Rollouts without a score are counted, and are in no mean. A variant is an
-    agent with its model. The same input and seed give the same output.
+    A job may be running. Rollouts without a score are counted, and are in no mean. The design of
+    a job adds the view that answers its question. The same input and seed give the same output.
 
     Examples:
         bench analyze show baseline
@@ -53,7 +54,7 @@ def show(
         job: Job: its directory, its name, or a unique start of its name. Further jobs are compared
             with the first.
         k: Number of attempts for pass@k (default: 1, its doubles, and the repeats). Repeatable.
-        baseline: Variant that the others are compared with (default: the first).
+        baseline: Variant that the others are compared with (default: the job's, else the first).
         pass_reward: Minimum reward of an attempt that passes.
         margin: Largest difference that counts as tied.
         seed: Seed of the bootstrap.
@@ -79,9 +80,12 @@ def _print_report(report: AnalysisReport) -> None:
     tables = report_tables(report)
     if not tables:
         note("no slot is resolved yet")
+        for line in report_notes(report):
+            note(line)
     for at, table in enumerate(tables):
         if at:
             print_blank_line()
+        sys.stdout.write(f"{printable(table.title)}\n")
         print_table(table.columns, table.rows, empty="")
         for line in table.notes:
             note(line)
