@@ -1,6 +1,7 @@
 """Run a rollout, and kill all of its processes at one event.
 
 `python killed_runner.py TASK JOBS EVENT FLAGS`: EVENT is `KIND:PHASE`, and FLAGS are JSON.
+With the flag `resume`, TASK is the directory of a rollout, which is resumed in that directory.
 The runner must lead a process group of its own.
 """
 
@@ -9,8 +10,10 @@ import json
 import os
 import signal
 import sys
+from pathlib import Path
 from typing import Any
 
+from benchflow_engine.resume import resume_rollout
 from benchflow_engine.rollout import run
 
 TASK, JOBS, EVENT, FLAGS = sys.argv[1:]
@@ -21,4 +24,12 @@ def kill_at(event: Any) -> None:
         os.killpg(0, signal.SIGKILL)
 
 
-asyncio.run(run(TASK, jobs_dir=JOBS, subscribers=[kill_at], **json.loads(FLAGS)))
+async def main() -> None:
+    flags = json.loads(FLAGS)
+    if out := flags.get("resume"):
+        await resume_rollout(Path(TASK), out=Path(out), subscribers=[kill_at])
+    else:
+        await run(TASK, jobs_dir=JOBS, subscribers=[kill_at], **flags)
+
+
+asyncio.run(main())

@@ -27,6 +27,7 @@ class Model:
     def __init__(self, act: Callable[[ModelRequest], ModelReply], *, kill_at: int) -> None:
         self.answered = 0
         self.runner: int | None = None
+        self.on_call: Callable[[], object] = lambda: None
         self._act, self._kill_at = act, kill_at
 
     def __call__(self, request: ModelRequest) -> ModelReply:
@@ -35,6 +36,7 @@ class Model:
             os.killpg(runner, signal.SIGKILL)
             return ModelReply(text="nobody reads this")
         self.answered += 1
+        self.on_call()
         return self._act(request)
 
 
@@ -160,6 +162,7 @@ def test_a_state_checkpoint_gives_the_agent_its_conversation_back(
     model = Model(greet, kill_at=4)
     with ScriptedLlm(model) as llm:
         cut = run_until_killed(tmp_path, two_turns, model, llm)
+        model.on_call = lambda: bench("rollout", "resume", cut, code=2)
         resumed = bench("rollout", "resume", cut, "--json")
     began = resumed["began_from"]
     assert (began["point"], began["fidelity"]) == ("checkpoint", "state")
@@ -182,6 +185,36 @@ def test_an_agent_that_had_ended_is_only_graded(bench: Any, tmp_path: Path) -> N
     assert '"phase":"execute"' not in events
     left = bench("sandbox", "list", "--json")
     assert not [box for box in left if box["identity"]["rollout"] == cut.name]
+
+
+def test_a_resumed_rollout_that_is_killed_again_resumes_where_the_first_one_did(
+    bench: Any, tmp_path: Path
+) -> None:
+    bench("tasks", "init", "greeter")
+    verify = "phase_entered:verify"
+    cut = killed(
+        start(tmp_path, tmp_path / "greeter", verify, agent="oracle", keep="all"), tmp_path
+    )
+    again = tmp_path / "again" / "greeter__2"
+    runner = start(tmp_path, cut, verify, resume=str(again))
+    assert runner.wait(timeout=240) == -signal.SIGKILL
+    resumed = bench("rollout", "resume", cut, "--json")
+    began = resumed["began_from"]
+    assert (resumed["reward"], began["point"], began["rollout"]) == (1.0, "grading", cut.name)
+    assert Path(resumed["directory"]).parent == again.parent
+
+
+def test_a_rollout_that_lacks_only_its_summary_gets_it(bench: Any, tmp_path: Path) -> None:
+    bench("tasks", "init", "greeter")
+    cut = killed(
+        start(tmp_path, tmp_path / "greeter", "rollout_finished:", agent="oracle"), tmp_path
+    )
+    assert not (cut / "result.json").exists()
+    resumed = bench("rollout", "resume", cut, "--json")
+    assert (resumed["reward"], resumed["rollout_id"]) == (1.0, cut.name)
+    assert resumed["began_from"]["point"] == "start"
+    assert (cut / "tree.json").exists()
+    assert sorted(path.name for path in (tmp_path / "jobs").iterdir()) == [cut.name]
 
 
 def test_a_torn_checkpoint_is_refused_and_the_one_before_it_is_taken(

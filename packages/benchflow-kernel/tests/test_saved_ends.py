@@ -3,7 +3,7 @@
 import asyncio
 
 import pytest
-from benchflow_contracts import Role, SnapshotError, TaskStep, UsageError
+from benchflow_contracts import Role, SnapshotError, StoreError, TaskStep, UsageError
 from benchflow_contracts.agent import AgentCapabilities
 from benchflow_kernel import (
     AskUserBranch,
@@ -214,5 +214,7 @@ def test_only_one_process_resumes_from_a_log_and_none_while_it_is_written(tmp_pa
     log.close()
     with while_log_locked(path), pytest.raises(UsageError, match="is running"):
         while_log_locked(path).__enter__()
-    with while_log_locked(path):
-        pass
+    with pytest.raises(BlockingIOError), while_log_locked(path):
+        raise BlockingIOError  # of the work under the lock
+    with pytest.raises(StoreError, match="cannot be locked"):
+        while_log_locked(tmp_path / "r2" / "events.jsonl").__enter__()

@@ -31,6 +31,7 @@ from benchflow_store import (
 )
 
 from .config import RunConfig
+from .leftovers import remove_directories
 from .planes import load_agent, open_provider
 from .posthoc.run_inputs import RunInputs
 from .preflight import check_agent, check_endpoint
@@ -64,9 +65,9 @@ async def resume_rollout(
 
     The attempt starts from the last good checkpoint: if the agents had ended, it only grades.
     Without a good checkpoint it starts anew, and `record.began_from.reason` says why. If another
-    attempt resumed the rollout already, that attempt is resumed. Sandboxes that the killed process
-    left are removed first. If a kill left only the summary unwritten, nothing runs: the result is
-    that of `directory`.
+    attempt resumed the rollout already, that attempt is resumed. The sandboxes and directories that
+    the killed process left are removed first. If a kill left only the summary unwritten, nothing
+    runs: the result is that of `directory`.
 
     Without `provider`, the recorded one is opened. `config` is the recorded one with the secrets of
     this process's variables, unless the caller has it. `identity` is as for `run_in`.
@@ -92,6 +93,7 @@ async def resume_rollout(
                 provider = await stack.enter_async_context(open_provider(config))
             labels = RolloutIdentity(rollout=directory.name).labels()
             await provider.reap(ReapPolicy(labels=labels))
+            await remove_directories()
             point, image = await _choose(stored, inputs.task, load_agent(config), provider, trust)
             name_successor(directory, out)
             try:

@@ -4,7 +4,7 @@ import fcntl
 import logging
 import time
 from collections.abc import Callable, Generator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
@@ -130,17 +130,18 @@ def while_log_locked(path: Path) -> Generator[None]:
         UsageError: A process writes the log, or resumes from it.
         StoreError: The file cannot be locked.
     """
-    try:
-        with path.open("rb") as file:
+    with ExitStack() as stack:
+        try:
+            file = stack.enter_context(path.open("rb"))
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            yield
-    except BlockingIOError:
-        raise UsageError(
-            f"rollout {path.parent.name!r} is running, or is being resumed",
-            hint="wait until that process has ended",
-        ) from None
-    except OSError as error:
-        raise StoreError(f"event log {str(path)!r} cannot be locked: {error}") from error
+        except BlockingIOError:
+            raise UsageError(
+                f"rollout {path.parent.name!r} is running, or is being resumed",
+                hint="wait until that process has ended",
+            ) from None
+        except OSError as error:
+            raise StoreError(f"event log {str(path)!r} cannot be locked: {error}") from error
+        yield
 
 
 @dataclass(frozen=True, slots=True)
