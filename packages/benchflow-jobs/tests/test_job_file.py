@@ -1,19 +1,30 @@
 """A wrong `job.toml`: every problem at once, each with its place, value, reason and hint."""
 
+import tomllib
+from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 from textwrap import dedent
+from typing import Any, cast
 
 import pytest
 from benchflow_contracts import UsageError
 from benchflow_engine.scaffold import write_task
 from benchflow_jobs.planning import (
+    Dataset,
     JobConfig,
     JobConfigError,
+    JobSource,
     Problem,
+    parse_job,
     parse_override,
     plan_job,
     read_job,
+    resolve_job,
 )
+from benchflow_jobs.planning.problems import TomlLines
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 WHOLE = """
 [job]
@@ -323,6 +334,40 @@ def test_all_problems_come_at_once(tmp_path: Path) -> None:
         f"{path}:19: variants[1].id = 'a': it is used twice (rename one)",
         f"{path}:22: concurrency.slots = 0: it should be greater than or equal to 1",
     ]
+
+
+JSON = st.recursive(
+    st.none() | st.booleans() | st.integers(-3, 3) | st.floats() | st.text(max_size=5),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=5), inner),
+    max_leaves=5,
+)
+
+
+def places(table: object, above: tuple[str | int, ...] = ()) -> Iterator[tuple[str | int, ...]]:
+    items: list[tuple[str | int, object]] = []
+    if isinstance(table, dict):
+        items = list(cast("dict[str | int, object]", table).items())
+    elif isinstance(table, list):
+        items = list(enumerate(cast("list[object]", table)))
+    for key, value in items:
+        yield (*above, key)
+        yield from places(value, (*above, key))
+
+
+@settings(max_examples=300)
+@given(st.data())
+def test_a_wrong_value_at_any_place_is_a_problem_and_nothing_else(data: st.DataObject) -> None:
+    tables = tomllib.loads(WHOLE)
+    for _ in range(data.draw(st.integers(1, 3))):
+        *above, last = data.draw(st.sampled_from(list(places(tables))))
+        table: Any = tables
+        for key in above:
+            table = table[key]
+        name = data.draw(st.sampled_from([last, "new", "agent"]))
+        table[last if isinstance(table, list) else name] = data.draw(JSON)
+    with suppress(JobConfigError):
+        config = parse_job(JobSource(tables, "job.toml", TomlLines(WHOLE)))
+        resolve_job(config, Dataset((), left_out=frozenset({"t-1"})))
 
 
 def test_one_problem_has_its_hint_and_place(tmp_path: Path) -> None:

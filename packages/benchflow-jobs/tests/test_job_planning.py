@@ -1,6 +1,7 @@
 """A plan: the same input gives the same slots, and `extend` keeps their places."""
 
 import json
+import shutil
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -8,10 +9,8 @@ from typing import Any
 import pytest
 from benchflow_contracts import ImageRecipe, StoreError, Task, TaskConfig, TaskParts
 from benchflow_engine.flags import run_config
-from benchflow_engine.scaffold import write_task
 from benchflow_engine.secrets import with_secrets
 from benchflow_jobs import JobOptions
-from benchflow_jobs.plan import JobPlan
 from benchflow_jobs.planning import (
     Dataset,
     JobConfig,
@@ -25,7 +24,6 @@ from benchflow_jobs.planning import (
     is_own_plan,
     load_plan,
     new_schedule,
-    plan_job,
     plan_revision,
     resolve_job,
     write_plan,
@@ -431,8 +429,10 @@ def test_the_record_gets_the_variants_and_the_design() -> None:
 
 
 def test_a_job_of_version_0_8_is_the_same_plan(tmp_path: Path) -> None:
-    for name in ("one", "two"):
-        write_task(tmp_path / "tasks" / name)
+    shutil.copy(Path(__file__).with_name("job_of_0_8.json"), tmp_path / "job.json")
+    read = load_plan(tmp_path)
+    assert read is not None
+    assert [slot.name for slot in read.slots] == ["one#0", "two#0", "one#1", "two#1"]
     run = run_config(
         agent="nop",
         agent_env={"TOKEN": "s3cret-of-all"},
@@ -440,18 +440,17 @@ def test_a_job_of_version_0_8_is_the_same_plan(tmp_path: Path) -> None:
         branch="group",
         branch_n=3,
         branch_then="value",
-        skills_dir=tmp_path,
+        skills_dir=Path("skills"),
     )
-    options = JobOptions(tasks_dir=tmp_path / "tasks", run=run, repeats=2)
-    old = JobPlan.of(options.plan(), options)
-    (tmp_path / "job.json").write_text(old.model_dump_json())
-    read = load_plan(tmp_path)
-    assert read is not None
-    assert [slot.name for slot in read.slots] == list(old.slots)
-    assert [slot.task_digest for slot in read.slots] == list(old.slots.values())
-    made = plan_job(config_of(options))
+    config = config_of(JobOptions(tasks_dir=tmp_path, run=run, repeats=2))
+    found = [
+        task.model_copy(update={"id": name, "digest": f"sha256:{name}"})
+        for task, name in zip(tasks(2), ("one", "two"), strict=True)
+    ]
+    made = plan(config, found)
     assert made.digest == read.digest
     assert difference(read, made) is None
+    assert made.variants[0].run == run
     assert len(extend(read, replications=3).slots) == 6
 
 
