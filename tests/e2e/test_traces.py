@@ -6,11 +6,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from benchflow.cli.rollout import export
 from judge_package import install, succeed
-from scripted_llm import ModelReply, ModelRequest, ScriptedLlm, ToolUse
 
-TASKS = Path(__file__).parents[2] / "benchmarks" / "clawsbench" / "tasks"
-EVENTS = ["evt-10", "evt-11", "evt-12"]
 JUDGE = Path(__file__).with_name("check_traces.py")
 PACKAGE = "verifiers==0.4.0"
 
@@ -21,18 +19,22 @@ def judge(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return install(PACKAGE, tmp_path_factory.mktemp("judge"))
 
 
+def read_by_package(judge: Path, rollout: Path, cwd: Path) -> dict[str, Any]:
+    """Export a rollout in each form; return what the package reads."""
+    forms = [cwd / f"{form}.jsonl" for form in ("leaves", "graph", "flat")]
+    for output in forms:
+        export(str(rollout), output=output, format=f"v1-{output.stem}")
+    leaves, graph, flat = (output.name for output in forms)
+    said = succeed(judge, "-I", JUDGE, leaves, graph, "--flat", flat, cwd=cwd)
+    seen: dict[str, Any] = json.loads(said)
+    return seen
+
+
 @pytest.mark.timeout(300)
 def test_the_package_reads_a_forked_rollout_as_leaves_as_a_graph_and_flat(
-    bench: Any, judge: Path, tmp_path: Path
+    demo: dict[str, Any], judge: Path, tmp_path: Path
 ) -> None:
-    demo = tmp_path / bench("demo", "--json")["directory"]
-    for form in ("leaves", "graph", "flat"):
-        bench("rollout", "export", demo, "--output", f"{form}.jsonl", "--format", f"v1-{form}")
-
-    said = succeed(
-        judge, "-I", JUDGE, "leaves.jsonl", "graph.jsonl", "--flat", "flat.jsonl", cwd=tmp_path
-    )
-    seen = json.loads(said)
+    seen = read_by_package(judge, demo["directory"], tmp_path)
 
     [leaves], [graph] = seen["leaves.jsonl"], seen["graph.jsonl"]
     assert leaves["group"] == graph["group"]
@@ -47,39 +49,11 @@ def test_the_package_reads_a_forked_rollout_as_leaves_as_a_graph_and_flat(
     )
 
 
-def book(request: ModelRequest) -> ModelReply:
-    """Ask which event is meant, and change the one that the user names."""
-    seen = request.tool_results
-    if not seen:
-        ask = {"question": "Which review with Dana?", "options": EVENTS}
-        return ModelReply(text="Only you can tell.", tools=(ToolUse("ask_user", ask),))
-    if len(seen) == 1:
-        chosen = next(event for event in EVENTS if event in seen[0])
-        room = "room-maple@harborlight.example"
-        return ModelReply(
-            tools=(
-                ToolUse("shell", {"command": f"claw-gcal update {chosen} --add-attendee {room}"}),
-            )
-        )
-    return ModelReply(text="Booked.")
-
-
 @pytest.mark.timeout(300)
 def test_a_forked_policy_trains_on_the_tokens_it_sampled_and_its_prefix_is_one(
-    bench: Any, judge: Path, tmp_path: Path
+    forked_policy: Path, judge: Path, tmp_path: Path
 ) -> None:
-    with ScriptedLlm(book) as llm:
-        endpoint = ("--base-url", f"{llm.url}/v1", "--model", "scripted", "--upstream", "vllm")
-        task = TASKS / "book-the-review-room"
-        made = bench("run", task, "--agent", "policy", *endpoint, "--branch", "ask-user", "--json")
-    rollout = tmp_path / made["directory"]
-    for form in ("leaves", "graph", "flat"):
-        bench("rollout", "export", rollout, "--output", f"{form}.jsonl", "--format", f"v1-{form}")
-
-    said = succeed(
-        judge, "-I", JUDGE, "leaves.jsonl", "graph.jsonl", "--flat", "flat.jsonl", cwd=tmp_path
-    )
-    seen = json.loads(said)
+    seen = read_by_package(judge, forked_policy, tmp_path)
 
     [leaves], [graph] = seen["leaves.jsonl"], seen["graph.jsonl"]
     samples = [branch for trace in leaves["traces"] for branch in trace["branches"]]

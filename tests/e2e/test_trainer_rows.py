@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from benchflow.cli.rollout import export
 from judge_package import install, succeed
 
 TASKS = Path(__file__).parents[2] / "benchmarks" / "clawsbench" / "tasks"
@@ -22,16 +23,15 @@ def judge(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.mark.timeout(300)
 def test_the_package_reads_every_row_and_would_have_written_the_same(
-    bench: Any, judge: Path, tmp_path: Path
+    bench: Any, demo: dict[str, Any], judge: Path, tmp_path: Path
 ) -> None:
-    demo = tmp_path / bench("demo", "--json")["directory"]
-    shutil.copy(demo / "trainer/verifiers.jsonl", tmp_path / "forked.jsonl")
+    shutil.copy(demo["directory"] / "trainer/verifiers.jsonl", tmp_path / "forked.jsonl")
     bench("eval", "create", "--tasks-dir", TASKS, "--agent", "nop", "--job-name", "j", "--json")
     shutil.copy(tmp_path / "jobs/j/verifiers.jsonl", tmp_path / "job.jsonl")
     bench("tasks", "init", "plain")
     plain = tmp_path / bench("run", "plain", "--agent", "oracle", "--json")["directory"]
     shutil.copy(plain / "trainer/verifiers.jsonl", tmp_path / "plain.jsonl")
-    bench("rollout", "export", demo, "--output", "sft.jsonl", "--format", "sft")
+    export(str(demo["directory"]), output=tmp_path / "sft.jsonl", format="sft")
 
     rows = ("forked.jsonl", "job.jsonl", "plain.jsonl")
     seen = json.loads(succeed(judge, "-I", JUDGE, *rows, "--sft", "sft.jsonl", cwd=tmp_path))
