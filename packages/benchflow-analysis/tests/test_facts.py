@@ -6,7 +6,8 @@ import shutil
 from pathlib import Path
 
 import pytest
-from benchflow_analysis import TABLES, VIEWS, Facts, query_jobs, view_set, write_parquet
+from benchflow_analysis import TABLES, VIEWS, Facts, fact_files, query_jobs, view_set, write_parquet
+from benchflow_analysis.fact_files import expose
 from benchflow_contracts import StoreError
 
 TWO = {"a": {"t1": [1.0, 0.0], "t2": [1.0, None]}, "b": {"t1": [1.0, 1.0], "t2": [0.0, 0.0]}}
@@ -422,3 +423,38 @@ def test_a_path_that_is_not_text_is_refused(write_facts):
     job.rename(strange)
     with pytest.raises(StoreError, match="not UTF-8"):
         Facts([strange])
+
+
+def test_parquet_is_written_while_a_line_is_being_written(write_facts, monkeypatch):
+    job = write_facts("j", TWO)
+    path = job / "facts" / "trials.jsonl"
+    appended = []
+
+    def write_on(source, link, *, copies=False):
+        torn = expose(source, link, copies=copies)
+        if source == path and not appended:
+            with path.open("ab") as file:
+                appended.append(file.write(b'{"index": 9, "sl'))
+        return torn
+
+    monkeypatch.setattr("benchflow_analysis.fact_files.expose", write_on)
+    write_parquet(job)
+    assert appended
+    assert "trials" not in json.loads((job / "facts" / "parquet.json").read_text())
+    assert len(rows([job], "FROM trials")) == 8
+
+
+def test_a_copy_of_a_file_that_is_cut_meanwhile_ends_with_a_whole_line(tmp_path, monkeypatch):
+    source = tmp_path / "trials.jsonl"
+    source.write_bytes(b'{"a": 1}\n{"a": 2}\n{"a": 3}\n')
+    ends = fact_files._end_of_lines
+
+    def cut_later(file, size):
+        whole = ends(file, size)
+        if source.stat().st_size == 27:
+            os.truncate(source, 12)
+        return whole
+
+    monkeypatch.setattr("benchflow_analysis.fact_files._end_of_lines", cut_later)
+    expose(source, tmp_path / "copy", copies=True)
+    assert (tmp_path / "copy").read_bytes() == b'{"a": 1}\n'

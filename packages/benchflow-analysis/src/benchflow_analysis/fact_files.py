@@ -161,15 +161,28 @@ def write_parquet(job: Path) -> list[Path]:
             for table, source in find_facts(facts).items():
                 if table == "run_manifest":
                     continue
-                before, link = stamp(table, source), Path(scratch, source.name)
-                torn = expose(source, link)
-                written.append(_to_parquet(table, job, link))
+                before = stamp(table, source)
+                path, torn = _write_table(table, job, source, Path(scratch))
+                written.append(path)
                 if not torn and stamp(table, source) == before:
                     stamps[table] = before
         (facts / _STAMPS).write_text(json.dumps(stamps, sort_keys=True) + "\n", encoding="utf-8")
     except OSError as error:
         raise StoreError(f"cannot write {str(facts)!r}: {error.strerror}") from error
     return written
+
+
+def _write_table(table: str, job: Path, source: Path, scratch: Path) -> tuple[Path, int]:
+    """Write the parquet file of a table, and return it with the bytes that it leaves out."""
+    link = scratch / source.name
+    torn = expose(source, link)
+    try:
+        return _to_parquet(table, job, link), torn
+    except StoreError:
+        # The writer of a running job may have been in the middle of a line.
+        link.unlink()
+        torn = expose(source, link, copies=True)
+        return _to_parquet(table, job, link), torn
 
 
 def _to_parquet(table: str, job: Path, source: Path) -> Path:
@@ -215,9 +228,13 @@ def expose(source: Path, link: Path, *, copies: bool = False) -> int:
             link.symlink_to(source.absolute())
             return 0
         file.seek(0)
-        with link.open("wb") as copy:
-            while file.tell() < whole:
-                copy.write(file.read(min(1 << 20, whole - file.tell())))
+        with link.open("wb+") as copy:
+            while chunk := file.read(min(1 << 20, whole - file.tell())):
+                copy.write(chunk)
+            if copy.tell() < whole:
+                # The file was cut meanwhile: it is being written again.
+                copy.flush()
+                copy.truncate(_end_of_lines(copy.fileno(), copy.tell()))
     return size - whole
 
 

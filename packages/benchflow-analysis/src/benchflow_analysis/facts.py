@@ -141,11 +141,12 @@ class Facts:
     def retry(self, read: Callable[[], T]) -> T:
         """Return `read()`; if a line cannot be read, once more from copies of the whole lines.
 
-        The writer of a running job may have been in the middle of a line, or the line is long.
+        The writer of a running job may have been in the middle of a line, or may have cut the
+        file to write it again, or the line is long.
         """
         try:
             return read()
-        except duckdb.InvalidInputException as error:
+        except (duckdb.InvalidInputException, duckdb.IOException) as error:
             if not self.is_damage(error):
                 raise
             self.refresh()

@@ -66,7 +66,7 @@ def query(
     statement = _checked(facts, sql)
     try:
         return facts.retry(lambda: _run(facts, statement, max_rows, max_seconds))
-    except duckdb.InvalidInputException as error:
+    except (duckdb.InvalidInputException, duckdb.IOException) as error:
         raise (facts.damage(error) if facts.is_damage(error) else _refusal(error)) from error
     except duckdb.Error as error:
         raise _refusal(error) from error
