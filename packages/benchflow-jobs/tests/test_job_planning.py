@@ -392,6 +392,37 @@ def test_extend_names_the_default_variant_beside_others() -> None:
     assert [slot.name for slot in longer.slots] == ["t0#0", "t1#0", "t0#0@b", "t1#0@b"]
 
 
+def test_extend_adds_a_variant_with_a_secret_only_once(tmp_path: Path) -> None:
+    variant = VariantConfig.model_validate({"id": "b", "agent": {"env": {"TOKEN": "s3cret-1"}}})
+    made = plan(job(), tasks(1))
+    write_plan(tmp_path, extend(made, variants=[variant]))
+    read = load_plan(tmp_path)
+    assert read is not None
+    assert extend(read, variants=[variant]) is read
+
+
+def test_extend_gives_values_to_new_tasks_only() -> None:
+    made = plan(job(), tasks(1))
+    values = {"t5": TaskOverride(image="x")}
+    longer = extend(made, tasks=tasks(1, first=5), overrides=values)
+    assert longer.image(1).image == "x"
+    assert extend(longer, tasks=tasks(1, first=5), overrides=values) is longer
+    with pytest.raises(JobConfigError) as caught:
+        extend(made, overrides={"t0": TaskOverride(image="x"), "t9": TaskOverride()})
+    found = [(problem.dotted, problem.reason) for problem in caught.value.problems]
+    assert ("tasks.t0", "the job has another task of this name, or with other values") in found
+    assert ("tasks.t9", "it is not one of the new tasks") in found
+
+
+def test_a_plan_in_another_order_is_named_as_that() -> None:
+    longer = extend(plan(job(), tasks(2)), variants=[VariantConfig(id="v1")])
+    says = "the same rollouts were in another order, because it was extended"
+    assert difference(longer, plan(job(2), tasks(2))) == says
+    # More replications come last in a new plan, too.
+    more = extend(plan(job(2), tasks(2)), replications=3)
+    assert difference(more, plan(job(2, replications=3), tasks(2))) is None
+
+
 def test_extend_refuses_what_it_cannot_add() -> None:
     made = plan(job(2, replications=2), tasks(2))
     changed = tasks(1)[0].model_copy(update={"digest": "sha256:other"})

@@ -93,6 +93,8 @@ def difference(earlier: ResolvedJob, plan: ResolvedJob) -> str | None:
     for old, new in zip(earlier.tasks, plan.tasks, strict=True):
         if (old.digest, old.override) != (new.digest, new.override):
             return f"the task {old.id!r} changed since"
+    if set(earlier.slots.places()) == set(plan.slots.places()):
+        return "the same rollouts were in another order, because it was extended"
     return f"it had {len(earlier.slots)} rollouts, and these are {len(plan.slots)} others"
 
 

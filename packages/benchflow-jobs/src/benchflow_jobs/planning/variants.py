@@ -83,15 +83,16 @@ def all_variants(config: JobConfig) -> list[VariantConfig]:
 
 
 def resolve_variants(config: JobConfig) -> tuple[Variant, ...]:
-    """Return each variant with its whole configuration. Each layer is valid by itself.
+    """Return each variant with its whole configuration; see `resolve_variant`."""
+    return tuple(resolve_variant(config.run, each) for each in all_variants(config))
+
+
+def resolve_variant(base: RunLayer, layer: VariantConfig) -> Variant:
+    """Return a variant over the configuration of every rollout.
 
     Raises:
-        JobConfigError: The values of a sweep do not fit together.
+        JobConfigError: A value is wrong, or the values of a sweep do not fit together.
     """
-    return tuple(_resolved(config.run, each) for each in all_variants(config))
-
-
-def _resolved(base: RunLayer, layer: VariantConfig) -> Variant:
     tables = laid_over(base.tables, layer.tables)
     try:
         run = RunConfig.model_validate(tables)
