@@ -403,6 +403,14 @@ def slow(session: nox.Session, part: str) -> None:
 
 
 @nox.session(python=PYTHONS[:1])
+def ray(session: nox.Session) -> None:
+    """Run jobs on a Ray cluster of two nodes, and kill its parts. Run it alone: Ray needs CPU."""
+    _sync(session, "--package=benchflow-jobs-ray", "--no-default-groups", "--group=test")
+    tests = f"{PACKAGES['benchflow-jobs-ray']}/tests"
+    _pytest(session, "-m", "ray", "--reruns=0", tests, *session.posargs)
+
+
+@nox.session(python=PYTHONS[:1])
 def agents(session: nox.Session) -> None:
     """Run the real agents, which are fetched by package name."""
     _sync(session, "--all-packages")

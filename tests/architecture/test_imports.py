@@ -62,6 +62,13 @@ ALLOWED = {
         "benchflow_store",
         "yaml",
     },
+    "benchflow_jobs_ray": {
+        "benchflow_contracts",
+        "benchflow_jobs",
+        "benchflow_kernel",
+        "pydantic_core",
+        "ray",
+    },
     "benchflow_store": {
         "apsw",
         "obstore",

@@ -10,8 +10,10 @@ from benchflow_contracts import CapacityError, Completion, Dispatch, Event, Exec
 class Room:
     """The resources of one worker or of all, and the dispatches that wait for them."""
 
-    def __init__(self, capacity: Mapping[str, int]) -> None:
+    def __init__(self, capacity: Mapping[str, int], owner: str = "this machine") -> None:
+        """Begin with `capacity`. `owner` is who has it, for people."""
         self.capacity = dict(capacity)
+        self._owner = owner
         self.is_closed = False
         self._used = Counter[str]()
         self._changed = asyncio.Event()
@@ -23,10 +25,15 @@ class Room:
             CapacityError: There will never be enough of them.
         """
         while True:
-            self._require(dispatch)
+            if reason := self.refusal(dispatch):
+                raise CapacityError(reason)
             if self.fits(dispatch):
                 break
             await self._changed.wait()
+        self.hold(dispatch)
+
+    def hold(self, dispatch: Dispatch) -> None:
+        """Take the resources of a dispatch, which must be free."""
         self._used.update(dispatch.needs)
 
     def fits(self, dispatch: Dispatch) -> bool:
@@ -52,14 +59,20 @@ class Room:
         self.is_closed = True
         self._wake()
 
-    def _require(self, dispatch: Dispatch) -> None:
+    def refusal(self, dispatch: Dispatch) -> str | None:
+        """Return why a dispatch can never have what it needs, or `None`."""
         if self.is_closed:
-            raise CapacityError(f"slot {dispatch.slot!r} cannot start: the backend is closed")
+            return f"slot {dispatch.slot!r} cannot start: the backend is closed"
         for name, amount in dispatch.needs.items():
             most = self.capacity.get(name, amount)
             if amount > most:
                 needs = f"slot {dispatch.slot!r} needs {amount} of {name!r}"
-                raise CapacityError(f"{needs}, and this machine has {most}")
+                return f"{needs}, and {self._owner} has {most}"
+        return None
+
+    def held(self, name: str) -> int:
+        """Return how much of a resource is in use."""
+        return self._used[name]
 
     def _wake(self) -> None:
         self._changed.set()

@@ -1,6 +1,7 @@
 """An executor whose rollouts do what their payload says."""
 
 import asyncio
+import os
 from collections.abc import Callable
 from pathlib import Path
 from typing import Literal
@@ -19,7 +20,8 @@ class FakeExecutor:
     """Does what `payload["do"]` says, a `FakeRollout` (default: `score`).
 
     With a directory in `payload["at"]`, each rollout creates `ROLLOUT.started` and, if it is
-    cancelled, `ROLLOUT.cancelled` there. So a test can follow it from another process.
+    cancelled, `ROLLOUT.cancelled` there, with the id of its process. So a test can follow it from
+    another process. A rollout that starts twice fails.
     """
 
     def __init__(self) -> None:
@@ -56,5 +58,6 @@ class FakeExecutor:
 
 def _mark(dispatch: Dispatch, name: str) -> None:
     if "at" in dispatch.payload:
-        directory = Path(str(dispatch.payload["at"]))
-        (directory / f"{dispatch.rollout}.{name}").touch(exist_ok=name != "started")
+        path = Path(str(dispatch.payload["at"])) / f"{dispatch.rollout}.{name}"
+        with path.open("x" if name == "started" else "w") as file:
+            file.write(str(os.getpid()))

@@ -1,0 +1,122 @@
+"""A Ray cluster of this machine alone, in a process that ends with its owner."""
+
+import asyncio
+import json
+import os
+import signal
+import sys
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from typing import Any, Final, Self
+
+from .errors import RayStartError
+from .process_tree import kill_descendants
+
+_MOST_LOAD: Final = 15.0
+"""The load of a core above which Ray does not start: its own limit of 30 seconds is fixed."""
+_STOP_SEC: Final = 20.0
+
+ENVIRONMENT: Final = {
+    "RAY_USAGE_STATS_ENABLED": "0",
+    # With it, Ray starts its workers by `uv run`, and copies the working directory to them.
+    "RAY_ENABLE_UV_RUN_RUNTIME_ENV": "0",
+}
+
+
+class LocalCluster:
+    """Nodes on the loopback interface, for one machine and for tests. Not for many machines."""
+
+    def __init__(self, nodes: Sequence[Mapping[str, int]], *, start_sec: float = 90) -> None:
+        """Prepare a cluster.
+
+        Args:
+            nodes: The resources of each node, such as `{"benchflow": 8}`. The first one is the
+                head.
+            start_sec: The longest time that a node may take to start.
+        """
+        self._resources = [dict(node) for node in nodes]
+        self._start_sec = start_sec
+        self._process: asyncio.subprocess.Process | None = None
+        self.address = ""
+        """The address of the head, after the start."""
+        self.session: int | None = None
+        """The session of all processes of the cluster, after the start."""
+
+    async def __aenter__(self) -> Self:
+        await self.start()
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self.close()
+
+    async def start(self) -> None:
+        """Start the nodes, one after the other.
+
+        Raises:
+            RayStartError: The machine is too busy, or a node did not start in time.
+        """
+        cores, load = os.cpu_count() or 1, os.getloadavg()[0]
+        if load > _MOST_LOAD * cores:
+            raise RayStartError(f"Ray did not start: the load is {load:.0f} on {cores} cores")
+        self._process = await asyncio.create_subprocess_exec(
+            sys.executable,
+            "-m",
+            f"{__package__}.cluster_process",
+            stdin=asyncio.subprocess.PIPE,
+            stdout=asyncio.subprocess.PIPE,
+            stderr=asyncio.subprocess.DEVNULL,
+            env={**os.environ, **ENVIRONMENT},
+            start_new_session=True,
+        )
+        self.session = self._process.pid
+        try:
+            for resources in self._resources:
+                await self.add_node(resources)
+        except BaseException:
+            await self.close()
+            raise
+
+    async def add_node(self, resources: Mapping[str, int]) -> int:
+        """Start one more node, and return its number.
+
+        Raises:
+            RayStartError: The node did not start in time.
+        """
+        answer = await self._ask({"add": dict(resources)})
+        self.address = answer["address"]
+        return int(answer["node"])
+
+    async def kill_node(self, number: int) -> None:
+        """Kill every process of a node, as when its machine fails."""
+        await self._ask({"kill": number})
+
+    async def close(self) -> None:
+        """Kill every process that the cluster started. Repeatable."""
+        process, self._process = self._process, None
+        if process is None or process.stdin is None:
+            return
+        process.stdin.close()
+        try:
+            async with asyncio.timeout(_STOP_SEC):
+                await process.wait()
+        except TimeoutError:
+            # Processes below it are its children while it lives, so it ends last.
+            await asyncio.to_thread(kill_descendants, process.pid)
+            with suppress(ProcessLookupError):
+                os.kill(process.pid, signal.SIGKILL)
+            await process.wait()
+
+    async def _ask(self, request: dict[str, Any]) -> dict[str, Any]:
+        process = self._process
+        if process is None or process.stdin is None or process.stdout is None:
+            raise RayStartError("the Ray cluster is not running")
+        process.stdin.write(json.dumps(request).encode() + b"\n")
+        try:
+            async with asyncio.timeout(self._start_sec):
+                line = await process.stdout.readline()
+        except TimeoutError:
+            raise RayStartError(f"Ray did not start within {self._start_sec:g} s") from None
+        answer: dict[str, Any] = json.loads(line) if line else {"error": "its process ended"}
+        if "error" in answer:
+            raise RayStartError(f"Ray did not start: {answer['error']}")
+        return answer

@@ -1,0 +1,96 @@
+"""The process that starts a Ray cluster on this machine, and ends it when its standard input ends.
+
+It is the subreaper of every process of the cluster. So nothing is left, also of a start that fails
+and of a driver that was killed. It reads a line of JSON with the nodes, and prints one for each:
+`{"node": 0, "pid": .., "address": ".."}` or `{"error": ".."}`. Then it reads further requests:
+`{"add": {"benchflow": 4}}` and `{"kill": 1}`.
+"""
+
+import json
+import os
+import shutil
+import signal
+import sys
+import tempfile
+import threading
+import traceback
+from contextlib import suppress
+from queue import SimpleQueue
+from typing import Any, Final
+
+from .process_tree import become_subreaper, descendants, kill_descendants
+
+_OBJECT_STORE_BYTES: Final = 80 * 1024 * 1024
+_LOOPBACK: Final = "127.0.0.2"
+"""Not 127.0.0.1: Ray replaces that by an address which other machines reach."""
+
+
+class _Cluster:
+    def __init__(self, directory: str) -> None:
+        self._directory = directory
+        self._nodes: list[Any] = []
+        self._cluster: Any = None
+
+    def add(self, resources: dict[str, float]) -> dict[str, Any]:
+        from ray.cluster_utils import Cluster  # noqa: PLC0415 - a second of imports
+
+        settings = {
+            # Actors of hosts need no CPU of Ray's, and without one no idle workers start.
+            "num_cpus": 0,
+            "resources": resources,
+            "object_store_memory": _OBJECT_STORE_BYTES,
+            "node_ip_address": _LOOPBACK,
+            "include_dashboard": False,
+        }
+        if self._cluster is None:
+            self._cluster = Cluster()
+            settings["temp_dir"] = self._directory
+        node = self._cluster.add_node(**settings)
+        self._nodes.append(node)
+        pid = node.all_processes["raylet"][0].process.pid
+        return {"node": len(self._nodes) - 1, "pid": pid, "address": self._cluster.address}
+
+    def kill(self, number: int) -> dict[str, Any]:
+        """Kill each process of a node at once, as when its machine fails."""
+        raylet = self._nodes[number].all_processes["raylet"][0].process.pid
+        # The raylet first, so that it starts no further worker.
+        doomed = [raylet, *descendants(raylet)]
+        for pid in doomed:
+            with suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
+        return {"node": number, "killed": len(doomed)}
+
+
+def main() -> None:
+    """Serve requests until standard input ends."""
+    become_subreaper()
+    answers = os.fdopen(os.dup(1), "w", buffering=1)
+    os.dup2(2, 1)  # Ray prints to standard output
+    directory = tempfile.mkdtemp(prefix="bf-ray-")
+    requests: SimpleQueue[dict[str, Any]] = SimpleQueue()
+
+    def read() -> None:
+        for line in sys.stdin:
+            requests.put(json.loads(line))
+        kill_descendants(os.getpid())
+        shutil.rmtree(directory, ignore_errors=True)
+        os._exit(0)
+
+    # A start that blocks does not keep the end of standard input from being seen.
+    threading.Thread(target=read, daemon=True).start()
+    cluster = _Cluster(directory)
+    while True:
+        request = requests.get()
+        try:
+            if "kill" in request:
+                answer = cluster.kill(request["kill"])
+            else:
+                answer = cluster.add(request["add"])
+        except Exception as error:  # noqa: BLE001 - the other side raises it
+            traceback.print_exc()
+            answer = {"error": f"{type(error).__name__}: {error}"}
+        answers.write(json.dumps(answer) + "\n")
+
+
+if __name__ == "__main__":
+    main()
