@@ -1,6 +1,7 @@
 """After kills and faults of the disk, no acknowledged attempt is lost, and none is doubled."""
 
 import asyncio
+import contextlib
 import os
 import random
 import shutil
@@ -8,8 +9,10 @@ import signal
 import subprocess
 import sys
 import time
+import traceback
 from collections.abc import Iterator
 from pathlib import Path
+from typing import NoReturn
 
 import job_records
 import pytest
@@ -22,20 +25,50 @@ from benchflow_store.database import (
     Projector,
 )
 from job_records import check_whole, write_pending
+from watching import until
 
 needs_strace = pytest.mark.usefixtures("strace")
 SLOTS = 6
 
 
 def write(database: Path, commits: int = SLOTS, *, inject: str = "") -> tuple[int, str]:
-    """Run the writer program to its end or its death. Return the exit status and its output."""
-    command = [sys.executable, job_records.__file__, str(database), str(SLOTS), "1", str(commits)]
-    if inject:
-        call = inject.partition(":")[0]
-        trace = ["strace", "-f", "-qq", "-o", "/dev/null"]
-        command = [*trace, "-e", f"trace={call}", "-e", f"inject={inject}", *command]
-    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=60)
-    return done.returncode, done.stdout
+    """Run a writer to its end or its death. Return the exit status and its output.
+
+    The writer is a fork, because a new interpreter takes longer than the writer.
+    """
+    wait, to_child = os.pipe()
+    read, to_parent = os.pipe()
+    child = os.fork()
+    if child == 0:
+        _run_writer(wait, to_child, to_parent, database, commits)
+    os.close(wait)
+    os.close(to_parent)
+    with contextlib.ExitStack() as tracing:
+        if inject:
+            trace = f"trace={inject.partition(':')[0]}"
+            command = ["strace", "-f", "-qq", "-o", "/dev/null", "-e", trace, "-e"]
+            command += [f"inject={inject}", "-p", str(child)]
+            tracing.enter_context(subprocess.Popen(command))
+            status = Path(f"/proc/{child}/status")
+            until("a tracer", lambda: "TracerPid:\t0\n" not in status.read_text())
+        os.close(to_child)
+        with os.fdopen(read) as pipe:
+            output = pipe.read()
+        return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]), output
+
+
+def _run_writer(wait: int, to_child: int, output: int, database: Path, commits: int) -> NoReturn:
+    status = 1
+    try:
+        os.dup2(output, 1)
+        sys.stdout = os.fdopen(1, "w")
+        os.close(to_child)
+        os.read(wait, 1)
+        asyncio.run(write_pending(database, SLOTS, 1, commits))
+        status = 0
+    except BaseException:  # a fork of pytest must not return
+        traceback.print_exc()
+    os._exit(status)
 
 
 def committed(output: str) -> set[int]:
