@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 from scripted_llm import ModelReply, ModelRequest, ScriptedLlm, ToolUse
 
+BENCH = Path(sys.executable).with_name("bench")
 RUNNER = Path(__file__).with_name("killed_runner.py")
 TASKS = Path(__file__).parents[2] / "benchmarks" / "clawsbench" / "tasks"
 EVENTS = ["evt-10", "evt-11", "evt-12"]
@@ -24,16 +25,22 @@ pytestmark = pytest.mark.timeout(300)
 class Model:
     """A model that acts by its requests, and kills the runner at one of them."""
 
-    def __init__(self, act: Callable[[ModelRequest], ModelReply], *, kill_at: int) -> None:
+    def __init__(
+        self,
+        act: Callable[[ModelRequest], ModelReply],
+        *,
+        kill_at: int,
+        kill_by: int = signal.SIGKILL,
+    ) -> None:
         self.answered = 0
         self.runner: int | None = None
         self.on_call: Callable[[], object] = lambda: None
-        self._act, self._kill_at = act, kill_at
+        self._act, self._kill_at, self._kill_by = act, kill_at, kill_by
 
     def __call__(self, request: ModelRequest) -> ModelReply:
         if self.runner is not None and self.answered + 1 == self._kill_at:
             runner, self.runner = self.runner, None
-            os.killpg(runner, signal.SIGKILL)
+            (os.killpg if self._kill_by == signal.SIGKILL else os.kill)(runner, self._kill_by)
             return ModelReply(text="nobody reads this")
         self.answered += 1
         self.on_call()
@@ -169,6 +176,26 @@ def test_a_state_checkpoint_gives_the_agent_its_conversation_back(
     assert began["prior"]["model_calls"] == 2
     assert model.answered == calls + 1  # The first call of the second turn was cut off.
     assert_same_as_whole(bench, tmp_path, resumed, whole)
+
+
+def test_an_interrupted_rollout_resumes_from_the_start_of_its_turn(
+    bench: Any, tmp_path: Path, two_turns: Path
+) -> None:
+    model = Model(greet, kill_at=4, kill_by=signal.SIGTERM)
+    with ScriptedLlm(model) as llm:
+        flags = [f"--{name.replace('_', '-')}={value}" for name, value in policy(llm).items()]
+        command = [str(BENCH), "run", str(two_turns), "--keep", "all", *flags]
+        runner = subprocess.Popen(command, cwd=tmp_path, start_new_session=True)
+        model.runner = runner.pid
+        assert runner.wait(timeout=240) != 0
+        ((cut),) = (path.parent for path in tmp_path.glob("jobs/*/result.json"))
+        assert json.loads((cut / "result.json").read_text())["status"] == "cancelled"
+        resumed = bench("rollout", "resume", cut, "--json")
+    assert resumed["reward"] == 1.0
+    assert (resumed["began_from"]["fidelity"], resumed["began_from"]["rollout"]) == (
+        "state",
+        cut.name,
+    )
 
 
 def test_an_agent_that_had_ended_is_only_graded(bench: Any, tmp_path: Path) -> None:
