@@ -51,6 +51,27 @@ def wired(rig, with_model):
     return rig
 
 
+@pytest.mark.parametrize("policy", [None, AskUserBranch()])
+def test_calls_of_an_earlier_attempt_belong_to_no_step_and_are_not_replayed(wired, policy):
+    wired.config["branch"] = policy
+    opened = wired.gateway.open
+    earlier = []
+
+    async def continued(rollout_id, node, **options):
+        route = await opened(rollout_id, node, **options)
+        if node == "n0":
+            earlier.append((await route.call({"say": "before"})).id)
+        return route
+
+    wired.gateway.open = continued
+    tree = wired.run()
+    assert tree.status == "completed"
+    for leaf in tree.leaves:
+        calls = [call for step in leaf.steps for call in step.model_calls]
+        assert len(calls) == 4
+        assert not set(calls) & set(earlier)
+
+
 def test_steps_know_their_calls_and_what_they_cost(wired):
     wired.config["branch"] = None
     tree = wired.run()
