@@ -110,6 +110,24 @@ def test_a_paired_job_of_two_variants_is_answered_by_wins_and_losses(write_facts
     assert not [table for table in report_tables(report) if table.title.startswith("win_loss")]
 
 
+def test_several_jobs_are_compared_without_the_views_of_their_designs(write_facts):
+    jobs = [write_facts(name, {"v": BASE}, design="regression") for name in "ab"]
+    report = analyse(jobs)
+    assert all(each.answer for each in report.jobs)
+    assert not [each for each in report_tables(report) if "design" in each.title]
+
+
+def test_the_plan_of_several_comparisons_needs_more_tasks(write_facts):
+    other = {task: [values[0], 1.0] for task, values in BASE.items()}
+    pair = analyse([write_facts("pair", {"base": BASE, "other": other})]).comparisons[0]
+    three = write_facts("three", {"base": BASE, "other": other, "same": SAME})
+    first = analyse([three]).comparisons[0]
+    assert [each.tasks for each in first.plan] > [each.tasks for each in pair.plan]
+    assert first.detectable_delta is not None
+    assert pair.detectable_delta is not None
+    assert first.detectable_delta > pair.detectable_delta
+
+
 def test_variants_that_have_not_begun_count_for_the_view(write_facts):
     job = write_facts("j", {"base": BASE, "better": BETTER})
     with (job / "facts" / "variant_snapshots.jsonl").open("a") as file:

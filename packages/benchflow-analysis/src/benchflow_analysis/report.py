@@ -21,6 +21,7 @@ from .statistics import (
     PairedDelta,
     PassEstimate,
     Spending,
+    TaskRewards,
     TasksNeeded,
     Trial,
     VarianceParts,
@@ -111,7 +112,8 @@ class ComparisonReport(Model):
     """By Holm, over all comparisons of the analysis."""
     answer: Answer
     detectable_delta: float | None
-    """The delta that this many tasks find with the wanted power."""
+    """The delta that this many tasks find with the wanted power. With several comparisons, this
+    and the plan hold for the confidence of Holm's first step."""
     plan: tuple[TasksNeeded, ...]
     """The tasks that find a delta as large as the margin, for some numbers of repeats."""
 
@@ -255,6 +257,8 @@ def _comparisons(
     ]
     known = [delta.p_value for delta in deltas if delta and delta.p_value is not None]
     adjusted = iter(holm(known))
+    # Each plan must hold for Holm's first step.
+    strict = 1 - (1 - options.confidence) / max(1, len(others))
     reports: list[ComparisonReport] = []
     for name, delta in zip(others, deltas, strict=True):
         p = next(adjusted) if delta and delta.p_value is not None else None
@@ -266,10 +270,10 @@ def _comparisons(
                 paired=delta,
                 adjusted_p=p,
                 answer=_answer(delta, p, options),
-                detectable_delta=_detectable(rewards[baseline], rewards[name], options),
-                plan=plan_tasks(
-                    spread, options.margin, power=options.power, confidence=options.confidence
-                )
+                detectable_delta=_detectable(
+                    rewards[baseline], rewards[name], options.power, strict
+                ),
+                plan=plan_tasks(spread, options.margin, power=options.power, confidence=strict)
                 if spread
                 else (),
             )
@@ -284,16 +288,12 @@ def _answer(delta: PairedDelta | None, p: float | None, options: AnalysisOptions
 
 
 def _detectable(
-    baseline: Mapping[str, Sequence[float]],
-    variant: Mapping[str, Sequence[float]],
-    options: AnalysisOptions,
+    baseline: TaskRewards, variant: TaskRewards, power: float, confidence: float
 ) -> float | None:
     deltas = list(task_deltas(baseline, variant).values())
     if len(set(deltas)) < 2:
         return None
-    return detectable_delta(
-        len(deltas), variance(deltas), power=options.power, confidence=options.confidence
-    )
+    return detectable_delta(len(deltas), variance(deltas), power=power, confidence=confidence)
 
 
 def _progress(facts: Facts, job: str, trials: Sequence[Trial]) -> JobProgress:

@@ -29,11 +29,11 @@ class Table:
 
 
 def report_tables(report: AnalysisReport) -> list[Table]:
-    """Return the tables of a report that have rows."""
+    """Return the tables of a report that have rows. A single job has the view of its design."""
     tables = [
         _variants(report),
         _comparisons(report),
-        *map(_answer, report.jobs),
+        *(_answer(job) for job in report.jobs if len(report.jobs) == 1),
         _plan(report),
         _variance(report),
         _spending(report),
