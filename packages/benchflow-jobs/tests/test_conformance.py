@@ -10,7 +10,7 @@ from benchflow_contracts import Dispatch, ExecResult
 from benchflow_engine.flags import run_config
 from benchflow_engine.scaffold import write_task
 from benchflow_jobs.driver import SystemClock
-from benchflow_jobs.executor import EngineExecutor
+from benchflow_jobs.executor import EngineExecutor, RolloutInputs
 from benchflow_jobs.local_backend import LocalBackend
 from benchflow_kernel import load_task
 from benchflow_testing import (
@@ -74,11 +74,11 @@ def test_the_executor_of_the_engine_keeps_the_promises(tmp_path: Path) -> None:
         rollout = f"r{next(number)}"
         return Dispatch(job="j", index=index, slot=slot, attempt=1, epoch=1, rollout=rollout)
 
-    executor = EngineExecutor(
-        provider,
-        tmp_path,
-        lambda each: (task, run_config(agent="gone" if each.slot == "failing" else "nop")),
-    )
+    def inputs(dispatch: Dispatch) -> RolloutInputs:
+        agent = "gone" if dispatch.slot == "failing" else "nop"
+        return RolloutInputs(provider, task, run_config(agent=agent))
+
+    executor = EngineExecutor(tmp_path, inputs)
     subject = ExecutorSubject(
         executor,
         dispatch,

@@ -17,7 +17,7 @@ from benchflow_contracts import (
 )
 from benchflow_engine.flags import run_config
 from benchflow_engine.scaffold import write_task
-from benchflow_jobs.executor import EngineExecutor, end_of, fingerprint
+from benchflow_jobs.executor import EngineExecutor, RolloutInputs, end_of, fingerprint
 from benchflow_jobs.scheduling import End
 from benchflow_kernel import load_task
 from benchflow_store import StoredRollout
@@ -42,7 +42,8 @@ class Failing(FakeSandboxProvider):
 def run(tmp_path: Path, provider: Failing, agent: str = "nop") -> tuple[Completion, list[Event]]:
     write_task(tmp_path / "t")
     task = load_task(tmp_path / "t")
-    executor = EngineExecutor(provider, tmp_path, lambda _: (task, run_config(agent=agent)))
+    inputs = RolloutInputs(provider, task, run_config(agent=agent))
+    executor = EngineExecutor(tmp_path, lambda _: inputs)
     events: list[Event] = []
     return asyncio.run(executor.run(DISPATCH, events.append)), events
 

@@ -6,8 +6,8 @@ from typing import Any
 import pytest
 from benchflow_contracts import StoreError
 from benchflow_jobs import job_directories, read_job
-from benchflow_jobs.plan import JobPlan
 from benchflow_store import RolloutRecord, latest_records, write_result
+from old_job import write_old_plan
 
 DAY = 86_400.0
 
@@ -56,8 +56,7 @@ def test_a_job_that_runs_has_a_summary_of_what_has_ended(tmp_path: Path) -> None
     job = tmp_path / "job"
     write(job, "r1", attempt=1, **SCORED)
     write(job, "r2", attempt=1, slot="t#1", status="cancelled")
-    plan = JobPlan(slots={"t#0": "d", "t#1": "d", "t#2": "d"}, run={})
-    (job / "job.json").write_text(plan.model_dump_json())
+    write_old_plan(job, {"t#0": "d", "t#1": "d", "t#2": "d"})
     report = read_job(job)
     assert (report.planned, report.finished, report.scored) == (3, 1, 1)
     assert report.unscored == 2

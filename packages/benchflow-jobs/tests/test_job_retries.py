@@ -37,6 +37,7 @@ from benchflow_engine.flags import run_config
 from benchflow_engine.scaffold import write_task
 from benchflow_jobs import JobOptions, JobReport, runner
 from benchflow_jobs.hold import held, new_directory
+from benchflow_jobs.planning import config_of
 from benchflow_jobs.runner import run_job
 from benchflow_kernel import fold, load_task
 from benchflow_store import RolloutRecord, read_records
@@ -84,7 +85,6 @@ class FailsToGrade(Restarting):
 @pytest.fixture
 def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
     write_task(tmp_path / "tasks" / "one")
-    monkeypatch.setattr(runner, "_PAUSES", (0.0, 0.0, 0.0))
 
     def go(provider: FakeSandboxProvider, **changes: Any) -> JobReport:
         @asynccontextmanager
@@ -99,7 +99,9 @@ def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
             run=run_config(agent="nop"),
             **changes,
         )
-        return asyncio.run(run_job(options))
+        config = config_of(options)
+        retry = config.retry.model_copy(update={"pauses_sec": (0.0,)})
+        return asyncio.run(run_job(config.model_copy(update={"retry": retry})))
 
     return go
 

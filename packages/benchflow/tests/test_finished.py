@@ -16,6 +16,7 @@ from benchflow_contracts import (
 )
 from benchflow_jobs import read_job
 from benchflow_store import RolloutRecord, StoredRollout
+from old_job import write_old_plan
 
 STEP = Step(id="s1", message="Done.", started_at=1.0, finished_at=2.0)
 
@@ -147,8 +148,10 @@ def test_the_formats_are_listed(capsys) -> None:
 
 
 def test_a_job_is_read_in_the_order_of_its_plan(jobs: Path) -> None:
-    plan = {"slots": {"paint__2": "sha256:0", "paint__1": "sha256:0"}, "run": {}}
-    (jobs / "old" / "job.json").write_text(json.dumps(plan))
+    for name, slot in (("paint__1", "paint#1"), ("paint__2", "paint#0")):
+        path = jobs / "old" / name / "result.json"
+        path.write_text(json.dumps({**json.loads(path.read_text()), "slot": slot}))
+    write_old_plan(jobs / "old", {"paint#0": "sha256:0", "paint#1": "sha256:0"})
     assert [record.rollout_id for record in read_job(jobs / "old").records] == [
         "paint__2",
         "paint__1",

@@ -1,7 +1,22 @@
 """A Job: many rollouts that run together, and their report."""
 
+from .begin import plan_of
 from .options import JobOptions
+from .planning import JobConfig, JobConfigError
+from .planning import read_job as read_job_config
 from .report import JobReport, job_directories, read_job, summarise
-from .runner import run_job
+from .runner import resume_job, run_job
 
-__all__ = ["JobOptions", "JobReport", "job_directories", "read_job", "run_job", "summarise"]
+__all__ = [
+    "JobConfig",
+    "JobConfigError",
+    "JobOptions",
+    "JobReport",
+    "job_directories",
+    "plan_of",
+    "read_job",
+    "read_job_config",
+    "resume_job",
+    "run_job",
+    "summarise",
+]

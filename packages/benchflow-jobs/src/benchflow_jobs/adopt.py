@@ -4,6 +4,7 @@ import os
 from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Literal
 
 from benchflow_contracts import Completion, StoreError
 from benchflow_store import RolloutRecord, read_record
@@ -51,7 +52,6 @@ def _unknown_records(directory: Path, known: set[str]) -> Iterator[RolloutRecord
 
 
 def _completion(record: RolloutRecord, state: JobState, index: int, attempt: int) -> Completion:
-    not_final = "cancelled" if record.status == "cancelled" else "unscored"
     return Completion(
         job=state.name,
         index=index,
@@ -59,11 +59,17 @@ def _completion(record: RolloutRecord, state: JobState, index: int, attempt: int
         attempt=attempt,
         epoch=_epoch(record.epoch, state.epoch),
         rollout=record.rollout_id,
-        status="scored" if record.is_final else not_final,
+        status=_status(record),
         record=record.model_dump(mode="json"),
         error=record.error,
         finished_at=record.finished_at,
     )
+
+
+def _status(record: RolloutRecord) -> Literal["scored", "cancelled", "unscored"]:
+    if record.is_final:
+        return "scored"
+    return "cancelled" if record.status == "cancelled" else "unscored"
 
 
 def _epoch(text: str | None, newest: int) -> int:

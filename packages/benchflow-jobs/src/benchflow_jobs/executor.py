@@ -4,6 +4,7 @@ import re
 import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
+from typing import NamedTuple
 
 from benchflow_contracts import (
     BenchFlowError,
@@ -23,24 +24,29 @@ from benchflow_store import MODEL_DIR, RolloutRecord, read_model_calls, write_re
 
 from .scheduling import End
 
-Inputs = Callable[[Dispatch], tuple[Task, RunConfig]]
-"""Returns the task and the configuration of a dispatch."""
+
+class RolloutInputs(NamedTuple):
+    """What a dispatch stands for."""
+
+    provider: SandboxProvider
+    task: Task
+    config: RunConfig
+
 
 _VARIABLE_PARTS = re.compile(r"0x[0-9a-fA-F]+|\b[0-9a-fA-F]{8,}\b|\d+(\.\d+)?|/[^\s:'\"]+")
 _FINGERPRINT_CHARS = 200
 
 
 class EngineExecutor:
-    """Runs each dispatch on one provider. Its files are in a directory below `directory`."""
+    """Runs each dispatch. Its files are in a directory below `directory`."""
 
-    def __init__(self, provider: SandboxProvider, directory: Path, inputs: Inputs) -> None:
-        self._provider = provider
+    def __init__(self, directory: Path, inputs: Callable[[Dispatch], RolloutInputs]) -> None:
         self._directory = directory
         self._inputs = inputs
 
     async def run(self, dispatch: Dispatch, on_event: Callable[[Event], None]) -> Completion:
         """Run the rollout; see `Executor`. Its record is on disk on return, if the disk works."""
-        task, config = self._inputs(dispatch)
+        provider, task, config = self._inputs(dispatch)
         home = self._directory / dispatch.rollout
         identity = RolloutIdentity(
             scope=dispatch.job,
@@ -52,7 +58,7 @@ class EngineExecutor:
         measured: Mapping[str, float] = {}
         try:
             result = await run_in(
-                self._provider,
+                provider,
                 task,
                 config,
                 directory=home,

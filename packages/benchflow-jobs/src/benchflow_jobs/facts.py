@@ -38,7 +38,7 @@ class FactsUpdater:
             finally:
                 following.cancel()
 
-    async def finish(self) -> None:
+    async def update(self) -> None:
         """Update now.
 
         Raises:

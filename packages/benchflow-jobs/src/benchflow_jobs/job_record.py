@@ -14,13 +14,13 @@ from benchflow_store.database import (
     JobStatus,
     JobWriter,
     Metric,
+    PlannedSlot,
     RunControl,
     SlotStatus,
     record_metrics,
 )
 
 from .executor import end_of
-from .options import Slot
 from .scheduling import Latch, SlotState
 
 _STATUS: dict[SlotState, SlotStatus] = {
@@ -32,15 +32,15 @@ _STATUS: dict[SlotState, SlotStatus] = {
 class JobListener(Protocol):
     """Follows a job. Callbacks run on the event loop and must not block."""
 
-    def planned(self, job: str, slots: Sequence[Slot], done: int) -> None:
+    def planned(self, job: str, slots: Sequence[PlannedSlot], done: int) -> None:
         """The job called `job` is about to run; `done` slots were finished by an earlier run."""
         ...
 
-    def started(self, slot: Slot) -> Callable[[Event], None]:
+    def started(self, slot: PlannedSlot) -> Callable[[Event], None]:
         """A rollout starts, maybe once more; return the receiver of its events."""
         ...
 
-    def finished(self, slot: Slot, record: RolloutRecord) -> None:
+    def finished(self, slot: PlannedSlot, record: RolloutRecord) -> None:
         """A rollout is over, and its record is durable. The slot does not run again."""
         ...
 
@@ -55,7 +55,7 @@ class DatabaseRecord:
 
     writer: JobWriter
     directory: Path
-    slots: Sequence[Slot]
+    slots: Sequence[PlannedSlot]
     listener: JobListener | None = None
     on_commit: Callable[[], None] = lambda: None
     """Called after each write."""

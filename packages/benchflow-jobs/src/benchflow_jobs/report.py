@@ -23,7 +23,7 @@ from benchflow_store.database import (
     SchemaVersionError,
 )
 
-from .plan import read_plan
+from .planning import load_plan
 from .task_results import PassAtK, TaskResult, mean_pass_at_k
 
 _JOB_FILES: Final = ("job.json", "summary.json")
@@ -142,7 +142,7 @@ def read_job(
         raise StoreError(
             f"{str(directory)!r} is not a job directory: it has no {' and no '.join(_JOB_FILES)}"
         )
-    plan, path = read_plan(directory), directory / "summary.json"
+    plan, path = load_plan(directory), directory / "summary.json"
     planned, refused = _read_summary(path) if path.exists() else (None, [])
     control, records = _control_and_records(directory)
     return summarise(
@@ -201,8 +201,9 @@ def _control_and_records(directory: Path) -> tuple[RunControl | None, list[Rollo
 
 
 def _in_schedule_order(directory: Path) -> list[RolloutRecord]:
-    plan, latest = read_plan(directory), latest_records(directory)
-    places = {slot: place for place, slot in enumerate(() if plan is None else plan.slots)}
+    plan, latest = load_plan(directory), latest_records(directory)
+    slots = () if plan is None else plan.slots
+    places = {slot.name: place for place, slot in enumerate(slots)}
     return [latest[slot] for slot in sorted(latest, key=lambda slot: places.get(slot, len(places)))]
 
 
@@ -210,7 +211,7 @@ def make_report(
     directory: Path, refused: Sequence[ListedTask], control: RunControl | None
 ) -> JobReport:
     """Return the summary of a job whose run has ended in the state `control`."""
-    plan = read_plan(directory)
+    plan = load_plan(directory)
     return summarise(
         directory,
         _control_and_records(directory)[1],

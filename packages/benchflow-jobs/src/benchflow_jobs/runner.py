@@ -3,45 +3,50 @@
 from collections.abc import Callable, Generator
 from contextlib import AsyncExitStack, contextmanager, nullcontext
 from dataclasses import dataclass
-from hashlib import sha256
 from pathlib import Path
 
 from benchflow_contracts import Dispatch, SandboxProvider, StoreError
 from benchflow_engine.planes import open_provider
 from benchflow_engine.preflight import check_agent, check_endpoint
-from benchflow_store import latest_records, new_rollout_id
+from benchflow_store import new_rollout_id
 from benchflow_store.database import (
     DATABASE_FILE,
     JobState,
     JobStatus,
     JobWriter,
-    PlannedSlot,
-    PlanRevision,
     Projector,
     RunControl,
     read_job_state,
 )
 
 from .adopt import adopt_results
+from .begin import PlannedJob, is_finished, plan_of, planned_before, settle_plan
 from .control import JobControl, signals_to
 from .driver import JobDriver
-from .executor import EngineExecutor, end_of
+from .executor import EngineExecutor, RolloutInputs, end_of
 from .facts import FactsUpdater
 from .hold import held, new_directory
 from .job_record import DatabaseRecord, JobListener
 from .local_backend import LocalBackend
-from .options import JobOptions, Planned
-from .plan import JobPlan, settle_plan
-from .report import JobReport, has_record, make_report, write_report
-from .scheduling import Finish, Policy, Schedule, Scheduler, SlotState, VariantPlan
+from .options import JobOptions
+from .planning import JobConfig, plan_revision, policy_of, resource_limits, variant_plans
+from .report import JobReport, make_report, write_report
+from .scheduling import Finish, Schedule, Scheduler, SlotState
 
-_PAUSES = (2.0, 10.0, 30.0)
-"""Seconds before a rollout is tried again: an engine that was restarted is back by then."""
 _STATES = {"completed": SlotState.COMPLETED, "skipped_pruned": SlotState.PRUNED}
 
 
+@dataclass(frozen=True, slots=True)
+class Followers:
+    """Those who want to know what happens in a job."""
+
+    listener: JobListener | None = None
+    interrupts: Callable[[str], None] | None = None
+    """Gets a sentence for people when a signal arrives. Without it, signals are not handled."""
+
+
 async def run_job(
-    options: JobOptions,
+    job: JobConfig | JobOptions,
     *,
     listener: JobListener | None = None,
     interrupts: Callable[[str], None] | None = None,
@@ -50,7 +55,7 @@ async def run_job(
 
     A job directory that exists is resumed: slots that were scored are kept, the others run again
     beside the evidence of their failure. A rollout whose sandbox, or the one that graded it,
-    failed in a way that passes runs again at once, `options.retries` times. One bad rollout never
+    failed in a way that passes runs again at once, `retry.retries` times. One bad rollout never
     ends the job, and neither does a task that cannot be run here: the report names it with its
     reasons. `JobReport.stopped` says why slots are left: an `AccountError`, one permanent error
     many times running, a record that cannot be written, or an interrupt. On cancellation the
@@ -64,65 +69,62 @@ async def run_job(
         BenchFlowError: Nothing could be started: a bad task, option or provider, a model endpoint
             that does not answer, or a job that another process runs.
     """
-    planned = options.plan()
-    check_agent(options.run)
-    name = options.job_name
-    named = options.jobs_dir / name if name else None
-    if named is None or not _is_finished(named, planned):
-        await check_endpoint(options.run)
-    directory = named or new_directory(options.jobs_dir)
+    planned = plan_of(job)
+    settings = planned.plan.config.job
+    named = settings.jobs_dir / settings.name if settings.name else None
+    await _check(planned, named)
+    directory = named or new_directory(settings.jobs_dir)
     with held(directory):
-        plan = settle_plan(directory, JobPlan.of(planned, options))
-        async with JobWriter(directory / DATABASE_FILE, directory.name) as writer:
-            state = await _begin(writer, planned, plan, options)
-            if await adopt_results(writer, state, directory):
-                state = read_job_state(directory / DATABASE_FILE)
-            run = _Run(options, planned, directory, writer, state, listener, interrupts)
-            return await run.to_its_end()
+        planned = settle_plan(directory, planned)
+        return await _run_held(planned, directory, Followers(listener, interrupts))
 
 
-def _is_finished(directory: Path, planned: Planned) -> bool:
-    if has_record(directory):
-        state = read_job_state(directory / DATABASE_FILE)
-        return all(each.status == "completed" for each in state.slots)
-    latest = latest_records(directory)
-    return all(slot.id in latest and latest[slot.id].is_final for slot in planned.slots)
+async def resume_job(
+    directory: Path,
+    *,
+    trust: bool = False,
+    listener: JobListener | None = None,
+    interrupts: Callable[[str], None] | None = None,
+) -> JobReport:
+    """Continue the job of a directory as it was planned, as `run_job` does.
+
+    Raises:
+        BenchFlowError: As `run_job`; or the directory has no plan, one of another user that is not
+            trusted, or one whose tasks have changed.
+    """
+    planned = planned_before(directory, trust=trust)
+    await _check(planned, directory)
+    with held(directory):
+        return await _run_held(planned, directory, Followers(listener, interrupts))
 
 
-async def _begin(
-    writer: JobWriter, planned: Planned, plan: JobPlan, options: JobOptions
-) -> JobState:
-    """Create the record of the job, or take it over with a greater epoch."""
-    variant = variant_name(options)
-    revision = PlanRevision(
-        config_digest=sha256(plan.model_dump_json().encode()).hexdigest(),
-        design="regression",
-        variants={variant: plan.run},
-    )
-    slots = [
-        PlannedSlot(slot.id, variant, slot.task.id, slot.repeat, slot.task.digest)
-        for slot in planned.slots
-    ]
-    return await writer.begin(revision, slots)
+async def _check(planned: PlannedJob, directory: Path | None) -> None:
+    """Refuse a job whose agents or model endpoints cannot work."""
+    runs = [variant.run for variant in planned.plan.variants]
+    for run in runs:
+        check_agent(run)
+    if directory is None or not is_finished(directory, planned.plan):
+        for run in {run.model.base_url: run for run in runs}.values():
+            await check_endpoint(run)
 
 
-def variant_name(options: JobOptions) -> str:
-    """Return the name of the only variant of a job: `AGENT` or `AGENT/MODEL`."""
-    ran = options.run.ran_with
-    return f"{ran.agent}/{ran.model}" if ran.model else ran.agent
+async def _run_held(planned: PlannedJob, directory: Path, followers: Followers) -> JobReport:
+    async with JobWriter(directory / DATABASE_FILE, directory.name) as writer:
+        state = await writer.begin(plan_revision(planned.plan), planned.plan.slots)
+        if await adopt_results(writer, state, directory):
+            state = read_job_state(directory / DATABASE_FILE)
+        return await _Run(planned, directory, writer, state, followers).to_its_end()
 
 
 @dataclass(slots=True)
 class _Run:
     """One run of a job: by one process, from a start to an end."""
 
-    options: JobOptions
-    planned: Planned
+    job: PlannedJob
     directory: Path
     writer: JobWriter
     state: JobState
-    listener: JobListener | None
-    interrupts: Callable[[str], None] | None
+    followers: Followers
     finish: Finish | None = None
     """How the driver ended; `None` before, and after a cancellation."""
     control: JobControl | None = None
@@ -130,25 +132,24 @@ class _Run:
     async def to_its_end(self) -> JobReport:
         """Run what is left, and write the summary, also on cancellation."""
         done = sum(each.status == "completed" for each in self.state.slots)
-        if self.listener is not None:
-            self.listener.planned(self.directory.name, self.planned.slots, done)
+        listener, slots = self.followers.listener, self.job.plan.slots
+        if listener is not None:
+            listener.planned(self.directory.name, slots, done)
         facts = FactsUpdater(Projector(self.directory, self.directory / DATABASE_FILE))
-        record = DatabaseRecord(
-            self.writer, self.directory, self.planned.slots, self.listener, facts.note_change
-        )
+        record = DatabaseRecord(self.writer, self.directory, slots, listener, facts.note_change)
         try:
             async with AsyncExitStack() as blocks:
-                provider = await blocks.enter_async_context(open_provider(self.options.run))
-                await provider.ready()
-                await blocks.enter_async_context(facts.running())
+                providers = await _open_providers(blocks, self.job)
                 await record.set_status("running")
+                await facts.update()
+                await blocks.enter_async_context(facts.running())
                 try:
-                    self.finish = await self._drive(provider, record)
+                    self.finish = await self._drive(providers, record)
                 finally:
                     with self._may_be_full():
                         await record.set_status(self._status(), stopped=self._stopped())
                     with self._may_be_full():
-                        await facts.finish()
+                        await facts.update()
         finally:
             report = self._report()
         return report
@@ -168,53 +169,57 @@ class _Run:
 
     def _report(self) -> JobReport:
         control = RunControl(status=self._status(), stopped=self._stopped())
-        report = make_report(self.directory, self.planned.refused, control)
+        report = make_report(self.directory, self.job.plan.refused, control)
         with self._may_be_full():
             write_report(report)
         return report
 
-    async def _drive(self, provider: SandboxProvider, record: DatabaseRecord) -> Finish:
-        slots, run = self.planned.slots, self.options.run
-        executor = EngineExecutor(
-            provider, self.directory, lambda dispatch: (slots[dispatch.index].task, run)
+    async def _drive(self, providers: list[SandboxProvider], record: DatabaseRecord) -> Finish:
+        plan = self.job.plan
+
+        def inputs(dispatch: Dispatch) -> RolloutInputs:
+            variant, _, _ = plan.slots.place(dispatch.index)
+            task, run = self.job.task(dispatch.index), plan.run_config(dispatch.index)
+            return RolloutInputs(providers[variant], task, run)
+
+        executor = EngineExecutor(self.directory, inputs)
+        limits = resource_limits(plan.config)
+        scheduler = Scheduler(
+            await self._schedule(),
+            limits,
+            policy_of(plan.config),
+            dict(plan.config.concurrency.endpoints),
         )
-        limits = {"slots": self.options.concurrency}
-        driver = JobDriver(
-            Scheduler(await self._schedule(), limits, self._policy()),
-            LocalBackend(executor, limits, on_event=record.receive),
-            record,
-            self._dispatch,
-            end_of,
-        )
+        backend = LocalBackend(executor, limits, on_event=record.receive)
+        driver = JobDriver(scheduler, backend, record, self._dispatch, end_of)
         control = self.control = JobControl(driver)
-        with nullcontext() if self.interrupts is None else signals_to(control, self.interrupts):
+        say = self.followers.interrupts
+        with nullcontext() if say is None else signals_to(control, say):
             return await driver.run()
 
     async def _schedule(self) -> Schedule:
         """Return the schedule. A failed slot runs again if it has an attempt left."""
-        cap = self._policy().max_attempts
+        plan = self.job.plan
+        cap = plan.config.retry.max_attempts
         failed = [each for each in self.state.slots if each.status == "failed"]
         again = [each.index for each in failed if each.attempts < cap]
         if again:
             await self.writer.requeue(again)
-        schedule = Schedule([VariantPlan(variant_name(self.options))])
-        for each in self.state.slots:
+        schedule = Schedule(variant_plans(plan))
+        for each, (variant, _, _) in zip(self.state.slots, plan.slots.places(), strict=True):
             state = _STATES.get(each.status, SlotState.WAITING)
-            schedule.add(0, attempts=each.attempts, state=state)
+            schedule.add(variant, attempts=each.attempts, state=state)
         return schedule
 
-    def _policy(self) -> Policy:
-        return Policy(retries=self.options.retries, pauses=_PAUSES)
-
     def _dispatch(self, index: int, attempt: int) -> Dispatch:
-        slot = self.planned.slots[index]
+        slot = self.job.plan.slots[index]
         return Dispatch(
             job=self.directory.name,
             index=index,
-            slot=slot.id,
+            slot=slot.name,
             attempt=attempt,
             epoch=self.writer.epoch,
-            rollout=new_rollout_id(slot.task.id),
+            rollout=new_rollout_id(slot.task),
         )
 
     def _status(self) -> JobStatus:
@@ -227,3 +232,17 @@ class _Run:
         if self.finish is None:
             return "it was cut short"
         return self.finish.reason if self._is_stopped else None
+
+
+async def _open_providers(blocks: AsyncExitStack, job: PlannedJob) -> list[SandboxProvider]:
+    """Return the provider of each variant. Variants with the same sandbox settings share one."""
+    opened: dict[str, SandboxProvider] = {}
+    providers: list[SandboxProvider] = []
+    for variant in job.plan.variants:
+        key = variant.run.sandbox.model_dump_json()
+        if key not in opened:
+            provider = await blocks.enter_async_context(open_provider(variant.run))
+            await provider.ready()
+            opened[key] = provider
+        providers.append(opened[key])
+    return providers

@@ -190,12 +190,16 @@ def _mismatch(job: Mapping[str, Any], plan: ResolvedJob) -> str:
     written = {name: {**each} for name, each in job["variants"].items()}
     for each in written.values():
         del each["image_origin"]
-    before, after = _leaves(written), _leaves(now)
-    other = sorted(key for key in before.keys() | after.keys() if before.get(key) != after.get(key))
+    # A setting that only one version has may be `None`.
+    other = sorted({name for name, _ in _items(written) ^ _items(now)})
     if other:
         shown = ", ".join(other[:5])
         return f"another version of BenchFlow planned the job, with other settings: {shown}"
     return "damaged plan: the digest does not fit"
+
+
+def _items(table: Mapping[str, Any]) -> set[tuple[str, str]]:
+    return {(name, json.dumps(value)) for name, value in _leaves(table).items()}
 
 
 def _of_old_version(job: Mapping[str, Any]) -> ResolvedJob:

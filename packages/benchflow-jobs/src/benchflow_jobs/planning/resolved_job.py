@@ -94,6 +94,8 @@ class ResolvedJob:
         """Return the slot's task with the image, variables and time limits of the job."""
         override = self.tasks[self.slots.place(index)[1]].override
         image = self.image(index).image
+        if image is None and not override.model_fields_set:
+            return task
         config = task.config
         environment = config.environment.model_copy(
             update={
@@ -125,15 +127,24 @@ def _text(value: object) -> str:
     return str(value).lower() if isinstance(value, bool) else str(value)
 
 
+def find_tasks(config: JobConfig) -> Dataset:
+    """Find the tasks of a job.
+
+    Raises:
+        JobConfigError: The configuration does not fit together, or there is no task.
+    """
+    raise_problems([*dataset_problems(config), *check_config(config)])
+    run = resolve_variants(config)[0].run
+    return find_dataset(config.dataset, run.adapter_options())
+
+
 def plan_job(config: JobConfig) -> ResolvedJob:
     """Find the tasks of a job, and resolve it.
 
     Raises:
         JobConfigError: The configuration does not fit together, or with the tasks.
     """
-    raise_problems([*dataset_problems(config), *check_config(config)])
-    run = resolve_variants(config)[0].run
-    return resolve_job(config, find_dataset(config.dataset, run.adapter_options()))
+    return resolve_job(config, find_tasks(config))
 
 
 def resolve_job(config: JobConfig, dataset: Dataset) -> ResolvedJob:

@@ -7,20 +7,21 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Self
 
 from benchflow_contracts import Event
-from benchflow_jobs.options import Slot
 from benchflow_store import RolloutProgress, RolloutRecord
 
 from . import format as fmt
 from .output import note
 
 if TYPE_CHECKING:
+    from benchflow_store.database import PlannedSlot
+
     from .live_table import LiveTable
 
 
 class Row:
     """One running rollout."""
 
-    def __init__(self, slot: Slot) -> None:
+    def __init__(self, slot: "PlannedSlot") -> None:
         self.slot = slot
         self.started_at = time.monotonic()
         self.progress = RolloutProgress()
@@ -52,7 +53,7 @@ class LiveJob:
         if self._table is not None:
             self._table.stop()
 
-    def planned(self, job: str, slots: Sequence[Slot], done: int) -> None:
+    def planned(self, job: str, slots: "Sequence[PlannedSlot]", done: int) -> None:
         """Set the name and the size of the job."""
         self.job = job
         self._total, self._done = len(slots), done
@@ -61,20 +62,20 @@ class LiveJob:
         if done and not self._quiet:
             note(f"resuming: {done} of {len(slots)} rollouts are already scored")
 
-    def started(self, slot: Slot) -> Callable[[Event], None]:
+    def started(self, slot: "PlannedSlot") -> Callable[[Event], None]:
         """Add a row; return the function that receives its events."""
-        row = self._rows[slot.id] = Row(slot)
+        row = self._rows[slot.name] = Row(slot)
         return row.progress.receive
 
-    def finished(self, slot: Slot, record: RolloutRecord) -> None:
+    def finished(self, slot: "PlannedSlot", record: RolloutRecord) -> None:
         """Remove the row and print one line with the result."""
-        row = self._rows.pop(slot.id, None)
+        row = self._rows.pop(slot.name, None)
         self._done += 1
         if self._quiet:
             return
         seconds = time.monotonic() - row.started_at if row else 0.0
         line = (
-            f"[{self._done}/{self._total}] {record.task_id}  reward {fmt.reward(record.reward)}"
+            f"[{self._done}/{self._total}] {_name(slot)}  reward {fmt.reward(record.reward)}"
             f"  {record.steps} steps  {seconds:.1f}s  {fmt.outcome(record)}"
         )
         if self._table is None:
@@ -82,6 +83,11 @@ class LiveJob:
         else:
             self._table.count(self._done, self._total)
             self._table.print(line)
+
+
+def _name(slot: "PlannedSlot") -> str:
+    """Return the task, and the variant if there are several."""
+    return slot.task if slot.variant == "default" else f"{slot.task}  {slot.variant}"
 
 
 def _open_table(rows: dict[str, Row]) -> "LiveTable":

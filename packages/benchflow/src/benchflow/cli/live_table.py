@@ -50,7 +50,7 @@ def _lines(row: Row) -> Text:
     """Return the values of a row, then the start of its last action."""
     width = max(shutil.get_terminal_size().columns, 1)
     age = time.monotonic() - row.started_at
-    cells = (row.slot.task.id, row.progress.phase, f"{row.progress.steps} steps", f"{age:.0f}s")
+    cells = (row.slot.task, row.progress.phase, f"{row.progress.steps} steps", f"{age:.0f}s")
     lines = pack([Text(printable(cell), style="dim") for cell in cells], width)
     left = width - lines[-1].cell_len - 2
     if row.progress.last and left > 0:

@@ -10,7 +10,7 @@ from benchflow_contracts.redaction import MASK
 from benchflow_engine.config import RunConfig
 from benchflow_engine.preview import Preview, dry_run, explain
 from benchflow_engine.secrets import recorded_config
-from benchflow_jobs import JobOptions
+from benchflow_jobs import JobOptions, plan_of
 from benchflow_kernel.resolve import Origin, Setting, to_json
 from cyclopts import Parameter
 
@@ -76,7 +76,7 @@ async def preview_job(job: JobOptions, flags: PreviewFlags, *, json: bool) -> in
     if flags.print_config:
         print_config(job.run, job)
         return 0
-    tasks = {slot.task.id: slot.task for slot in job.plan().slots}
+    tasks = plan_of(job).tasks
     if len(tasks) != 1:
         raise UsageError(
             f"a preview is of one task, and this job has {len(tasks)}",
