@@ -3,7 +3,7 @@
 import errno
 import resource
 from collections.abc import Generator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 
 from benchflow_contracts import host_error
 
@@ -13,17 +13,7 @@ SHORTAGE_ERRNOS = frozenset(
     {errno.EMFILE, errno.ENFILE, errno.ENOMEM, errno.ENOBUFS, errno.ETOOMANYREFS},
 )
 """Error numbers of the kernel when this process, or the host, is out of files or memory."""
-_MAX_FILES = 1 << 20
 _CONNECTION = "connection"
-
-
-def raise_limit() -> None:
-    """Raise the soft limit of this process to its hard one. Idempotent."""
-    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    limit = _MAX_FILES if hard == resource.RLIM_INFINITY else min(hard, _MAX_FILES)
-    if soft != resource.RLIM_INFINITY and soft < limit:
-        with suppress(OSError, ValueError):  # a sandbox around this process may refuse
-            resource.setrlimit(resource.RLIMIT_NOFILE, (limit, hard))
 
 
 @contextmanager

@@ -11,11 +11,11 @@ from typing import cast, get_args
 from benchflow_contracts import RolloutIdentity
 from benchflow_contracts.errors import SandboxError, UsageError
 from benchflow_contracts.image import PullPolicy
+from benchflow_contracts.open_files import raise_open_files_limit
 from benchflow_contracts.sandbox import SandboxCapabilities, SandboxImage, SandboxSpec
 from benchflow_contracts.sandbox_record import ReapPolicy, SandboxRecord
 from benchflow_contracts.seal import Seal
 from benchflow_sandbox_core.closeable import AsyncCloseable
-from benchflow_sandbox_core.descriptors import raise_limit
 from benchflow_sandbox_core.owner import current_owner
 from benchflow_sandbox_core.paths import state_directory
 from benchflow_sandbox_core.spec import check_spec
@@ -73,6 +73,11 @@ class DockerProvider(AsyncCloseable):
     def name(self) -> str:
         """The provider's name in the registry."""
         return PROVIDER
+
+    @property
+    def open_files_per_rollout(self) -> int:
+        """The most open files of one rollout, as measured with 6 at one time."""
+        return 13
 
     async def create(
         self,
@@ -154,7 +159,7 @@ class DockerProvider(AsyncCloseable):
             if self._closed:
                 raise SandboxError("the provider is closed", hint="create a new provider")
             if self._manager is None:
-                raise_limit()
+                raise_open_files_limit()
                 engine = await self._connect()
                 owner = current_owner()
                 name = f"{owner.id}-{secrets.token_hex(4)}"
