@@ -120,6 +120,13 @@ def test_two_runs_differ_only_in_the_named_columns(job: Path, tmp_path: Path) ->
     assert (job / "facts/trials.jsonl").read_bytes() != (other / "facts/trials.jsonl").read_bytes()
 
 
+def test_a_trial_that_resumed_equals_one_that_did_not(job: Path) -> None:
+    name = "facts/trials.jsonl"
+    whole = lines(job / name)
+    resumed = [{**line, "began_from": {"point": "grading"}} for line in whole]
+    assert comparable(name, resumed) == comparable(name, whole)
+
+
 def test_an_interrupted_projection_continues_where_it_was(job: Path) -> None:
     before = (job / "facts/trials.jsonl").read_bytes()
     with (job / "facts/trials.jsonl").open("ab") as file:

@@ -77,11 +77,9 @@ async def resume_rollout(
             another user ran the rollout and `trust` is not set.
         StoreError: The record is damaged, or cannot be written.
     """
-    directory = last_attempt(directory)
-    stored = StoredRollout(directory)
     with ExitStack() as locks:
-        if stored.has_begun:
-            locks.enter_context(while_log_locked(directory / "events.jsonl"))
+        directory = _lock_last(directory, locks)
+        stored = StoredRollout(directory)
         inputs = RunInputs.read(directory, trust=trust)
         if _has_ended(stored):
             return _write_ended(stored, inputs.task)
@@ -109,6 +107,21 @@ async def resume_rollout(
             finally:
                 if image is not None:
                     await provider.discard(image)
+
+
+def _lock_last(directory: Path, locks: ExitStack) -> Path:
+    """Lock the log of the last attempt, and return its directory.
+
+    Raises:
+        UsageError: The attempt is running, or is being resumed.
+    """
+    last = last_attempt(directory)
+    if StoredRollout(last).has_begun:
+        locks.enter_context(while_log_locked(last / "events.jsonl"))
+    if last_attempt(directory) == last:
+        return last
+    # Another process resumed it, and ended, before this one had the lock.
+    return _lock_last(directory, locks)
 
 
 def _has_ended(stored: StoredRollout) -> bool:
