@@ -369,7 +369,7 @@ def test_a_sweep_makes_a_variant_of_each_combination() -> None:
             {
                 "design": {"kind": "sweep"},
                 "sweep": {"agent.model": ("x/1", "y"), "bindings": {"t": [0.1, 0.5]}},
-                "variants": ({"id": "extra"},),
+                "variants": ({"id": "extra", "image": "b"},),
             }
         ),
         tasks(1),
@@ -381,8 +381,21 @@ def test_a_sweep_makes_a_variant_of_each_combination() -> None:
         "model=y,t=0.5",
         "extra",
     ]
+    assert made.variants[4].image_origin == "variants.extra.image"
     assert made.variants[1].run.agent.model == "x/1"
     assert made.variants[1].bindings == {"t": 0.5}
+
+
+def test_the_image_of_a_sweep_comes_from_the_sweep() -> None:
+    config = JobConfig.model_validate(
+        {"design": {"kind": "sweep"}, "run": {"image": "c"}, "sweep": {"image": ("a", "b")}}
+    )
+    made = plan(config, tasks(1))
+    assert [(made.image(i).image, made.image(i).origin) for i in range(2)] == [
+        ("a", "sweep.image"),
+        ("b", "sweep.image"),
+    ]
+    assert [each.id for each in made.variants] == ["image=a", "image=b"]
 
 
 def test_extend_names_the_default_variant_beside_others() -> None:

@@ -84,11 +84,15 @@ def all_variants(config: JobConfig) -> list[VariantConfig]:
 
 def resolve_variants(config: JobConfig) -> tuple[Variant, ...]:
     """Return each variant with its whole configuration; see `resolve_variant`."""
-    return tuple(resolve_variant(config.run, each) for each in all_variants(config))
+    points = len(_swept(config.sweep))
+    return tuple(
+        resolve_variant(config.run, each, "sweep" if number < points else f"variants.{each.id}")
+        for number, each in enumerate(all_variants(config))
+    )
 
 
-def resolve_variant(base: RunLayer, layer: VariantConfig) -> Variant:
-    """Return a variant over the configuration of every rollout.
+def resolve_variant(base: RunLayer, layer: VariantConfig, place: str = "variants") -> Variant:
+    """Return a variant over the configuration of every rollout. `place` is its table.
 
     Raises:
         JobConfigError: A value is wrong, or the values of a sweep do not fit together.
@@ -105,7 +109,7 @@ def resolve_variant(base: RunLayer, layer: VariantConfig) -> Variant:
         run=run,
         bindings={**base.bindings, **layer.bindings},
         image=layer.image or base.image,
-        image_origin=f"variants.{layer.id}.image" if layer.image else origin,
+        image_origin=f"{place}.image" if layer.image else origin,
     )
 
 
