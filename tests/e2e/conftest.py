@@ -4,11 +4,13 @@ import json
 import os
 import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
 import pytest
+from own_engine import OwnEngine
 from scripted_llm import ModelReply, ModelRequest, ScriptedLlm, ToolUse
 
 TASKS = Path(__file__).parents[2] / "benchmarks" / "clawsbench" / "tasks"
@@ -78,3 +80,13 @@ def forked_policy(tmp_path_factory: pytest.TempPathFactory) -> Path:
         forks = ("--agent", "policy", "--branch", "ask-user")
         made = run_bench(cwd, "run", TASKS / "book-the-review-room", *endpoint, *forks, "--json")
     return cwd / made["directory"]
+
+
+@pytest.fixture(scope="session")
+def older(image: str, older_engine: Path) -> Iterator[OwnEngine]:
+    """Start Docker 20.10, with a bridge."""
+    with closing(OwnEngine((), older_engine)) as engine:
+        engine.start()
+        assert engine.api.version()["Version"].startswith("20.10.")
+        engine.take(image)
+        yield engine
