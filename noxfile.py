@@ -166,18 +166,18 @@ newest, so each package is tested by the Python that needs it more. The workflow
 
 _LOCAL_UNITS = _ONCE["benchflow-sandbox-local"]
 LANES = {
-    "local": ("slow(part='local')",),
-    "faults": ("slow(part='faults')",),
     "docker": ("slow(part='docker')",),
+    "local": ("slow(part='local')",),
+    "units": tuple(name for name in _ONCE.values() if name != _LOCAL_UNITS) if CI else ("unit",),
     "e2e": ("e2e",),
     "grading": ("slow(part='grading')",),
     "docs": ("docs",),
-    "units": tuple(name for name in _ONCE.values() if name != _LOCAL_UNITS) if CI else ("unit",),
     "sandboxes": (_LOCAL_UNITS,) if CI else (),
+    "faults": ("slow(part='faults')",),
     "checks": ("lint", "types"),
     "wheel": ("wheel",),
 }
-"""Sessions that run one after the other. The longest lanes are first."""
+"""Sessions that run one after the other. The lanes that need the most processor time are first."""
 
 AT_ONCE = 6
 """Lanes that run at the same time: the tests of sandboxes mostly wait."""
