@@ -437,6 +437,7 @@ PERF = (
     "gateway.py",
     "analysis.py",
     "commit.py",
+    "ray_job.py",
 )
 
 

@@ -22,7 +22,7 @@ from benchflow_testing import (
 from ray_job import WaitingJob
 from watching import until
 
-pytestmark = [pytest.mark.ray, pytest.mark.timeout(150)]
+pytestmark = [pytest.mark.ray, pytest.mark.timeout(230)]
 NODES = [{"benchflow": 4}, {"benchflow": 4}]
 
 
@@ -36,12 +36,13 @@ async def _start() -> LocalCluster:
     """Start two nodes, once more if the first start fails, and connect."""
     failures: list[str] = []
     while len(failures) < 2:
-        cluster = LocalCluster(NODES, start_sec=60)
+        cluster = LocalCluster(NODES)
         try:
-            await cluster.start()
-            await connection.connect(cluster.address, 30)
-        except RayStartError as error:
-            failures.append(str(error))
+            async with asyncio.timeout(100):
+                await cluster.start()
+                await connection.connect(cluster.address, 30)
+        except (RayStartError, TimeoutError) as error:
+            failures.append(f"{type(error).__name__}: {error}")
             await cluster.close()
         else:
             return cluster

@@ -13,7 +13,7 @@ from .errors import RayStartError
 from .process_tree import kill_descendants
 
 _MOST_LOAD: Final = 15.0
-"""The load of a core above which Ray does not start: its own limit of 30 seconds is fixed."""
+"""The load of a core above which Ray was never seen to start."""
 _STOP_SEC: Final = 20.0
 
 ENVIRONMENT: Final = {
@@ -62,6 +62,7 @@ class LocalCluster:
             sys.executable,
             "-m",
             f"{__package__}.cluster_process",
+            str(self._start_sec),
             stdin=asyncio.subprocess.PIPE,
             stdout=asyncio.subprocess.PIPE,
             stderr=asyncio.subprocess.DEVNULL,

@@ -13,8 +13,10 @@ import signal
 import sys
 import tempfile
 import threading
+import time
 import traceback
 from contextlib import suppress
+from importlib import import_module
 from queue import SimpleQueue
 from typing import Any, Final
 
@@ -26,8 +28,9 @@ _LOOPBACK: Final = "127.0.0.2"
 
 
 class _Cluster:
-    def __init__(self, directory: str) -> None:
+    def __init__(self, directory: str, start_sec: float) -> None:
         self._directory = directory
+        self._start_sec = start_sec
         self._nodes: list[Any] = []
         self._cluster: Any = None
 
@@ -43,6 +46,7 @@ class _Cluster:
             "include_dashboard": False,
         }
         if self._cluster is None:
+            _wait_longer(self._start_sec)
             self._cluster = Cluster()
             settings["temp_dir"] = self._directory
         node = self._cluster.add_node(**settings)
@@ -59,6 +63,27 @@ class _Cluster:
             with suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGKILL)
         return {"node": number, "killed": len(doomed)}
+
+
+def _wait_longer(seconds: float) -> None:
+    """Let a node take `seconds` to start. Ray's own limit of 30 is fixed, and too short at times.
+
+    Ray asks for the new node until that limit has passed, so the question waits for the node.
+    """
+    services: Any = import_module("ray._private.services")
+    get_node = services.get_node
+
+    def get_node_later(*arguments: Any) -> Any:  # noqa: ANN401 - of Ray
+        end = time.monotonic() + seconds
+        while True:
+            try:
+                return get_node(*arguments)
+            except RuntimeError:
+                if time.monotonic() > end:
+                    raise
+                time.sleep(0.2)
+
+    services.get_node = get_node_later
 
 
 def main() -> None:
@@ -78,7 +103,7 @@ def main() -> None:
 
     # A start that blocks does not keep the end of standard input from being seen.
     threading.Thread(target=read, daemon=True).start()
-    cluster = _Cluster(directory)
+    cluster = _Cluster(directory, float(sys.argv[1]))
     while True:
         request = requests.get()
         try:
