@@ -8,6 +8,7 @@ import pytest
 from benchflow_contracts import (
     Branched,
     BranchRecord,
+    RolloutFinished,
     RolloutStarted,
     SandboxImage,
     SessionSnapshot,
@@ -18,10 +19,17 @@ from benchflow_contracts import (
     Usage,
 )
 from benchflow_contracts.agent import AgentCapabilities
-from benchflow_engine.resume import ResumePoint, resume_points
+from benchflow_engine.resume import ResumePoint, resume_points, was_cut_short
 from benchflow_kernel import CheckpointManifest, EventLog
 from benchflow_kernel.rollout.checkpoint_manifest import SavedSession, SavedStep, SavedTurn
-from benchflow_store import RESUMED_FROM, BeganFrom, StoredRollout, seal_config, write_inputs
+from benchflow_store import (
+    RESUMED_FROM,
+    BeganFrom,
+    StoredRollout,
+    name_successor,
+    seal_config,
+    write_inputs,
+)
 from benchflow_store.record import RanWith
 from benchflow_testing.fakes import FakeAgent
 
@@ -181,6 +189,19 @@ def test_the_checkpoints_of_the_earlier_attempt_come_after_its_own(tmp_path: Pat
     save(second, "n1", 1.0)
     found, _ = points(second)
     assert [(p.began.rollout, p.began.checkpoint) for p in found] == [("r2", "n1"), ("r1", "n0")]
+
+
+@pytest.mark.parametrize("status", ["completed", "failed", "cancelled"])
+def test_only_a_rollout_without_an_end_was_cut_short(tmp_path: Path, status: str) -> None:
+    assert was_cut_short(rollout(tmp_path / "r1"))
+    ended = rollout(tmp_path / "r2", (RolloutFinished, {"status": status}))
+    assert was_cut_short(ended) == (status == "cancelled")
+    name_successor(tmp_path / "r1", tmp_path / "r2")
+    assert was_cut_short(tmp_path / "r1") == (status == "cancelled")
+    damaged = rollout(tmp_path / "r3")
+    (damaged / "events.jsonl").write_text("{}\n{}\n")
+    assert not was_cut_short(damaged)
+    assert not was_cut_short(tmp_path / "r4")
 
 
 def test_a_rollout_that_never_began_has_no_points(tmp_path: Path) -> None:

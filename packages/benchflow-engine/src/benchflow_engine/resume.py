@@ -13,6 +13,7 @@ from benchflow_contracts import (
     SandboxImage,
     SandboxProvider,
     SnapshotError,
+    StoreError,
     Task,
     UsageError,
 )
@@ -49,6 +50,18 @@ class ResumePoint:
     path: Path | None = None
     """The directory of the checkpoint; `None` is the start of the task."""
     manifest: CheckpointManifest | None = None
+
+
+def was_cut_short(directory: Path) -> bool:
+    """Return whether `resume_rollout` has work to continue: the last attempt began and did not end.
+
+    A process may still run it. A missing or damaged log gives False.
+    """
+    stored = StoredRollout(last_attempt(directory))
+    try:
+        return _has_log(stored) and stored.tree.status in _UNFINISHED
+    except StoreError:
+        return False
 
 
 async def resume_rollout(
@@ -124,13 +137,17 @@ def _lock_last(directory: Path, locks: ExitStack) -> Path:
     return _lock_last(directory, locks)
 
 
+def _has_log(stored: StoredRollout) -> bool:
+    return stored.has_begun and bool(stored.log.events)
+
+
 def _has_ended(stored: StoredRollout) -> bool:
     """Return whether the rollout ended and lacks only its summary.
 
     Raises:
         UsageError: The rollout has its summary.
     """
-    if not (stored.has_begun and stored.log.events) or stored.tree.status in _UNFINISHED:
+    if not _has_log(stored) or stored.tree.status in _UNFINISHED:
         return False
     if stored.record is not None:
         raise UsageError(
@@ -187,7 +204,7 @@ def resume_points(
     not checked. Why a checkpoint is left out is added to `refusals`.
     """
     directory = stored.directory
-    if not (stored.has_begun and stored.log.events):
+    if not _has_log(stored):
         return
     saved: list[tuple[Path, CheckpointManifest]] = []
     for path in checkpoint_paths(directory):
