@@ -7,21 +7,27 @@ standard input before each slot.
 """
 
 import asyncio
+import json
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 from benchflow_contracts import Completion, NodeError, StoreError
 from benchflow_store import RolloutRecord
 from benchflow_store.database import (
+    ARTIFACTS_DIR,
+    UNCOMPARED,
     ArtifactRef,
     Commit,
     EventRow,
     JobReader,
     JobWriter,
+    LocalEvidenceStore,
     Metric,
     PlannedSlot,
     PlanRevision,
     Projector,
+    comparable,
 )
 
 PLAN = PlanRevision(
@@ -95,12 +101,22 @@ def ended(
     )
 
 
+def artifact_of(index: int) -> bytes:
+    """Return the bytes of the one artifact of a slot, the same in every run."""
+    return f"the artifact of slot {index}".encode()
+
+
 async def write_pending(
     database: Path, count: int, at_once: int, commits: int, *, step: bool = False
 ) -> None:
-    """Commit at most `commits` pending slots, some at once, and project the facts."""
+    """Commit at most `commits` pending slots, some at once, and project the facts.
+
+    An attempt stores its artifact before its commit names it.
+    """
+    store = LocalEvidenceStore(database.parent / ARTIFACTS_DIR)
     async with JobWriter(database, "job") as writer:
         state = await writer.begin(PLAN, planned(count), now=1.0)
+        store.remove_unfinished()
         pending = [each.index for each in state.slots if each.status == "pending"]
         waiting = iter(pending[:commits])
 
@@ -110,7 +126,10 @@ async def write_pending(
                     await asyncio.to_thread(sys.stdin.readline)
                 for _ in range(2):
                     try:
-                        await writer.commit(ended(index, epoch=state.epoch))
+                        data = artifact_of(index)
+                        ref = ArtifactRef("log", await store.put(data), len(data))
+                        commit = ended(index, epoch=state.epoch)
+                        await writer.commit(replace(commit, refs=[ref]))
                     except StoreError as error:
                         print("failed", index, type(error).__name__, flush=True)
                     else:
@@ -135,6 +154,19 @@ def check_whole(database: Path, committed: set[int]) -> None:
         assert len(set(rollouts)) == len(rollouts)
         counted = [each.index for each in reader.attempts() if each.counted]
         assert sorted(counted) == sorted(done)
+
+
+def comparable_facts(job: Path) -> dict[str, list[dict[str, object]]]:
+    """Return the projected lines of a job without times, ids and measured costs."""
+    return {
+        name: comparable(name, map(json.loads, (job / name).read_text("utf-8").splitlines()))
+        for name in UNCOMPARED
+    }
+
+
+def unfinished_files(job: Path) -> list[Path]:
+    """Return the files that a killed process left, and that nothing reads."""
+    return [path for path in job.rglob("*") if ".tmp" in path.name]
 
 
 if __name__ == "__main__":
