@@ -4,6 +4,7 @@ import asyncio
 import errno
 import json
 import shutil
+from collections import Counter
 from pathlib import Path
 
 import apsw
@@ -15,8 +16,10 @@ from benchflow_store.database import (
     DamagedDatabaseError,
     DiskFullError,
     JobIsRunningError,
+    JobReader,
     JobWriter,
     LocalEvidenceStore,
+    MetricTotal,
     Projector,
     RunControl,
     StaleWriterError,
@@ -300,3 +303,20 @@ def test_a_damaged_row_is_named_and_never_projected(job: Path, damage: str) -> N
         with pytest.raises(DamagedDatabaseError):
             call(job)
     assert read_all(job) == before
+
+
+def test_the_totals_of_a_job_are_those_of_its_rows(job: Path) -> None:
+    with JobReader(job / "record.db") as reader:
+        totals, slots, attempts = reader.totals(), list(reader.slots()), reader.attempts()
+    assert (totals.name, totals.cursor, totals.control.status) == ("job", 4, "paused")
+    assert list(totals.variants) == ["a", "b"]
+    for variant, found in totals.variants.items():
+        mine = [slot for slot in slots if slot.variant == variant]
+        assert found.slots == Counter(slot.status for slot in mine)
+        mine_ended = [each for each in attempts if slots[each.index].variant == variant]
+        assert found.attempts == Counter(each.status for each in mine_ended)
+        total = 100.0 * len(mine_ended)
+        assert found.metrics["tokens_in"] == MetricTotal(len(mine_ended), total, 100, 100)
+    (error,) = totals.errors
+    assert (error.type, error.fingerprint, error.attempts) == ("CapacityError", "f1", 1)
+    assert (totals.first_started, totals.last_finished) == (10.0, 1_000.5)

@@ -46,6 +46,7 @@ from .rows import (
     StoredSlot,
     record_metrics,
 )
+from .summary import ErrorTotal, MetricTotal, RecordTotals, VariantTotals
 from .writer import JobWriter
 
 __all__ = [
@@ -62,6 +63,7 @@ __all__ = [
     "DatabaseBusyError",
     "DiskFaultError",
     "DiskFullError",
+    "ErrorTotal",
     "EventRow",
     "FileState",
     "GcReport",
@@ -73,6 +75,7 @@ __all__ = [
     "LocalEvidenceStore",
     "Location",
     "Metric",
+    "MetricTotal",
     "MigrateReport",
     "ObjectEvidenceStore",
     "PlanRevision",
@@ -80,6 +83,7 @@ __all__ = [
     "Projector",
     "RebuildReport",
     "Receipt",
+    "RecordTotals",
     "ResolvedSlot",
     "RunControl",
     "SchemaVersionError",
@@ -87,6 +91,7 @@ __all__ = [
     "StaleWriterError",
     "StoredSlot",
     "UnknownOutcomeError",
+    "VariantTotals",
     "VerifyReport",
     "comparable",
     "gc",

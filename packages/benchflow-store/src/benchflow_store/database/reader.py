@@ -11,6 +11,7 @@ from .begin import read_state
 from .connection import Location, Row, connect
 from .rows import AttemptStatus, JobState, PlanRevision, RunControl, SlotStatus, parse_model
 from .schema import check_version
+from .summary import RecordTotals, read_totals
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,6 +100,10 @@ class JobReader:
         if self._state is None:
             self._state = read_state(self._db, self._id)
         return self._state
+
+    def totals(self) -> RecordTotals:
+        """Return the numbers that a status of the job shows."""
+        return read_totals(self._db, self._id)
 
     def counts(self) -> dict[SlotStatus, int]:
         """Return the number of slots by status."""
