@@ -5,6 +5,7 @@ import contextlib
 import io
 import os
 import random
+import re
 import shutil
 import signal
 import subprocess
@@ -79,7 +80,7 @@ def _run_writer(wait: int, to_child: int, output: int, database: Path, commits: 
 
 
 def committed(output: str) -> set[int]:
-    return {int(line.split()[1]) for line in output.splitlines() if line.startswith("committed")}
+    return {int(index) for index in re.findall(r"^committed (\d+)\n", output, re.MULTILINE)}
 
 
 def failures(output: str) -> list[str]:

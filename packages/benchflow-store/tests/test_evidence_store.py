@@ -32,8 +32,9 @@ def test_what_was_put_is_found_by_its_digest(tmp_path: Path) -> None:
         asyncio.run(store.get(DIGEST))
 
 
-def test_each_new_directory_is_flushed_to_its_parent(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize("is_there", [False, True])
+def test_each_directory_is_flushed_to_its_parent(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, is_there: bool
 ) -> None:
     flushed, fsync = set[Path](), os.fsync
 
@@ -43,10 +44,13 @@ def test_each_new_directory_is_flushed_to_its_parent(
 
     monkeypatch.setattr(os, "fsync", note)
     store = tmp_path / "jobs" / "nightly" / "artifacts"
-    put(LocalEvidenceStore(store))
     folder = store / "sha256" / DIGEST[:2]
+    if is_there:  # by a process that has not flushed its last three names
+        folder.mkdir(parents=True)
+    put(LocalEvidenceStore(store))
     parents = [folder, *folder.parents]
-    assert set(parents[: parents.index(tmp_path) + 1]) <= flushed
+    last = store.parent if is_there else tmp_path
+    assert set(parents[: parents.index(last) + 1]) <= flushed
 
 
 def test_damaged_bytes_are_refused_and_put_repairs_them(tmp_path: Path) -> None:

@@ -125,7 +125,10 @@ class SqliteConnection:
             raise self._failure(error) from error
         self._file = self._identity()
         if is_new:
-            sync_directory(path.absolute().parent.parent)
+            try:
+                sync_directory(path.absolute().parent.parent)
+            except OSError as error:
+                raise failed_write(str(path), error, 0) from error
 
     def _prepare_to_write(self) -> None:
         journal = self.query("PRAGMA journal_mode=WAL")[0][0]
@@ -291,14 +294,11 @@ def _require_one_name(path: Path) -> None:
 
 def sync_directory(directory: Path) -> None:
     """Make new entries of a directory durable. SQLite does it for its own files."""
+    descriptor = os.open(directory, os.O_RDONLY | os.O_DIRECTORY)
     try:
-        descriptor = os.open(directory, os.O_RDONLY | os.O_DIRECTORY)
-        try:
-            os.fsync(descriptor)
-        finally:
-            os.close(descriptor)
-    except OSError as error:
-        raise failed_write(str(directory), error, 0) from error
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
 
 
 def _require_safe_sqlite() -> None:

@@ -26,6 +26,8 @@ class LocalEvidenceStore:
 
     def __init__(self, directory: Path) -> None:
         self._directory = directory
+        self._durable = set[str]()
+        """The directories whose entries this store has flushed."""
 
     async def put(self, data: bytes) -> str:
         """Store the bytes durably and return their digest. Repeatable.
@@ -116,16 +118,17 @@ class LocalEvidenceStore:
     def _folder(self, digest: str, *, create: bool = False) -> Generator[int]:
         """Open the directory of a digest without following a link below the store."""
         check_digest(digest)
-        if create:
+        if create and not self._durable:
             _make_directory(self._directory)
         flags = os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC
         folder = os.open(self._directory, flags)
         try:
             for name in ("sha256", digest[:2]):
-                if create:
+                if create and name not in self._durable:
                     with suppress(FileExistsError):
                         os.mkdir(name, dir_fd=folder)
-                        os.fsync(folder)
+                    os.fsync(folder)  # another process may have made it, and not flushed it yet
+                    self._durable.add(name)
                 parent, folder = folder, os.open(name, flags | os.O_NOFOLLOW, dir_fd=folder)
                 os.close(parent)
             yield folder
@@ -136,9 +139,8 @@ class LocalEvidenceStore:
 def _make_directory(directory: Path) -> None:
     """Create a directory and its parents durably."""
     missing = [each for each in (directory, *directory.parents) if not each.exists()]
-    for each in reversed(missing):
-        with suppress(FileExistsError):
-            each.mkdir()
+    directory.mkdir(parents=True, exist_ok=True)
+    for each in missing or [directory]:
         sync_directory(each.parent)
 
 
