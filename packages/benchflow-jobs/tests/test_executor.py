@@ -6,8 +6,10 @@ from typing import Any
 
 import pytest
 from benchflow_contracts import (
+    Boundary,
     CapacityError,
     Completion,
+    Culprit,
     Dispatch,
     Event,
     NodeError,
@@ -92,6 +94,19 @@ def test_the_end_of_an_attempt_without_an_error() -> None:
     assert end_of(Completion.of(DISPATCH, "scored")) == End(scored=True)
     assert end_of(Completion.of(DISPATCH, "cancelled")).fingerprint is None
     assert end_of(Completion.of(DISPATCH, "lost")).may_pass
+
+
+def test_the_job_names_the_boundaries_that_are_tried_again() -> None:
+    def passes(boundary: Boundary, by: Culprit, boundaries: tuple[str, ...]) -> bool:
+        error = NodeError(boundary=boundary, type="E", message="m", retryable=True, caused_by=by)
+        completion = Completion.of(DISPATCH, "unscored", error=error)
+        return end_of(completion, boundaries).may_pass
+
+    assert passes("agent", "unknown", ("agent",))
+    assert not passes("agent", "unknown", ("sandbox",))
+    assert not passes("sandbox", "unknown", ())
+    # The host is never the task's fault.
+    assert passes("agent", "host", ())
 
 
 def test_one_error_of_two_rollouts_has_one_fingerprint() -> None:

@@ -2,9 +2,9 @@
 
 import re
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from pathlib import Path
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 from benchflow_contracts import (
     BenchFlowError,
@@ -33,6 +33,8 @@ class RolloutInputs(NamedTuple):
     config: RunConfig
 
 
+RETRIED: Final = ("sandbox", "reward")
+"""Boundaries of errors that are tried again. The faults of an agent or its model stay its."""
 _VARIABLE_PARTS = re.compile(r"0x[0-9a-fA-F]+|\b[0-9a-fA-F]{8,}\b|\d+(\.\d+)?|/[^\s:'\"]+")
 _FINGERPRINT_CHARS = 200
 
@@ -102,11 +104,11 @@ def measure(tree: RolloutTree, directory: Path) -> dict[str, float]:
     return measured
 
 
-def end_of(completion: Completion) -> End:
+def end_of(completion: Completion, boundaries: Collection[str] = RETRIED) -> End:
     """Return what a completion means for the schedule.
 
-    An attempt that was cancelled, and an error of the host, of the sandbox or of its grading that
-    may pass, do not count against the task.
+    An attempt that was cancelled, and an error that may pass, do not count against the task. An
+    error of the host may pass, and an error of `boundaries`.
     """
     error = completion.error
     if completion.status == "scored":
@@ -120,7 +122,7 @@ def end_of(completion: Completion) -> End:
     return End(
         scored=False,
         fingerprint=fingerprint(error),
-        may_pass=may_pass(error),
+        may_pass=may_pass(error, boundaries),
         retry_after=error.retry_after or 0,
         # Every other rollout writes to the same disk.
         stops_job=error.stops_job or error.boundary == "store",
@@ -128,10 +130,9 @@ def end_of(completion: Completion) -> End:
     )
 
 
-def may_pass(error: NodeError) -> bool:
-    """Return whether the next attempt may succeed. The faults of an agent or its model stay its."""
-    is_outside = error.boundary in {"sandbox", "reward"} or error.caused_by == "host"
-    return error.retryable and is_outside
+def may_pass(error: NodeError, boundaries: Collection[str] = RETRIED) -> bool:
+    """Return whether the next attempt may succeed: an error of the host, or of `boundaries`."""
+    return error.retryable and (error.boundary in boundaries or error.caused_by == "host")
 
 
 def fingerprint(error: NodeError) -> str:
