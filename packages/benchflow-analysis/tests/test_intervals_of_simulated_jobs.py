@@ -2,7 +2,7 @@
 
 import numpy as np
 import pytest
-from benchflow_analysis.statistics import TaskRewards, mean_estimate, paired_delta
+from benchflow_analysis.statistics import TaskRewards, mean_estimate, paired_delta, pass_estimates
 
 JOBS = 2_000
 SHAPES = [(5, 8), (20, 1), (20, 5), (100, 3)]
@@ -55,6 +55,22 @@ def test_an_interval_of_a_mean_holds_the_truth(tasks, repeats):
     held = sum(interval.low <= 0.5 <= interval.high for interval in intervals)
     assert len(intervals) > 0.99 * JOBS
     assert 0.93 <= held / len(intervals) <= 0.97
+
+
+@pytest.mark.parametrize(
+    ("tasks", "repeats", "k"),
+    [(5, 8, 2), (5, 8, 4), (20, 5, 2), (20, 5, 4), (100, 3, 2)],
+)
+def test_an_interval_of_pass_at_k_holds_the_truth_at_least_as_often(tasks, repeats, k):
+    rng = np.random.default_rng([tasks, repeats, k, 3])
+    rates, _ = chances(rng, tasks, effect=False)
+    # The mean of 1 - (1 - p)^k for p between 0.2 and 0.8.
+    truth = 1 - (0.8 ** (k + 1) - 0.2 ** (k + 1)) / (k + 1) / 0.6
+    found = [pass_estimates(job, [k], 1.0)[0] for job in jobs(rng, rates, repeats)]
+    intervals = [each.interval for each in found if each.interval]
+    held = sum(interval.low <= truth <= interval.high for interval in intervals)
+    assert len(intervals) == JOBS
+    assert held / JOBS >= 0.95
 
 
 def test_the_percentile_bootstrap_is_too_narrow_for_five_tasks():

@@ -57,8 +57,12 @@ class VarianceParts(Model):
     """The sample variance of the task means. `None` below two tasks."""
 
 
-def wilson(successes: int, trials: int, confidence: float = 0.95) -> Interval:
-    """Return Wilson's score interval of a rate. Requires at least one trial."""
+def wilson(successes: float, trials: int, confidence: float = 0.95) -> Interval:
+    """Return Wilson's score interval of a rate. Requires at least one trial.
+
+    Trials between 0 and 1 vary less than passes and failures of the same mean. For their sum as
+    `successes`, the interval is wider than necessary.
+    """
     z = NormalDist().inv_cdf((1 + confidence) / 2)
     rate, weight = successes / trials, z * z / trials
     middle = (rate + weight / 2) / (1 + weight)
@@ -131,7 +135,11 @@ def pass_estimates(
         ]
         if not values:
             continue
-        interval, refused = interval_of(values, confidence)
+        if k == 1:
+            interval, refused = interval_of(values, confidence)
+        else:
+            # Most values are near 1: with few tasks, Student's t held the truth in 66 to 94 %.
+            interval, refused = wilson(sum(values), len(values), confidence), None
         estimates.append(
             PassEstimate(
                 k=k,
