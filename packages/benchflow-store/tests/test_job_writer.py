@@ -379,3 +379,37 @@ def test_a_file_that_is_not_a_database_is_named(database: Path) -> None:
     database.write_bytes(b"x" * 5_000)
     with pytest.raises(StoreError, match=r"record.db.*not a database"):
         read_job_state(database)
+
+
+def test_a_reader_keeps_its_state_while_the_database_is_migrated(
+    database: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with_writer(database, lambda writer: writer.commit(ended(0)))
+    later = (*schema.migrations(), "ALTER TABLE slots ADD COLUMN note TEXT")
+    with JobReader(database) as reader:
+        before = list(reader.slots())
+        monkeypatch.setattr(schema, "migrations", lambda: later)
+        assert migrate(database.parent).after == 2
+        assert list(reader.slots()) == before
+        assert reader.counts() == {"completed": 1, "pending": 3}
+    assert read_job_state(database).slots[0].status == "completed"
+
+
+def test_writers_that_begin_at_the_same_time_get_different_epochs(database: Path) -> None:
+    async def run() -> None:
+        writers = [JobWriter(database, "job") for _ in range(8)]
+        async with asyncio.TaskGroup() as group:
+            begun = [group.create_task(each.begin(PLAN, planned(4))) for each in writers]
+        states = [task.result() for task in begun]
+        assert sorted(state.epoch for state in states) == list(range(1, 9))
+        refused: list[object] = []
+        for writer, state in zip(writers, states, strict=True):
+            await _outcome(writer.commit(ended(0, epoch=state.epoch)), refused)
+        kinds = [type(each) for each in refused]
+        assert kinds.count(StaleWriterError) == 7
+        for writer in writers:
+            await writer.close()
+
+    asyncio.run(run())
+    with JobReader(database) as reader:
+        assert [each.epoch for each in reader.attempts()] == [8]
