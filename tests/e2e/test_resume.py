@@ -181,6 +181,21 @@ def test_a_live_rollout_resumes_at_its_question_and_pays_only_for_the_rest(
     bench("rollout", "resume", cut, code=2)
 
 
+def test_without_its_engine_a_live_rollout_resumes_from_the_start_of_its_turn(
+    bench: Any, tmp_path: Path, criu: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    model = Model(book, kill_at=2)
+    with ScriptedLlm(model) as llm:
+        cut = run_until_killed(tmp_path, TASKS / "book-the-review-room", model, llm)
+        monkeypatch.setenv("BENCHFLOW_CRIU", "/bin/false")
+        first = bench("rollout", "resume", cut, "--json", code=1)
+        assert (first["reward"], first["began_from"]["fidelity"]) == (None, "live")
+        resumed = bench("rollout", "resume", cut, "--json")
+    began = resumed["began_from"]
+    assert (resumed["reward"], began["fidelity"], began["rollout"]) == (1.0, "state", cut.name)
+    assert first["rollout_id"] in began["reason"]
+
+
 def test_a_state_checkpoint_gives_the_agent_its_conversation_back(
     bench: Any, tmp_path: Path, two_turns: Path
 ) -> None:

@@ -8,6 +8,8 @@ import pytest
 from benchflow_contracts import (
     Branched,
     BranchRecord,
+    NodeError,
+    PhaseEntered,
     RolloutFinished,
     RolloutStarted,
     SandboxImage,
@@ -189,6 +191,38 @@ def test_the_checkpoints_of_the_earlier_attempt_come_after_its_own(tmp_path: Pat
     save(second, "n1", 1.0)
     found, _ = points(second)
     assert [(p.began.rollout, p.began.checkpoint) for p in found] == [("r2", "n1"), ("r1", "n0")]
+
+
+def failed_attempt(directory: Path, checkpoint: str, *phases: str) -> Path:
+    """Write an attempt that resumed r1 from a checkpoint and failed after some phases."""
+    began = BeganFrom(point="checkpoint", rollout="r1", directory="/r1", checkpoint=checkpoint)
+    error = NodeError(boundary="snapshot", type="SnapshotError", message="another kernel")
+    return rollout(
+        directory,
+        *((PhaseEntered, {"node": "n0", "phase": phase}) for phase in phases),
+        (RolloutFinished, {"status": "failed", "error": error}),
+        **{RESUMED_FROM: began.model_dump(mode="json")},
+    )
+
+
+def test_a_checkpoint_from_which_an_attempt_could_not_start_is_not_taken_again(
+    tmp_path: Path,
+) -> None:
+    first = rollout(tmp_path / "r1")
+    for at in range(3):
+        save(first, f"n{at}", float(at))
+    name_successor(first, failed_attempt(tmp_path / "r2", "n2", "start"))
+    assert was_cut_short(first)
+    found, refusals = points(tmp_path / "r2")
+    assert names(found) == ["n1", "n0"]
+    assert refusals == ["n2: attempt 'r2' could not start: SnapshotError: another kernel"]
+    name_successor(tmp_path / "r2", failed_attempt(tmp_path / "r3", "n1", "start"))
+    assert names(points(tmp_path / "r3")[0]) == ["n0"]
+
+
+@pytest.mark.parametrize("phase", ["execute", "verify"])
+def test_an_attempt_that_failed_at_work_has_ended(tmp_path: Path, phase: str) -> None:
+    assert not was_cut_short(failed_attempt(tmp_path / "r2", "n2", "start", phase))
 
 
 @pytest.mark.parametrize("status", ["completed", "failed", "cancelled"])

@@ -8,6 +8,7 @@ from pathlib import Path
 from benchflow_contracts import (
     Agent,
     BenchFlowError,
+    PhaseEntered,
     ReapPolicy,
     RolloutIdentity,
     SandboxImage,
@@ -19,6 +20,7 @@ from benchflow_contracts import (
 )
 from benchflow_kernel import CheckpointManifest, while_log_locked, write_tree
 from benchflow_store import (
+    RESUMED_FROM,
     BeganFrom,
     Prior,
     RolloutRecord,
@@ -26,6 +28,7 @@ from benchflow_store import (
     checkpoint_paths,
     earlier_attempt,
     last_attempt,
+    later_attempts,
     name_successor,
     prior_calls,
     read_trusted_manifest,
@@ -38,8 +41,6 @@ from .posthoc.run_inputs import RunInputs
 from .preflight import check_agent, check_endpoint
 from .rollout import Continuation, RunResult, Subscriber, run_in, write_outcome
 from .secrets import with_secrets
-
-_UNFINISHED = ("running", "cancelled")
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,11 +56,12 @@ class ResumePoint:
 def was_cut_short(directory: Path) -> bool:
     """Return whether `resume_rollout` has work to continue: the last attempt began and did not end.
 
+    An attempt that failed before its agent ran in the restored world counts as cut short, too.
     A process may still run it. A missing or damaged log gives False.
     """
     stored = StoredRollout(last_attempt(directory))
     try:
-        return _has_log(stored) and stored.tree.status in _UNFINISHED
+        return _has_log(stored) and _is_unfinished(stored)
     except StoreError:
         return False
 
@@ -147,7 +149,7 @@ def _has_ended(stored: StoredRollout) -> bool:
     Raises:
         UsageError: The rollout has its summary.
     """
-    if not _has_log(stored) or stored.tree.status in _UNFINISHED:
+    if not _has_log(stored) or _is_unfinished(stored):
         return False
     if stored.record is not None:
         raise UsageError(
@@ -155,6 +157,19 @@ def _has_ended(stored: StoredRollout) -> bool:
             hint="`bench rollout branch` continues from a checkpoint of a rollout that has ended",
         )
     return True
+
+
+def _is_unfinished(stored: StoredRollout) -> bool:
+    return stored.tree.status in ("running", "cancelled") or _failed_to_start(stored)
+
+
+def _failed_to_start(stored: StoredRollout) -> bool:
+    """Return whether an attempt failed before its agent or grading ran in the restored world."""
+    began = stored.tree.meta.get(RESUMED_FROM)
+    if stored.tree.status != "failed" or began is None:
+        return False
+    phases = {event.phase for event in stored.log.events if isinstance(event, PhaseEntered)}
+    return BeganFrom.model_validate(began).point != "start" and not phases & {"execute", "verify"}
 
 
 def _write_ended(stored: StoredRollout, task: Task) -> RunResult:
@@ -200,20 +215,22 @@ def resume_points(
 ) -> Iterator[ResumePoint]:
     """Yield the points from which a rollout can resume, the last one first.
 
-    After the rollout's own checkpoints come those of the attempt that it resumed. The images are
-    not checked. Why a checkpoint is left out is added to `refusals`.
+    After the rollout's own checkpoints come those of the attempt that it resumed. A checkpoint from
+    which an attempt failed to start is left out. The images are not checked. Why a checkpoint is
+    left out is added to `refusals`.
     """
     directory = stored.directory
     if not _has_log(stored):
         return
     saved: list[tuple[Path, CheckpointManifest]] = []
+    failed = _failed_starts(directory)
     for path in checkpoint_paths(directory):
         try:
             manifest = read_trusted_manifest(path, trust=trust)
         except BenchFlowError as error:
             refusals.append(f"{path.name}: {error}")
             continue
-        reason = _refusal(manifest, stored, task, agent)
+        reason = failed.get(path.name) or _refusal(manifest, stored, task, agent)
         if reason is None:
             saved.append((path, manifest))
         else:
@@ -223,6 +240,18 @@ def resume_points(
     earlier = earlier_attempt(directory, BeganFrom.of(stored.tree.meta))
     if earlier is not None:
         yield from resume_points(StoredRollout(earlier), task, agent, refusals, trust=trust)
+
+
+def _failed_starts(directory: Path) -> dict[str, str]:
+    """Return the checkpoints from which a later attempt failed to start, each with the reason."""
+    found: dict[str, str] = {}
+    for later in map(StoredRollout, later_attempts(directory)):
+        began = BeganFrom.of(later.tree.meta) if _has_log(later) else BeganFrom()
+        if began.rollout == directory.name and began.checkpoint and _failed_to_start(later):
+            error = later.tree.error
+            why = "" if error is None else f": {error.type}: {error.message}"
+            found[began.checkpoint] = f"attempt {later.directory.name!r} could not start{why}"
+    return found
 
 
 def _began_from(stored: StoredRollout, path: Path, manifest: CheckpointManifest) -> BeganFrom:

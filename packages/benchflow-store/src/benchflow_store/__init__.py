@@ -3,6 +3,7 @@
 from .attempts import (
     earlier_attempt,
     last_attempt,
+    later_attempts,
     name_successor,
     prior_calls,
     write_prior_calls,
@@ -80,6 +81,7 @@ __all__ = [
     "find_rollouts",
     "has_own_seal",
     "last_attempt",
+    "later_attempts",
     "latest_records",
     "name_successor",
     "new_job_name",

@@ -25,19 +25,24 @@ def name_successor(directory: Path, successor: Path) -> None:
     write_text(directory / _SUCCESSOR, json.dumps(names) + "\n")
 
 
-def last_attempt(directory: Path) -> Path:
-    """Return the last attempt that resumes the rollout in `directory`, or `directory` itself.
+def later_attempts(directory: Path) -> list[Path]:
+    """Return the attempts that resumed the rollout in `directory`, in their order.
 
     An attempt that never began does not count.
     """
-    seen: set[Path] = set()
-    while directory not in seen:
-        seen.add(directory)
-        successor = _successor(directory)
-        if successor is None or not StoredRollout(successor).has_begun:
+    found: list[Path] = []
+    successor = _successor(directory)
+    while successor is not None and successor not in (directory, *found):
+        if not StoredRollout(successor).has_begun:
             break
-        directory = successor
-    return directory
+        found.append(successor)
+        successor = _successor(successor)
+    return found
+
+
+def last_attempt(directory: Path) -> Path:
+    """Return the last attempt that resumed the rollout in `directory`, or `directory` itself."""
+    return [directory, *later_attempts(directory)][-1]
 
 
 def earlier_attempt(directory: Path, began: BeganFrom) -> Path | None:

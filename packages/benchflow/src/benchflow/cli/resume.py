@@ -1,6 +1,6 @@
 """`bench rollout resume`: run the rest of a rollout that was cut short."""
 
-from benchflow_engine.resume import resume_rollout
+from benchflow_engine.resume import resume_rollout, was_cut_short
 from benchflow_store import BeganFrom, StoredRollout, last_attempt, new_rollout_id
 
 from .flags import DEFAULT_JOBS, JobsDir, Json
@@ -39,6 +39,8 @@ async def resume(
     else:
         note(_beginning(result.record.began_from))
         print_summary(result)
+        if result.directory is not None and was_cut_short(result.directory):
+            note("hint: resume it again; it then starts from the checkpoint before")
     return int(result.reward is None)
 
 
