@@ -36,6 +36,9 @@ class Nothing:
         del on_event
         return Completion.of(dispatch, "scored")
 
+    async def start(self, dispatch: Dispatch) -> None:
+        """Keep nothing."""
+
     async def commit(self, completion: Completion) -> None:
         """Keep nothing."""
 
