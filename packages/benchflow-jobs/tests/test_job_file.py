@@ -1,5 +1,7 @@
 """A wrong `job.toml`: every problem at once, each with its place, value, reason and hint."""
 
+import subprocess
+import sys
 import tomllib
 from collections.abc import Iterator
 from contextlib import suppress
@@ -544,3 +546,9 @@ def test_an_override_of_an_unknown_task_is_refused(tasks: Path) -> None:
     with pytest.raises(JobConfigError, match="the dataset has no such task") as caught:
         plan_job(config)
     assert caught.value.hint == "did you mean 'three'?"
+
+
+def test_only_a_yaml_file_needs_the_yaml_parser() -> None:
+    code = "import sys, benchflow_jobs.planning; print('yaml' in sys.modules)"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "False"

@@ -10,7 +10,6 @@ from operator import eq
 from pathlib import Path
 from typing import Any, cast
 
-import yaml
 from benchflow_contracts import UsageError
 from pydantic import ValidationError
 
@@ -117,6 +116,9 @@ def _read_toml(name: str, text: str) -> JobSource:
 
 
 def _read_yaml(name: str, text: str) -> JobSource:
+    # Only a YAML file needs the parser, so the import is late.
+    import yaml  # noqa: PLC0415
+
     try:
         # Through JSON: it refuses keys that are not texts, and tables that contain themselves.
         tables = json.loads(json.dumps(yaml.safe_load(text) or {}, default=str))
