@@ -25,12 +25,22 @@ from benchflow_contracts import BenchFlowError
 from benchflow_store.database import (
     PROJECTED_FILES,
     DiskFullError,
+    EventRow,
     JobReader,
+    JobWriter,
     LocalEvidenceStore,
     Projector,
     verify,
 )
-from job_records import check_whole, comparable_facts, unfinished_files, write_pending
+from job_records import (
+    PLAN,
+    check_whole,
+    comparable_facts,
+    ended,
+    planned,
+    unfinished_files,
+    write_pending,
+)
 from watching import until
 
 needs_strace = pytest.mark.usefixtures("strace")
@@ -209,6 +219,20 @@ def test_a_full_file_system_is_named_and_the_job_resumes_with_room(small_disk: P
     check_whole(database, {0, 1} | committed(output))
     ballast.unlink()
     finish(database, {0, 1} | committed(output))
+
+
+def test_a_full_file_system_says_how_many_bytes_the_commit_needs(small_disk: Path) -> None:
+    large = ended(0, events=(EventRow("step", {"text": "x" * 3_000_000}),))
+
+    async def run() -> None:
+        async with JobWriter(small_disk / "record.db", "job") as writer:
+            await writer.begin(PLAN, planned(2))
+            with pytest.raises(DiskFullError) as found:
+                await writer.commit(large)
+            assert 3_000_000 < found.value.needed_bytes < 9_000_000
+            assert (await writer.commit(ended(1))).counted
+
+    asyncio.run(run())
 
 
 def free_bytes(place: Path) -> int:

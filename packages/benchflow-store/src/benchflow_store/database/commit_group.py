@@ -100,8 +100,13 @@ class CommitGroup:
         slot.running[key] = slot.entries
         self._rows.add_start((dispatch.index, slot.entries), dispatch, worker, started)
 
-    def commit(self, commit: Commit, record: str | None) -> tuple[bool, SlotStatus]:
-        """Add an attempt that has ended. Return whether it counts, and the slot's status."""
+    def commit(
+        self, commit: Commit, record: str | None, events: Sequence[str]
+    ) -> tuple[bool, SlotStatus]:
+        """Add an attempt that has ended. Return whether it counts, and the slot's status.
+
+        `record` and `events` are the JSON of the attempt's record and of the data of its events.
+        """
         completion = commit.completion
         slot = self._slot(completion.index, completion.slot)
         self._check_attempt_epoch(completion.slot, completion.epoch)
@@ -112,7 +117,7 @@ class CommitGroup:
         rank = _Rank(commit.is_scored, completion.attempt, completion.epoch)
         current = slot.counted
         counts = current is None or (not current.is_scored and rank > current)
-        self._rows.add_end((completion.index, entry), commit, counts=counts)
+        self._rows.add_end((completion.index, entry), commit, events, counts=counts)
         if counts:
             if current is not None:
                 self._rows.uncount((completion.index, slot.counted_entry))

@@ -61,7 +61,7 @@ class PendingRows:
         no_error = None, None, None, None
         self._attempts[entry] = [*key, storable(worker), "running", *no_error, started, None, 0, 0]
 
-    def add_end(self, entry: Entry, commit: Commit, *, counts: bool) -> None:
+    def add_end(self, entry: Entry, commit: Commit, events: Sequence[str], *, counts: bool) -> None:
         """Add an attempt that has ended, with its metrics, events and artifacts."""
         completion, error = commit.completion, commit.completion.error
         earlier = self._attempts.get(entry)
@@ -86,8 +86,8 @@ class PendingRows:
             (*key, storable(each.name), each.value, int(each.measured)) for each in commit.metrics
         ]
         self._events += [
-            (*key, seq, storable(event.kind), event.ts, to_json(event.data))
-            for seq, event in enumerate(commit.events)
+            (*key, seq, storable(event.kind), event.ts, data)
+            for seq, (event, data) in enumerate(zip(commit.events, events, strict=True))
         ]
         self._refs += [(*key, storable(ref.role), ref.sha256, ref.size) for ref in commit.refs]
 

@@ -33,6 +33,7 @@ from .rows import (
     RunControl,
     SlotStatus,
     checked_record,
+    to_json,
 )
 from .schema import create_or_check
 
@@ -147,9 +148,10 @@ class JobWriter:
             StoreError: The commit contradicts itself or the schedule.
         """
         record = checked_record(commit)
+        events = [to_json(event.data) for event in commit.events]
         (counts, status), cursor = await self._ask(
-            lambda group: group.commit(commit, record),
-            size=_size(commit, record),
+            lambda group: group.commit(commit, record, events),
+            size=_size(commit, record, events),
             index=commit.completion.index,
         )
         return Receipt(counted=counts, duplicate=not counts, status=status, cursor=cursor)
@@ -300,10 +302,10 @@ class JobWriter:
                 self._connection.close(after_fault=self._fault is not None)
 
 
-def _size(commit: Commit, record: str | None) -> int:
+def _size(commit: Commit, record: str | None, events: Sequence[str]) -> int:
     """Return about how many bytes a commit stores."""
     rows = len(commit.metrics) + len(commit.events) + len(commit.refs)
-    return len(record or "") + 256 * rows
+    return len(record or "") + sum(map(len, events)) + 256 * rows
 
 
 def _settle(group: list[_Change], outcomes: Sequence[object]) -> None:
