@@ -16,6 +16,7 @@ from benchflow_contracts.errors import (
     HostError,
     SandboxError,
     SandboxLimitError,
+    SandboxLostError,
     SandboxTimeoutError,
     SandboxUnsupportedError,
     SnapshotError,
@@ -469,6 +470,24 @@ def test_a_container_that_is_removed_while_it_is_held_is_not_taken_for_one_witho
     assert not isinstance(told, TransferError)
 
 
+def test_a_container_that_somebody_else_pauses_does_not_answer_and_is_lost(
+    with_box, api, monkeypatch
+):
+    monkeypatch.setattr("benchflow_sandbox_core.running_box._ANSWER_SECONDS", 2)
+    monkeypatch.setattr("benchflow_sandbox_core.fifo.init._PROMPT_SECONDS", 2)
+    monkeypatch.setattr("benchflow_sandbox_docker.running_container._END_SECONDS", 2)
+
+    async def check(box):
+        async with asyncio.TaskGroup() as group:
+            running = group.create_task(failure(box.exec("sleep 1000", timeout=3)))
+            await box.exec("true")
+            await asyncio.to_thread(api.pause, f"benchflow-{box.id}")
+        assert isinstance(running.result(), SandboxLostError)
+        assert "does not answer" in str(running.result())
+
+    with_box(check)
+
+
 SAID = {
     # As an engine does that finds the containers of one that was killed.
     "terminate": "exit code 143",
@@ -491,7 +510,7 @@ def test_a_command_whose_container_is_ended_by_somebody_else_says_so(with_box, a
                 await asyncio.to_thread(api.kill, name, f"SIG{end[:4].upper()}")
         for error in (running.result(), await failure(box.exec("true"))):
             assert re.search(SAID[end], str(error))
-            assert error.retryable
+            assert isinstance(error, SandboxLostError)
         assert await process.wait() == 137
         await process.aclose()
 

@@ -5,6 +5,8 @@ import signal
 from collections.abc import Mapping, Sequence
 from typing import Literal, Protocol
 
+from benchflow_sandbox_native import InitError
+
 from .pipes import Streams
 
 
@@ -32,6 +34,10 @@ class Init(Protocol):
 
     async def kill(self, pid: int, signal: int, *, group: bool = True) -> None:
         """Send a signal to a process or to its group."""
+        ...
+
+    async def ping(self) -> object:
+        """Return when init has answered."""
         ...
 
     async def rest(self) -> None:
@@ -70,6 +76,26 @@ class LimitCounter(Protocol):
 
 
 _SECONDS = 10.0
+_ANSWER_SECONDS = 30.0
+"""The init of a sandbox that uses up its limits answers sooner."""
+
+
+class SupportsPing(Protocol):
+    """The part of an init that `responds` needs."""
+
+    async def ping(self) -> object:
+        """Return when init has answered."""
+        ...
+
+
+async def responds(init: SupportsPing) -> bool:
+    """Return whether init answers within 30 s. Processes inside cannot stop it."""
+    try:
+        async with asyncio.timeout(_ANSWER_SECONDS):
+            await init.ping()
+    except (InitError, TimeoutError):
+        return False
+    return True
 
 
 class ProcessWaiter(Protocol):

@@ -120,7 +120,9 @@ class Container:
     async def alive(self) -> AsyncGenerator[RunningContainer]:
         """Yield the running container. If it ended, an error of the block reports the cause."""
         running = self.running
-        async with running.explained(lambda: running is self._running):
+        async with running.explained(
+            lambda: running is self._running, lambda: self.pause_lock.is_held
+        ):
             yield running
 
     async def start(self) -> None:

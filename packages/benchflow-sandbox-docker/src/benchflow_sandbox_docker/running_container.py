@@ -1,6 +1,7 @@
 """One run of a container: its first process and the pipes to that process."""
 
 import asyncio
+import logging
 import os
 import signal
 from collections.abc import AsyncGenerator, Callable, Mapping
@@ -9,18 +10,25 @@ from pathlib import Path
 from typing import Any, cast
 
 from benchflow_contracts.cause import refuse_shortage
-from benchflow_contracts.errors import SandboxError, SandboxLimitError
+from benchflow_contracts.errors import (
+    SandboxError,
+    SandboxLimitError,
+    SandboxLostError,
+    SandboxTimeoutError,
+)
 from benchflow_sandbox_core.accounts import MAX_FILE, Account, Accounts
 from benchflow_sandbox_core.counters import GroupCounters
 from benchflow_sandbox_core.fifo.connections import FifoBox
 from benchflow_sandbox_core.fifo.init import FifoInit
 from benchflow_sandbox_core.fifo.streams import CONTROL, FifoDirectory, FifoStreams
+from benchflow_sandbox_core.running_box import responds
 from benchflow_sandbox_native import InitError
 
 from .disk_limit import holds_more, is_full
 from .engine import DockerEngine, GoneError
 from .init_programs import run
 
+_logger = logging.getLogger(__name__)
 _START_SECONDS = 60.0
 _END_SECONDS = 30
 _DISK_MB = 2048
@@ -145,40 +153,65 @@ class RunningContainer:
 
     @asynccontextmanager
     async def explained(
-        self, is_current: Callable[[], bool] = lambda: True
+        self,
+        is_current: Callable[[], bool] = lambda: True,
+        is_paused: Callable[[], bool] = lambda: False,
     ) -> AsyncGenerator[None]:
         """Replace a `SandboxError` of the block by the cause of the container's end.
 
-        The error stays if the container runs, or if `is_current` returns false.
+        The error stays if the container answers or is paused by us, or if `is_current` returns
+        false.
         """
         try:
             yield
         except SandboxError as error:
-            if not is_current() or not self.lost:
+            if not is_current():
                 raise
-            raise await self.cause() from error
+            if self.lost:
+                raise await self.cause() from error
+            is_late = isinstance(error, SandboxTimeoutError) and error.caused_by != "host"
+            if not is_late or is_paused() or await responds(self._calls) or is_paused():
+                raise
+            raise self._unanswered() from error
+
+    def _unanswered(self) -> SandboxLostError:
+        return SandboxLostError(
+            f"the container {self.container!r} does not answer any more",
+            hint="was the container paused, or its first process stopped?",
+        )
 
     async def cause(self) -> SandboxError:
         """Return the cause of the container's end.
 
-        The error is retryable if something outside ended the container. Processes inside cannot
-        signal the first process.
+        The container is lost if something outside ended it. Processes inside cannot signal the
+        first process.
         """
         try:
-            await self.engine.do("wait", self.container, timeout=_END_SECONDS)
-            state = (await self._inspect())["State"]
+            state = await self._end_state()
         except GoneError:
-            return SandboxError("another program removed the container", retryable=True)
+            return SandboxLostError("another program removed the container")
         except SandboxError as error:
             return error
+        if state["Running"]:
+            return self._unanswered()
         if state["OOMKilled"]:
             return SandboxLimitError("the container ended: its memory limit was hit")
-        code = state["ExitCode"]
-        return SandboxError(
-            f"the container ended with exit code {code}",
+        kind = SandboxLostError if state["ExitCode"] in _KILLED else SandboxError
+        return kind(
+            f"the container ended with exit code {state['ExitCode']}",
             hint="was the engine restarted, or the container killed?",
-            retryable=code in _KILLED,
         )
+
+    async def _end_state(self) -> Mapping[str, Any]:
+        """Return the state of the container once it has ended, or after 30 s."""
+        try:
+            await self.engine.do("wait", self.container, timeout=_END_SECONDS)
+        except GoneError:
+            raise
+        except SandboxError as error:
+            # The engine may not answer in time because the container still runs.
+            _logger.debug("docker wait: %s", error)
+        return cast("Mapping[str, Any]", (await self._inspect())["State"])
 
     def streams(self) -> FifoStreams:
         """Create the pipes of a new process."""

@@ -8,12 +8,21 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Protocol
 
-from benchflow_contracts.errors import HostError, SandboxError, SnapshotError
+from benchflow_contracts.errors import (
+    HostError,
+    SandboxError,
+    SandboxLimitError,
+    SandboxLostError,
+    SandboxTimeoutError,
+    SnapshotError,
+)
 from benchflow_contracts.sandbox import NetworkMode, SandboxImage, SandboxSpec
 from benchflow_sandbox_core.freezing import Freezer
 from benchflow_sandbox_core.gate import Gate
+from benchflow_sandbox_core.running_box import responds
 from benchflow_sandbox_core.shield import finish
 from benchflow_sandbox_core.spec import with_network
+from benchflow_sandbox_native import InitError
 
 from .cgroup.group import Group
 from .change_tracker import ChangeTracker
@@ -28,6 +37,7 @@ from .store.layers import MAX_CHAIN, Layer, LayerStack, acquire_layers, release_
 from .store.snapshots import SnapshotStore
 
 _DEFAULT_DISK_MB = 2048
+_END_POLLS, _POLL_SECONDS = 250, 0.02
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,6 +66,14 @@ class SandboxBox(Protocol):
     @property
     def running(self) -> LocalRunningBox:
         """The running sandbox; raise `SandboxError` when it is gone or lost."""
+        ...
+
+    def alive(self) -> AbstractAsyncContextManager[LocalRunningBox]:
+        """Yield the running sandbox. If it is lost, an error of the block says so.
+
+        Raises:
+            SandboxLostError: Something outside ended the sandbox, or it does not answer.
+        """
         ...
 
     @property
@@ -130,6 +148,48 @@ class Box:
         if running.closed:
             raise SandboxError(f"sandbox {self.name!r} is lost", hint="restore or replace it")
         return running
+
+    @asynccontextmanager
+    async def alive(self) -> AsyncGenerator[LocalRunningBox]:
+        """Yield the running sandbox. If it is lost, an error of the block says so."""
+        running = self.running
+        try:
+            if running.has_ended:
+                raise self._loss(running)
+            yield running
+        except HostError:
+            raise
+        except SandboxError as error:
+            if running is not self._running or running.closed:
+                raise
+            if await self._is_lost(running, error):
+                raise self._loss(running) from error
+            raise
+
+    async def _is_lost(self, running: LocalRunningBox, error: SandboxError) -> bool:
+        cause = error.__cause__
+        if isinstance(cause, InitError) and cause.stage == "connection":
+            # Its connections break a moment before its first process is gone.
+            # `ended` belongs to other tasks: a descriptor has one reader.
+            for _ in range(_END_POLLS):
+                if running.has_ended:
+                    break
+                await asyncio.sleep(_POLL_SECONDS)
+        if running.has_ended or self.freezer.is_frozen:
+            return running.has_ended
+        if not isinstance(error, SandboxTimeoutError):
+            return False
+        return not await responds(running.init) and not self.freezer.is_frozen
+
+    def _loss(self, running: LocalRunningBox) -> SandboxError:
+        if not running.has_ended:
+            return SandboxLostError(f"sandbox {self.name!r} does not answer any more")
+        # gVisor's kernel is a process that the limit kills. The init of a namespace is too small.
+        if running.file_access == "guest" and self.group.hits("memory"):
+            return SandboxLimitError(f"sandbox {self.name!r} ended: its memory limit was hit")
+        return SandboxLostError(
+            f"sandbox {self.name!r} ended: a process outside killed its first process"
+        )
 
     def _running_or_lost(self) -> LocalRunningBox:
         if self._running is None:

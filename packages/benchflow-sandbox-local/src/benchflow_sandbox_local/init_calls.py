@@ -2,8 +2,8 @@
 
 import asyncio
 import errno
-from collections.abc import Callable, Mapping, Sequence
-from contextlib import suppress
+from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
+from contextlib import asynccontextmanager, suppress
 
 from benchflow_contracts.errors import SandboxError
 from benchflow_sandbox_core.descriptors import shortage_is_host_error
@@ -11,7 +11,23 @@ from benchflow_sandbox_core.gate import Gate
 from benchflow_sandbox_native import InitClient, InitError
 
 _REST_SECONDS = 30.0
+_PROMPT_SECONDS = 60.0
 _DOING = "reach the init of a sandbox"
+
+
+@asynccontextmanager
+async def _answered_in_time(operation: str) -> AsyncGenerator[None]:
+    """Limit a call that init answers at once, and report a shortage of the host.
+
+    Raises:
+        InitError: Init does not answer.
+    """
+    try:
+        with shortage_is_host_error(_DOING):
+            async with asyncio.timeout(_PROMPT_SECONDS):
+                yield
+    except TimeoutError as error:
+        raise InitError(errno.ETIMEDOUT, "connection", operation) from error
 
 
 class InitCalls:
@@ -47,36 +63,32 @@ class InitCalls:
         fds: tuple[int, int, int],
     ) -> int:
         """Start a program; see `InitClient.spawn`."""
-        async with self._gate.while_open():
-            with shortage_is_host_error(_DOING):
-                return await self._client("spawn").spawn(
-                    argv,
-                    env=env,
-                    cwd=cwd,
-                    uid=uid,
-                    gid=gid,
-                    groups=groups,
-                    rlimits=rlimits,
-                    fds=fds,
-                )
+        async with self._gate.while_open(), _answered_in_time("spawn"):
+            return await self._client("spawn").spawn(
+                argv,
+                env=env,
+                cwd=cwd,
+                uid=uid,
+                gid=gid,
+                groups=groups,
+                rlimits=rlimits,
+                fds=fds,
+            )
 
     async def kill(self, pid: int, signal: int, *, group: bool = True) -> None:
         """Send a signal; see `InitClient.kill`."""
-        async with self._gate.while_open():
-            with shortage_is_host_error(_DOING):
-                await self._client("kill").kill(pid, signal, group=group)
+        async with self._gate.while_open(), _answered_in_time("kill"):
+            await self._client("kill").kill(pid, signal, group=group)
 
     async def kill_all(self) -> None:
         """Kill everything but init; see `InitClient.kill_all`."""
-        async with self._gate.while_open():
-            with shortage_is_host_error(_DOING):
-                await self._client("kill_all").kill_all()
+        async with self._gate.while_open(), _answered_in_time("kill_all"):
+            await self._client("kill_all").kill_all()
 
     async def ping(self) -> str:
         """Return init's version; see `InitClient.ping`."""
-        async with self._gate.while_open():
-            with shortage_is_host_error(_DOING):
-                return await self._client("ping").ping()
+        async with self._gate.while_open(), _answered_in_time("ping"):
+            return await self._client("ping").ping()
 
     async def wait(self, pid: int) -> int:
         """Return the exit code; see `InitClient.wait`."""

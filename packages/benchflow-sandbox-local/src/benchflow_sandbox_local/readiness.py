@@ -1,6 +1,7 @@
 """Wait for one descriptor on the running event loop."""
 
 import asyncio
+import select
 
 
 async def readable(fd: int) -> None:
@@ -12,6 +13,13 @@ async def readable(fd: int) -> None:
         await waiting
     finally:
         loop.remove_reader(fd)
+
+
+def is_readable(fd: int) -> bool:
+    """Return whether `fd` can be read now or has reached its end."""
+    poll = select.poll()
+    poll.register(fd, select.POLLIN)
+    return bool(poll.poll(0))
 
 
 async def writable(fd: int) -> None:

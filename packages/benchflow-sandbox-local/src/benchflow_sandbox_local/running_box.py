@@ -34,7 +34,7 @@ from benchflow_sandbox_local.rootfs.base import Base
 from .accounts import AccountBook
 from .init_calls import InitCalls
 from .launcher import Call, Launcher
-from .readiness import readable
+from .readiness import is_readable, readable
 
 _ENOSPC, _EDQUOT = 28, 122
 
@@ -113,6 +113,11 @@ class LocalRunningBox(RunningBox, Protocol):
 
     async def ended(self) -> None:
         """Return when the first process is dead."""
+        ...
+
+    @property
+    def has_ended(self) -> bool:
+        """Whether the first process is dead, and no restore has begun."""
         ...
 
     def close(self) -> None:
@@ -333,6 +338,11 @@ class NamespaceRunningBox:
         while self._parked.is_closed:
             await self._parked.wait_open()
             await readable(self.pidfd)
+
+    @property
+    def has_ended(self) -> bool:
+        """Whether the first process is dead, and no restore has begun."""
+        return not self.closed and not self._parked.is_closed and is_readable(self.pidfd)
 
     def close(self) -> None:
         """Close the descriptors. Idempotent."""

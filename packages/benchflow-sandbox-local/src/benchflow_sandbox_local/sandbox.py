@@ -174,7 +174,8 @@ class LocalSandbox:
         limit = self.spec.limits.output_bytes
         async with self._work.while_open():
             with host_error_if_short(self.host_shortage):
-                return await command.run(self.running, self.group, stdin, timeout, limit)
+                async with self._box.alive() as running:
+                    return await command.run(running, self.group, stdin, timeout, limit)
 
     async def spawn(
         self,
@@ -189,7 +190,8 @@ class LocalSandbox:
         command = self._command(cmd, user, cwd, env)
         async with self._work.while_open():
             with host_error_if_short(self.host_shortage):
-                process = await SandboxProcess.start(self.running, command)
+                async with self._box.alive() as running:
+                    process = await SandboxProcess.start(running, command)
             self.processes.add(process)
             return process
 
@@ -249,8 +251,8 @@ class LocalSandbox:
     @asynccontextmanager
     async def _files(self) -> AsyncGenerator[int]:
         """Yield the root directory of the running sandbox; let live snapshots wait."""
-        async with self._work.while_open():
-            root = os.dup(self.running.root)
+        async with self._work.while_open(), self._box.alive() as running:
+            root = os.dup(running.root)
             try:
                 yield root
             finally:
@@ -305,7 +307,7 @@ class LocalSandbox:
     async def changed_files(self) -> FileChanges:
         """Return the changes since the baseline, read from the host's copy of the files."""
         changes = self._box.changes
-        async with self._box.while_files_unchanged():
+        async with self._box.alive(), self._box.while_files_unchanged():
             return await changes.changed_files()
 
     @asynccontextmanager
@@ -352,21 +354,20 @@ class LocalSandbox:
 
     @asynccontextmanager
     async def _freeze(self) -> AsyncGenerator[None]:
-        _ = self.running  # a sandbox that is gone cannot be frozen
-        async with self._box.freezer.while_frozen():
+        # The freeze ignores a first process that is dead, so the second call looks again.
+        async with self._box.alive(), self._box.freezer.while_frozen(), self._box.alive():
             yield
 
     async def kill_all(self) -> None:
         """Kill every process inside but init. All are dead on return."""
-        async with self._changing:
-            await self.running.kill_all()
+        async with self._changing, self._box.alive() as running:
+            await running.kill_all()
 
     async def snapshot(
         self, level: SnapshotLevel = "filesystem", *, while_frozen: WhileFrozen | None = None
     ) -> SandboxImage:
         """Take a snapshot of one instant. The sandbox continues unharmed."""
-        async with self._changing:
-            _ = self.running
+        async with self._changing, self._box.alive():
             if level != "live":
                 return await self._box.seal(while_frozen)
             return await self._box.snapshot_live(self.processes, self._work, while_frozen)

@@ -22,7 +22,7 @@ from benchflow_sandbox_native import InitError
 from benchflow_sandbox_local.accounts import AccountBook
 from benchflow_sandbox_local.launcher import Call, Launcher, LauncherError
 from benchflow_sandbox_local.live.processes import ImageProcess
-from benchflow_sandbox_local.readiness import readable
+from benchflow_sandbox_local.readiness import is_readable, readable
 from benchflow_sandbox_local.running_box import FileAccess, cannot_kill_all, explain, pid_of
 
 _START_SECONDS = 120.0
@@ -184,6 +184,11 @@ class GvisorRunningBox:
     async def ended(self) -> None:
         """Return when the supervisor, and so the whole sandbox, is dead."""
         await readable(self.pidfd)
+
+    @property
+    def has_ended(self) -> bool:
+        """Whether the supervisor, and so the whole sandbox, is dead."""
+        return not self.closed and is_readable(self.pidfd)
 
     def resume(self) -> None:
         """Resume a paused sandbox."""

@@ -58,6 +58,9 @@ class PlainInit:
         self._running[process.pid] = process
         return process.pid
 
+    async def ping(self) -> None:
+        """Return at once: this process itself starts the others."""
+
     async def wait(self, pid: int) -> int:
         """Return the exit code as a shell reports it. Call this once."""
         process = self._running.get(pid)

@@ -4,8 +4,8 @@ import asyncio
 import os
 import shutil
 import socket
-from collections.abc import Callable, Mapping, Sequence
-from contextlib import AbstractAsyncContextManager
+from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from pathlib import Path
 
 from benchflow_contracts.door import Door
@@ -99,6 +99,11 @@ class PlainRunningBox:
     async def ended(self) -> None:
         """Return at once: a plain sandbox has no first process."""
 
+    @property
+    def has_ended(self) -> bool:
+        """Whether its end was noticed: a plain sandbox has no first process."""
+        return False
+
     def close(self) -> None:
         """Kill every process. Idempotent."""
         root, self.root = self.root, -1
@@ -125,6 +130,11 @@ class PlainBox:
         if self._running is None or self._running.closed:
             raise SandboxError(f"sandbox {self.name!r} is gone", hint="create a new one")
         return self._running
+
+    @asynccontextmanager
+    async def alive(self) -> AsyncGenerator[LocalRunningBox]:
+        """Yield the processes. They have no first process whose end could be noticed."""
+        yield self.running
 
     async def start(self) -> None:
         """Create the working directory of the processes."""
