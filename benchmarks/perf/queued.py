@@ -36,6 +36,9 @@ class Watch:
     def planned(self, _job: str, _slots: object, _done: object) -> None:
         """Nothing is shown."""
 
+    def extended(self, _total: int) -> None:
+        """The job is not extended."""
+
     def started(self, _slot: object) -> Callable[[Event], None]:
         """Listen to nothing."""
         return lambda _: None

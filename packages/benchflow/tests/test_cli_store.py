@@ -25,7 +25,7 @@ def test_a_job_without_a_database_is_named_with_the_file(
     assert run(["store", verb, "nightly"]) == 2
     error = capsys.readouterr().err
     assert "job 'nightly' has no record database: jobs/nightly/record.db" in error
-    assert "hint: `bench eval create` does not write one yet" in error
+    assert "hint: a job of version 0.8 gets one when it is resumed" in error
 
 
 def test_the_facts_of_a_database_are_written_and_verified(

@@ -6,13 +6,16 @@ from .planning import JobConfig, JobConfigError
 from .planning import read_job as read_job_config
 from .report import JobReport, job_directories, read_job, summarise
 from .runner import resume_job, run_job
+from .status import JobView, job_view
 
 __all__ = [
     "JobConfig",
     "JobConfigError",
     "JobOptions",
     "JobReport",
+    "JobView",
     "job_directories",
+    "job_view",
     "plan_of",
     "read_job",
     "read_job_config",

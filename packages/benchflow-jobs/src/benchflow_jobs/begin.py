@@ -11,20 +11,26 @@ from benchflow_store import latest_records
 from benchflow_store.database import DATABASE_FILE, read_job_state
 
 from .options import JobOptions
+from .orders import Extend
 from .planning import (
     JobConfig,
     JobConfigError,
+    JobSource,
     Problem,
     ResolvedJob,
     Variant,
     config_of,
     difference,
+    extend,
+    find_dataset,
     find_tasks,
     is_own_plan,
     load_plan,
+    parse_job,
     resolve_job,
     write_plan,
 )
+from .planning.job_config import DatasetConfig
 from .report import has_record
 
 _FLAGS = {
@@ -147,6 +153,22 @@ def _with_tasks(plan: ResolvedJob, known: Mapping[str, Task]) -> PlannedJob:
             )
         tasks[planned.id] = task
     return PlannedJob(plan, tasks)
+
+
+def extended(job: PlannedJob, order: Extend) -> PlannedJob:
+    """Return the job with the replications, tasks and variants of an order.
+
+    Raises:
+        JobConfigError: They do not fit to the job, or a source of tasks cannot be read.
+    """
+    options = job.plan.variants[0].run.adapter_options()
+    tasks = ()
+    if order.tasks:
+        tasks = find_dataset(DatasetConfig(paths=order.tasks), options).tasks
+    tables = {"dataset": {"paths": ["."]}, "variants": [dict(each) for each in order.variants]}
+    variants = parse_job(JobSource(tables, "extend")).variants if order.variants else ()
+    plan = extend(job.plan, replications=order.replications, tasks=tasks, variants=variants)
+    return PlannedJob(plan, {**{task.id: task for task in tasks}, **job.tasks})
 
 
 def is_finished(directory: Path, plan: ResolvedJob) -> bool:

@@ -1,12 +1,24 @@
-"""Orders of people to a job that runs."""
+"""Orders of people to a job that runs: by signals, and by the socket of the job."""
 
 import asyncio
 import signal
-from collections.abc import Callable, Generator
+import time
+from collections.abc import Awaitable, Callable, Generator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from fnmatch import fnmatchcase
+from pathlib import Path
 
+from benchflow_contracts import UsageError
+from benchflow_store.database import DATABASE_FILE, JobReader, JobStatus
+
+from . import orders
+from .begin import PlannedJob, extended
 from .driver import JobDriver
+from .job_record import DatabaseRecord
+from .orders import Order, Reply
+from .planning import plan_revision, variant_plans, write_plan
+from .scheduling import Latch, SlotState
 
 _HURRY = "press Ctrl-C again to end them now"
 
@@ -16,8 +28,42 @@ class JobControl:
     """Gives orders to the driver of a job. Call it on the job's event loop."""
 
     driver: JobDriver
+    record: DatabaseRecord
+    job: PlannedJob
+    directory: Path
+    open_providers: Callable[[PlannedJob], Awaitable[None]]
+    """Opens the sandbox providers of added variants."""
     interrupted: str | None = None
     """The signal or the person that ended the job before its end."""
+    final: JobStatus = "interrupted"
+    """The state of a job that was interrupted."""
+
+    async def receive(self, order: Order) -> Reply:
+        """Carry out an order, and return when it is durable.
+
+        Raises:
+            UsageError: The order names something that the job does not have.
+            StoreError: The record cannot be written.
+        """
+        match order:
+            case orders.Pause():
+                return await self._pause(order)
+            case orders.Resume():
+                return await self._resume(order)
+            case orders.Drain():
+                self.drain(order.by or "`bench job drain`")
+                return _done(f"nothing more starts; {self._running} rollouts are running")
+            case orders.Cancel() | orders.Kill():
+                self.final = "killed" if order.do == "kill" else "interrupted"
+                count = self._running
+                self.stop(order.by or f"`bench job {order.do}`")
+                return _done(f"ending {count} rollouts")
+            case orders.Requeue():
+                return await self._requeue(order)
+            case orders.Extend():
+                return await self._extend(order)
+            case orders.SetLimits():
+                return await self._set(order)
 
     def drain(self, by: str) -> None:
         """Start nothing more. The job ends when what runs has ended."""
@@ -28,6 +74,125 @@ class JobControl:
         """End what runs now, and then the job."""
         self.interrupted = by
         self.driver.tell(lambda scheduler, _now: scheduler.stop(f"interrupted by {by}"))
+
+    def spend(self, reason: str) -> None:
+        """Start nothing more, because a budget is used up."""
+        self.driver.tell(lambda scheduler, _now: scheduler.drain(reason))
+
+    @contextmanager
+    def limited_to(self, seconds: float | None) -> Generator[None]:
+        """Start nothing more after a time inside the block; `None` is no limit."""
+        if seconds is None:
+            yield
+            return
+        reason = f"the budget is used up: {seconds:g} seconds of this run"
+        timer = asyncio.get_running_loop().call_later(seconds, self.spend, reason)
+        try:
+            yield
+        finally:
+            timer.cancel()
+
+    @property
+    def _running(self) -> int:
+        return self.driver.scheduler.running
+
+    async def _pause(self, order: orders.Pause) -> Reply:
+        latch = self._latch(order.scope, order.name)
+        self.driver.tell(lambda scheduler, _now: scheduler.pause(latch))
+        pause = {
+            "scope": order.scope,
+            "name": order.name,
+            "reason": order.reason,
+            "by": order.by,
+            "requested_at": time.time(),
+        }
+        await self.record.set_status("paused", pause=pause)
+        return _done(f"paused {_named(latch)}; {self._running} rollouts are running")
+
+    async def _resume(self, order: orders.Resume) -> Reply:
+        latch = self._latch(order.scope, order.name)
+        self.driver.tell(lambda scheduler, now: scheduler.resume(latch, now))
+        left = self.driver.scheduler.latches - {latch}
+        if not left:
+            await self.record.set_status("running")
+        more = f"; still paused: {', '.join(sorted(map(_named, left)))}" if left else ""
+        return _done(f"resumed {_named(latch)}{more}")
+
+    def _latch(self, scope: orders.Scope, name: str) -> Latch:
+        known = {
+            "job": {""},
+            "variant": {variant.id for variant in self.job.plan.variants},
+            "endpoint": {variant.run.model.base_url for variant in self.job.plan.variants} - {None},
+        }[scope]
+        if name not in known:
+            raise UsageError(
+                f"the job has no {scope} {name!r}",
+                hint=f"it has: {', '.join(sorted(map(str, known))) or 'none'}",
+            )
+        return Latch(scope, name)
+
+    async def _requeue(self, order: orders.Requeue) -> Reply:
+        schedule = self.driver.scheduler.schedule
+        given_up = {SlotState.FAILED, SlotState.PRUNED}
+        chosen = chosen_slots(self.directory, order)
+        indexes = [index for index in chosen if schedule.state_of(index) in given_up]
+        if indexes:
+            await self.record.writer.requeue(indexes)
+            self.driver.tell(lambda scheduler, now: scheduler.requeue(indexes, now))
+        return _done(f"requeued {len(indexes)} slots")
+
+    async def _extend(self, order: orders.Extend) -> Reply:
+        before = self.job.plan
+        job = extended(self.job, order)
+        more = job.plan.slots[len(before.slots) :]
+        if not len(more):
+            return _done("the job has all of this already")
+        await self.open_providers(job)
+        write_plan(self.directory, job.plan)
+        await self.record.writer.extend(plan_revision(job.plan), more)
+        self.job = job
+        self.record.slots = job.plan.slots
+        if self.record.listener is not None:
+            self.record.listener.extended(len(job.plan.slots))
+        variants = variant_plans(job.plan)[len(before.variants) :]
+        numbers = [variant for variant, _, _ in more.places()]
+        self.driver.tell(lambda scheduler, now: scheduler.extend(variants, numbers, now))
+        return _done(f"added {len(more)} slots; the job has {len(job.plan.slots)}")
+
+    async def _set(self, order: orders.SetLimits) -> Reply:
+        limits = {} if order.slots is None else {"slots": order.slots}
+        endpoints = dict(order.endpoints)
+        for url in endpoints:
+            self._latch("endpoint", url)
+        if limits:
+            await self.driver.resize(limits)
+        self.driver.tell(lambda scheduler, now: scheduler.set_limits(now, limits, endpoints))
+        self.record.budget.change(order.cost_usd, order.tokens)
+        return _done("changed the limits")
+
+
+def chosen_slots(directory: Path, order: orders.Requeue) -> list[int]:
+    """Return the indexes of the slots that an order names: of all its globs, or of every slot."""
+    chosen: list[int] = []
+    with JobReader(directory / DATABASE_FILE) as reader:
+        for slot in reader.slots():
+            error = None if slot.attempt is None else slot.attempt.error
+            texts = () if error is None else (error.boundary, error.type, error.fingerprint or "")
+            is_slot = not order.slots or any(fnmatchcase(slot.name, g) for g in order.slots)
+            is_error = not order.errors or any(
+                fnmatchcase(text, glob) for text in texts for glob in order.errors
+            )
+            if is_slot and is_error:
+                chosen.append(slot.index)
+    return chosen
+
+
+def _done(message: str) -> Reply:
+    return Reply(ok=True, message=message)
+
+
+def _named(latch: Latch) -> str:
+    return "the job" if latch.scope == "job" else f"{latch.scope} {latch.name!r}"
 
 
 @contextmanager

@@ -2,7 +2,7 @@
 
 import asyncio
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Protocol
 
@@ -105,6 +105,12 @@ class JobDriver:
     def tell(self, control: Control) -> None:
         """Give the scheduler an event, such as a pause. Call it on the driver's event loop."""
         self._inbox.put_nowait(control)
+
+    async def resize(self, capacity: Mapping[str, int]) -> None:
+        """Set the resources of the backend, if it can change them."""
+        resize = getattr(self.backend, "resize", None)
+        if resize is not None:
+            await resize(capacity)
 
     async def run(self) -> Finish:
         """Run the job. On cancellation, end every attempt and raise the cancellation again.

@@ -20,6 +20,7 @@ from benchflow_store.database import (
     record_metrics,
 )
 
+from .budget import Budget
 from .executor import end_of
 from .scheduling import Latch, SlotState
 
@@ -36,6 +37,10 @@ class JobListener(Protocol):
         """The job called `job` is about to run; `done` slots were finished by an earlier run."""
         ...
 
+    def extended(self, total: int) -> None:
+        """The job has `total` slots now."""
+        ...
+
     def started(self, slot: PlannedSlot) -> Callable[[Event], None]:
         """A rollout starts, maybe once more; return the receiver of its events."""
         ...
@@ -45,8 +50,8 @@ class JobListener(Protocol):
         ...
 
 
-def _ignore(event: Event) -> None:
-    del event
+def _ignore(what: object) -> None:
+    del what
 
 
 @dataclass(slots=True)
@@ -59,6 +64,9 @@ class DatabaseRecord:
     listener: JobListener | None = None
     on_commit: Callable[[], None] = lambda: None
     """Called after each write."""
+    budget: Budget = field(default_factory=Budget)
+    on_spent: Callable[[str], None] = _ignore
+    """Called with the reason when the budget is used up."""
     _receivers: dict[str, Callable[[Event], None]] = field(
         default_factory=dict[str, Callable[[Event], None]]
     )
@@ -84,6 +92,9 @@ class DatabaseRecord:
         if completion.record is not None:
             record = RolloutRecord.model_validate(completion.record)
             self._newest[completion.index] = record
+        self.budget.add(completion.measured)
+        if reason := self.budget.spent():
+            self.on_spent(reason)
         self.on_commit()
 
     async def resolve(self, index: int, state: SlotState) -> None:

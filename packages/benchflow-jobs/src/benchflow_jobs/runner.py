@@ -5,12 +5,13 @@ from contextlib import AsyncExitStack, contextmanager, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 
-from benchflow_contracts import Dispatch, SandboxProvider, StoreError
+from benchflow_contracts import Dispatch, SandboxProvider, StoreError, UsageError
 from benchflow_engine.planes import open_provider
 from benchflow_engine.preflight import check_agent, check_endpoint
 from benchflow_store import new_rollout_id
 from benchflow_store.database import (
     DATABASE_FILE,
+    JobReader,
     JobState,
     JobStatus,
     JobWriter,
@@ -21,7 +22,9 @@ from benchflow_store.database import (
 
 from .adopt import adopt_results
 from .begin import PlannedJob, is_finished, plan_of, planned_before, settle_plan
+from .budget import Budget
 from .control import JobControl, signals_to
+from .control_socket import serve_orders
 from .driver import JobDriver
 from .executor import EngineExecutor, RolloutInputs, end_of
 from .facts import FactsUpdater
@@ -29,11 +32,45 @@ from .hold import held, new_directory
 from .job_record import DatabaseRecord, JobListener
 from .local_backend import LocalBackend
 from .options import JobOptions
-from .planning import JobConfig, plan_revision, policy_of, resource_limits, variant_plans
-from .report import JobReport, make_report, write_report
+from .planning import (
+    JobConfig,
+    ResolvedJob,
+    plan_revision,
+    policy_of,
+    resource_limits,
+    variant_plans,
+)
+from .report import JobReport, has_record, make_report, write_report
 from .scheduling import Finish, Schedule, Scheduler, SlotState
 
 _STATES = {"completed": SlotState.COMPLETED, "skipped_pruned": SlotState.PRUNED}
+
+
+class Providers:
+    """The sandbox providers of a job. Variants with the same sandbox settings share one."""
+
+    def __init__(self, blocks: AsyncExitStack) -> None:
+        self._blocks = blocks
+        self._opened: dict[str, SandboxProvider] = {}
+        self._of_variants: list[SandboxProvider] = []
+
+    async def open_for(self, job: PlannedJob) -> None:
+        """Open the providers of all variants.
+
+        Raises:
+            BenchFlowError: A provider cannot create sandboxes here.
+        """
+        for variant in job.plan.variants[len(self._of_variants) :]:
+            key = variant.run.sandbox.model_dump_json()
+            if key not in self._opened:
+                provider = await self._blocks.enter_async_context(open_provider(variant.run))
+                await provider.ready()
+                self._opened[key] = provider
+            self._of_variants.append(self._opened[key])
+
+    def of(self, variant: int) -> SandboxProvider:
+        """Return the provider of a variant, by its number."""
+        return self._of_variants[variant]
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,10 +147,32 @@ async def _check(planned: PlannedJob, directory: Path | None) -> None:
 
 async def _run_held(planned: PlannedJob, directory: Path, followers: Followers) -> JobReport:
     async with JobWriter(directory / DATABASE_FILE, directory.name) as writer:
-        state = await writer.begin(plan_revision(planned.plan), planned.plan.slots)
+        state = await open_record(writer, planned.plan, directory)
         if await adopt_results(writer, state, directory):
             state = read_job_state(directory / DATABASE_FILE)
         return await _Run(planned, directory, writer, state, followers).to_its_end()
+
+
+async def open_record(writer: JobWriter, plan: ResolvedJob, directory: Path) -> JobState:
+    """Create the record of a job, or take it over with a greater epoch.
+
+    A driver that is killed while it extends a job has written the plan, and not its record.
+
+    Raises:
+        UsageError: The record is of another plan.
+    """
+    if not has_record(directory):
+        return await writer.begin(plan_revision(plan), plan.slots)
+    state = await writer.begin()
+    if state.plan.config_digest not in {revision.digest for revision in plan.revisions}:
+        raise UsageError(
+            f"the record of job {directory.name!r} belongs to another plan",
+            hint="restore job.json and plan.json, or start a new job",
+        )
+    if len(state.slots) == len(plan.slots):
+        return state
+    await writer.extend(plan_revision(plan), plan.slots[len(state.slots) :])
+    return read_job_state(directory / DATABASE_FILE)
 
 
 @dataclass(slots=True)
@@ -136,10 +195,13 @@ class _Run:
         if listener is not None:
             listener.planned(self.directory.name, slots, done)
         facts = FactsUpdater(Projector(self.directory, self.directory / DATABASE_FILE))
-        record = DatabaseRecord(self.writer, self.directory, slots, listener, facts.note_change)
+        record = DatabaseRecord(
+            self.writer, self.directory, slots, listener, facts.note_change, self._budget()
+        )
         try:
             async with AsyncExitStack() as blocks:
-                providers = await _open_providers(blocks, self.job)
+                providers = Providers(blocks)
+                await providers.open_for(self.job)
                 await record.set_status("running")
                 await facts.update()
                 await blocks.enter_async_context(facts.running())
@@ -174,28 +236,39 @@ class _Run:
             write_report(report)
         return report
 
-    async def _drive(self, providers: list[SandboxProvider], record: DatabaseRecord) -> Finish:
-        plan = self.job.plan
+    def _budget(self) -> Budget:
+        limits = self.job.plan.config.budget
+        budget = Budget(limits.cost_usd, limits.tokens)
+        with JobReader(self.directory / DATABASE_FILE) as reader:
+            budget.add(reader.measured_totals())
+        return budget
 
-        def inputs(dispatch: Dispatch) -> RolloutInputs:
-            variant, _, _ = plan.slots.place(dispatch.index)
-            task, run = self.job.task(dispatch.index), plan.run_config(dispatch.index)
-            return RolloutInputs(providers[variant], task, run)
-
-        executor = EngineExecutor(self.directory, inputs)
-        limits = resource_limits(plan.config)
+    async def _drive(self, providers: Providers, record: DatabaseRecord) -> Finish:
+        config = self.job.plan.config
+        limits = resource_limits(config)
         scheduler = Scheduler(
-            await self._schedule(),
-            limits,
-            policy_of(plan.config),
-            dict(plan.config.concurrency.endpoints),
+            await self._schedule(), limits, policy_of(config), dict(config.concurrency.endpoints)
         )
-        backend = LocalBackend(executor, limits, on_event=record.receive)
+        executor = EngineExecutor(self.directory, lambda d: self._inputs(providers, d))
+        backend = LocalBackend(executor, dict(limits), on_event=record.receive)
         driver = JobDriver(scheduler, backend, record, self._dispatch, end_of)
-        control = self.control = JobControl(driver)
+        control = self.control = JobControl(
+            driver, record, self.job, self.directory, providers.open_for
+        )
+        record.on_spent = control.spend
         say = self.followers.interrupts
-        with nullcontext() if say is None else signals_to(control, say):
-            return await driver.run()
+        with (
+            nullcontext() if say is None else signals_to(control, say),
+            control.limited_to(config.budget.wall_sec),
+        ):
+            async with serve_orders(self.directory, control.receive):
+                return await driver.run()
+
+    def _inputs(self, providers: Providers, dispatch: Dispatch) -> RolloutInputs:
+        job = self.job if self.control is None else self.control.job
+        variant, _, _ = job.plan.slots.place(dispatch.index)
+        run = job.plan.run_config(dispatch.index)
+        return RolloutInputs(providers.of(variant), job.task(dispatch.index), run)
 
     async def _schedule(self) -> Schedule:
         """Return the schedule. A failed slot runs again if it has an attempt left."""
@@ -212,7 +285,8 @@ class _Run:
         return schedule
 
     def _dispatch(self, index: int, attempt: int) -> Dispatch:
-        slot = self.job.plan.slots[index]
+        job = self.job if self.control is None else self.control.job
+        slot = job.plan.slots[index]
         return Dispatch(
             job=self.directory.name,
             index=index,
@@ -225,24 +299,11 @@ class _Run:
     def _status(self) -> JobStatus:
         if self.finish is not None and self.finish.status == "completed":
             return "completed"
-        is_held = self.control is not None and self.control.interrupted is None
-        return "paused" if self.finish is not None and is_held else "interrupted"
+        if self.finish is None or self.control is None:
+            return "interrupted"
+        return "paused" if self.control.interrupted is None else self.control.final
 
     def _stopped(self) -> str | None:
         if self.finish is None:
             return "it was cut short"
         return self.finish.reason if self._is_stopped else None
-
-
-async def _open_providers(blocks: AsyncExitStack, job: PlannedJob) -> list[SandboxProvider]:
-    """Return the provider of each variant. Variants with the same sandbox settings share one."""
-    opened: dict[str, SandboxProvider] = {}
-    providers: list[SandboxProvider] = []
-    for variant in job.plan.variants:
-        key = variant.run.sandbox.model_dump_json()
-        if key not in opened:
-            provider = await blocks.enter_async_context(open_provider(variant.run))
-            await provider.ready()
-            opened[key] = provider
-        providers.append(opened[key])
-    return providers

@@ -1,6 +1,6 @@
 """The reader of a job's record. It shows one state, also while a writer works."""
 
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from contextlib import ExitStack
 from dataclasses import dataclass
 from typing import Any, Self, cast
@@ -105,6 +105,26 @@ class JobReader:
         """Return the numbers that a status of the job shows."""
         return read_totals(self._db, self._id)
 
+    def epoch(self) -> int:
+        """Return the number of the newest writer."""
+        return int(self._db.query("SELECT epoch FROM jobs WHERE id = ?", (self._id,))[0][0])
+
+    def names(self, indexes: Collection[int]) -> dict[int, str]:
+        """Return the names of slots by index."""
+        sql = "SELECT name FROM slots WHERE job = ? AND idx = ?"
+        return {index: str(self._db.query(sql, (self._id, index))[0][0]) for index in indexes}
+
+    def mean_reward(self) -> float | None:
+        """Return the mean over the scored slots; a tampered one without a verdict counts as 0."""
+        sql = (
+            "SELECT SUM(m.value), (SELECT COUNT(*) FROM slots WHERE job = ? "
+            "AND status = 'completed') FROM metrics m JOIN attempts a ON a.job = m.job "
+            "AND a.idx = m.idx AND a.entry = m.entry AND a.counted = 1 "
+            "WHERE m.job = ? AND m.name = 'reward' AND a.status = 'scored'"
+        )
+        total, count = self._db.query(sql, (self._id, self._id))[0]
+        return (total or 0.0) / count if count else None
+
     def counts(self) -> dict[SlotStatus, int]:
         """Return the number of slots by status."""
         rows = self._db.query(
@@ -180,6 +200,11 @@ class JobReader:
             "'interrupted')"
         )
         return {str(row[0]) for row in self._db.query(sql, (self._id,))}
+
+    def measured_totals(self) -> dict[str, float]:
+        """Return the sum of each measured metric over all attempts, by name."""
+        sql = "SELECT name, SUM(value) FROM metrics WHERE job = ? AND measured = 1 GROUP BY name"
+        return {str(name): float(total) for name, total in self._db.query(sql, (self._id,))}
 
     def counted_rollouts(self) -> dict[int, str]:
         """Return the rollout that counts, by the index of its slot."""

@@ -55,6 +55,22 @@ GROUPS: dict[str, Group] = {
             "export": Command("benchflow.cli.eval:export", "Export a job for another engine."),
         },
     ),
+    "job": Group(
+        "Run jobs of a job.toml; pause, extend and resume them.",
+        {
+            "run": Command("benchflow.cli.job:run", "Run the job of a job.toml, or resume it."),
+            "status": Command("benchflow.cli.job:status", "Show the state of a job."),
+            "watch": Command("benchflow.cli.job:watch", "Show the state whenever it changes."),
+            "pause": Command("benchflow.cli.job:pause", "Start no further rollout."),
+            "resume": Command("benchflow.cli.job:resume", "End a pause, or run what is left."),
+            "drain": Command("benchflow.cli.job:drain", "Let what runs end, then end the job."),
+            "cancel": Command("benchflow.cli.job:cancel", "End what runs, then end the job."),
+            "kill": Command("benchflow.cli.job:kill", "Cancel, or else kill the process."),
+            "requeue": Command("benchflow.cli.job:requeue", "Run slots without a score again."),
+            "extend": Command("benchflow.cli.job:extend", "Add replications, tasks or variants."),
+            "set": Command("benchflow.cli.job:set_limits", "Change limits of a job that runs."),
+        },
+    ),
     "analyze": Group(
         "Compare jobs and variants: pass@k, intervals, SQL.",
         {
@@ -100,7 +116,7 @@ GROUPS: dict[str, Group] = {
         },
     ),
     "store": Group(
-        "Check, rebuild and clean the record database of a job (from Python only, so far).",
+        "Check, rebuild and clean the record database of a job.",
         {
             "verify": Command(
                 "benchflow.cli.store:verify", "Check the database, the artifacts and the facts."

@@ -24,6 +24,9 @@ from .rollout import write_and_report
 from .rollouts import find_job
 from .run import report_missing_forks
 
+_MANY = 100
+"""A job with more rollouts is large."""
+
 
 async def create(
     *,
@@ -116,7 +119,7 @@ def _check_exporters(names: tuple[str, ...]) -> None:
 
 
 def _show_and_export(report: JobReport, names: tuple[str, ...], *, json: bool) -> None:
-    _print_report(report, json=json)
+    print_report(report, json=json)
     for name in names:
         target = report.directory / "export" / name / report.job
         rollouts = read_finished_rollouts(report.directory, report.records)
@@ -168,7 +171,7 @@ def show(
     report = read_job(
         find_job(job, jobs_dir), count_tampered=count_tampered, pass_reward=pass_reward
     )
-    _print_report(report, json=json)
+    print_report(report, json=json)
 
 
 def export(
@@ -199,7 +202,8 @@ def export(
     )
 
 
-def _print_report(report: JobReport, *, json: bool) -> None:
+def print_report(report: JobReport, *, json: bool) -> None:
+    """Print the rollouts of a job and its results by task."""
     if json:
         print_json(report.model_dump(mode="json"))
         return
@@ -224,6 +228,9 @@ def _print_report(report: JobReport, *, json: bool) -> None:
 
 
 def _print_rollouts(report: JobReport) -> None:
+    """Print a row for each rollout; of a large job, only those without a reward."""
+    is_large = len(report.records) > _MANY
+    shown = [r for r in report.records if not is_large or r.reward is None]
     rows = [
         (
             record.rollout_id,
@@ -234,10 +241,10 @@ def _print_rollouts(report: JobReport) -> None:
             fmt.grading(record),
             fmt.outcome(record),
         )
-        for record in report.records
+        for record in shown
     ]
     columns = ("rollout", "task", "reward", "steps", "leaves", "grading", "outcome")
-    print_table(columns, rows, empty="no rollouts")
+    print_table(columns, rows, empty="every rollout has a reward" if is_large else "no rollouts")
 
 
 def _print_tasks(report: JobReport) -> None:

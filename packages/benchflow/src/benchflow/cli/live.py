@@ -62,6 +62,12 @@ class LiveJob:
         if done and not self._quiet:
             note(f"resuming: {done} of {len(slots)} rollouts are already scored")
 
+    def extended(self, total: int) -> None:
+        """Set the size of a job that was extended."""
+        self._total = total
+        if self._table is not None:
+            self._table.count(self._done, total)
+
     def started(self, slot: "PlannedSlot") -> Callable[[Event], None]:
         """Add a row; return the function that receives its events."""
         row = self._rows[slot.name] = Row(slot)

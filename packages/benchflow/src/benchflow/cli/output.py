@@ -14,9 +14,9 @@ _LONGEST_LINE = 1_000_000
 """rich cuts a tree at the width of its console."""
 
 
-def print_json(data: object) -> None:
-    """Print `data` as one indented JSON document without terminal commands."""
-    text = json.dumps(data, ensure_ascii=False, indent=2)
+def print_json(data: object, *, is_line: bool = False) -> None:
+    """Print `data` as one indented JSON document, or as one line, without terminal commands."""
+    text = json.dumps(data, ensure_ascii=False, indent=None if is_line else 2)
     # Only strings contain characters that are not printable, and JSON has escapes for them.
     sys.stdout.write("".join(c if c == "\n" or _is_plain(c) else _json_escape(c) for c in text))
     sys.stdout.write("\n")

@@ -125,6 +125,6 @@ def _find(job: str, jobs_dir: Path, database: str | None) -> Path:
     if database is None and not (directory / record.DATABASE_FILE).is_file():
         raise UsageError(
             f"job {directory.name!r} has no record database: {directory / record.DATABASE_FILE}",
-            hint="`bench eval create` does not write one yet; give --database for one in Postgres",
+            hint="a job of version 0.8 gets one when it is resumed; or give --database",
         )
     return directory

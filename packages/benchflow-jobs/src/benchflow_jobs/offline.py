@@ -1,0 +1,46 @@
+"""Changes to a job that no process runs."""
+
+from pathlib import Path
+
+from benchflow_contracts import UsageError
+from benchflow_store.database import DATABASE_FILE, JobWriter
+
+from .begin import extended, planned_before
+from .control import chosen_slots
+from .hold import held
+from .orders import Extend, Reply, Requeue
+from .planning import write_plan
+from .runner import open_record
+
+
+async def change_job(directory: Path, order: Requeue | Extend, *, trust: bool = False) -> Reply:
+    """Requeue slots of a job, or extend it. A resume runs what was added.
+
+    Raises:
+        UsageError: The order does not fit the job, or another process runs the job.
+        StoreError: The record cannot be written.
+    """
+    if not (directory / DATABASE_FILE).exists():
+        raise UsageError(f"job {directory.name!r} has no record", hint="resume the job first")
+    with held(directory):
+        async with JobWriter(directory / DATABASE_FILE, directory.name) as writer:
+            if isinstance(order, Requeue):
+                return await _requeue(writer, directory, order)
+            before = planned_before(directory, trust=trust)
+            after = extended(before, order)
+            added = len(after.plan.slots) - len(before.plan.slots)
+            if added:
+                write_plan(directory, after.plan)
+                await open_record(writer, after.plan, directory)
+            total = len(after.plan.slots)
+            return Reply(ok=True, message=f"added {added} slots; the job has {total}")
+
+
+async def _requeue(writer: JobWriter, directory: Path, order: Requeue) -> Reply:
+    state = await writer.begin()
+    chosen = set(chosen_slots(directory, order))
+    given_up = {each.index for each in state.slots if each.status in {"failed", "skipped_pruned"}}
+    indexes = sorted(chosen & given_up)
+    if indexes:
+        await writer.requeue(indexes)
+    return Reply(ok=True, message=f"requeued {len(indexes)} slots")

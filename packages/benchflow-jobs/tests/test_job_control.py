@@ -1,0 +1,300 @@
+"""Orders to a job that runs, and what a job survives."""
+
+import asyncio
+import json
+import os
+import shutil
+import socket
+import threading
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine
+from contextlib import asynccontextmanager, suppress
+from pathlib import Path
+from typing import Any
+
+import pytest
+from benchflow_contracts import StoreError, UsageError
+from benchflow_engine.config import RunConfig
+from benchflow_engine.scaffold import write_task
+from benchflow_jobs import JobConfig, JobReport, job_view, resume_job, run_job, runner
+from benchflow_jobs import orders as order
+from benchflow_jobs.control_socket import (
+    SOCKET_FILE,
+    JobNotRunningError,
+    running_process,
+    send_order,
+)
+from benchflow_jobs.offline import change_job
+from benchflow_store import read_records
+from benchflow_store.database import DATABASE_FILE, JobReader, JobWriter
+from benchflow_testing.fakes import FakeSandboxProvider
+
+
+class Gate(FakeSandboxProvider):
+    """Creates a sandbox for an agent only when the test lets it."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.open = asyncio.Event()
+        self.waiting = asyncio.Semaphore(0)
+        self.rollouts = set[str | None]()
+
+    async def create(self, *args: Any, **options: Any) -> Any:
+        self.rollouts.add(options["identity"].rollout)
+        self.waiting.release()
+        await self.open.wait()
+        return await super().create(*args, **options)
+
+
+Scenario = Callable[[Gate, Path], Awaitable[None]]
+Work = Callable[[], Coroutine[Any, Any, JobReport]]
+SCORED = {"status": "completed", "reward": 1.0, "error": None, "cause": None}
+
+
+def job_config(tmp_path: Path, **tables: Any) -> JobConfig:
+    return JobConfig.model_validate(
+        {
+            "job": {"name": "j", "jobs_dir": tmp_path},
+            "dataset": {"paths": (str(tmp_path / "tasks"),)},
+            "design": {"replications": 4},
+            "run": {"agent": {"name": "nop"}},
+            "concurrency": {"slots": 2},
+            "retry": {"retries": 0},
+            **tables,
+        }
+    )
+
+
+@pytest.fixture
+def play(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
+    """Return a function that runs a job beside a scenario, and returns its report."""
+    write_task(tmp_path / "tasks" / "one")
+
+    async def both(work: Work, act: Scenario) -> JobReport:
+        gate = Gate()
+
+        @asynccontextmanager
+        async def opened(_: RunConfig) -> AsyncIterator[FakeSandboxProvider]:
+            yield gate
+
+        monkeypatch.setattr(runner, "open_provider", opened)
+        async with asyncio.TaskGroup() as group:
+            running = group.create_task(work())
+            await act(gate, tmp_path / "j")
+        return running.result()
+
+    def go(
+        act: Scenario,
+        work: Callable[[], Coroutine[Any, Any, JobReport]] | None = None,
+        **tables: Any,
+    ) -> JobReport:
+        config = job_config(tmp_path, **tables)
+        return asyncio.run(both(work or (lambda: run_job(config)), act))
+
+    return go
+
+
+async def started(gate: Gate, count: int) -> None:
+    for _ in range(count):
+        await gate.waiting.acquire()
+
+
+async def send(job: Path, sent: order.Order) -> order.Reply:
+    return await asyncio.to_thread(send_order, job, sent)
+
+
+def statuses(job: Path) -> list[str]:
+    with JobReader(job / DATABASE_FILE) as reader:
+        return [slot.status for slot in reader.state().slots]
+
+
+def test_a_paused_job_starts_nothing_until_it_is_resumed(play: Any) -> None:
+    async def act(gate: Gate, job: Path) -> None:
+        await started(gate, 2)
+        reply = await send(job, order.Pause(by="ann", reason="look"))
+        assert (reply.ok, reply.message) == (True, "paused the job; 2 rollouts are running")
+        gate.open.set()
+        while (view := job_view(job)).failed < 2:
+            await asyncio.to_thread(threading.Event().wait, 0.01)
+        assert (view.status, view.process, view.running) == ("paused", os.getpid(), ())
+        assert view.pause is not None
+        assert (view.pause["by"], view.pause["reason"]) == ("ann", "look")
+        assert len(gate.rollouts) == 2
+        assert (await send(job, order.Resume())).message == "resumed the job"
+
+    report = play(act)
+    assert (report.status, report.finished, report.stopped) == ("completed", 4, None)
+
+
+def test_a_drained_job_ends_with_what_ran_and_can_be_resumed(play: Any, tmp_path: Path) -> None:
+    async def act(gate: Gate, job: Path) -> None:
+        await started(gate, 2)
+        await send(job, order.Drain(by="drain by ann"))
+        gate.open.set()
+
+    report = play(act)
+    assert (report.status, report.stopped) == ("interrupted", "interrupted by drain by ann")
+    assert report.finished == 2
+
+    async def go(gate: Gate, job: Path) -> None:
+        gate.open.set()
+
+    again = play(go, lambda: resume_job(tmp_path / "j"))
+    assert (again.status, again.finished) == ("completed", 4)
+
+
+@pytest.mark.parametrize(
+    ("sent", "status"), [(order.Cancel(), "interrupted"), (order.Kill(), "killed")]
+)
+def test_a_cancelled_job_records_what_was_cut_short(
+    play: Any, sent: order.Order, status: str
+) -> None:
+    async def act(gate: Gate, job: Path) -> None:
+        await started(gate, 2)
+        assert (await send(job, sent)).message == "ending 2 rollouts"
+
+    report = play(act)
+    assert (report.status, report.finished) == (status, 0)
+    assert [record.status for record in report.records] == ["cancelled", "cancelled"]
+
+
+def test_a_job_is_extended_and_its_limits_are_changed_while_it_runs(play: Any) -> None:
+    async def act(gate: Gate, job: Path) -> None:
+        await started(gate, 2)
+        reply = await send(job, order.Extend(replications=6))
+        assert reply.message == "added 2 slots; the job has 6"
+        more = {"id": "more", "agent": {"name": "nop"}, "bindings": {"x": 1}}
+        reply = await send(job, order.Extend(variants=(more,)))
+        assert reply.message == "added 6 slots; the job has 12"
+        again = await send(job, order.Extend(variants=(more,)))
+        assert again.message == "the job has all of this already"
+        await send(job, order.SetLimits(slots=5))
+        await started(gate, 3)
+        gate.open.set()
+
+    report = play(act)
+    assert (report.status, report.planned, report.finished) == ("completed", 12, 12)
+
+
+def test_a_job_that_does_not_run_is_extended_and_requeued(play: Any, tmp_path: Path) -> None:
+    async def go(gate: Gate, job: Path) -> None:
+        gate.open.set()
+
+    one_attempt = {"retry": {"retries": 0, "max_attempts": 1}}
+    play(go, **one_attempt)
+    job = tmp_path / "j"
+    assert statuses(job) == ["failed"] * 4
+    with pytest.raises(JobNotRunningError, match="no process runs job 'j'"):
+        send_order(job, order.Pause())
+    reply = asyncio.run(change_job(job, order.Extend(replications=5)))
+    assert reply.message == "added 1 slots; the job has 5"
+    play(go, lambda: resume_job(job))
+    assert len(list(read_records(job))) == 5
+    reply = asyncio.run(change_job(job, order.Requeue(slots=("one#[01]",))))
+    assert reply.message == "requeued 2 slots"
+    assert statuses(job) == ["pending"] * 2 + ["failed"] * 3
+
+
+@pytest.mark.parametrize(
+    ("line", "says"),
+    [
+        (b"{}\n", "not an order"),
+        (b'{"do": "explode"}\n', "not an order"),
+        (b"\xff\xfe\n", "not an order"),
+        (b"x" * (1 << 21), "longer than"),
+        (b'{"do": "pause", "scope": "variant", "name": "nope"}\n', "no variant 'nope'"),
+    ],
+)
+def test_a_wrong_order_is_answered_and_changes_nothing(play: Any, line: bytes, says: str) -> None:
+    def ask(job: Path) -> dict[str, Any]:
+        with socket.socket(socket.AF_UNIX) as client:
+            descriptor = os.open(job / "runtime", os.O_RDONLY)
+            client.connect(f"/proc/self/fd/{descriptor}/control.sock")
+            os.close(descriptor)
+            with suppress(BrokenPipeError):
+                client.sendall(line)
+            reply: dict[str, Any] = json.loads(client.makefile("rb").readline())
+            return reply
+
+    async def act(gate: Gate, job: Path) -> None:
+        await started(gate, 2)
+        reply = await asyncio.to_thread(ask, job)
+        assert reply["ok"] is False
+        assert says in reply["message"]
+        gate.open.set()
+
+    assert play(act).status == "completed"
+
+
+def test_only_the_owner_can_open_the_socket_which_is_gone_at_the_end(
+    play: Any, tmp_path: Path
+) -> None:
+    async def act(gate: Gate, job: Path) -> None:
+        await started(gate, 2)
+        assert (job / SOCKET_FILE).stat().st_mode & 0o777 == 0o600
+        assert await asyncio.to_thread(running_process, job) == os.getpid()
+        gate.open.set()
+
+    play(act)
+    assert not (tmp_path / "j" / SOCKET_FILE).exists()
+
+
+def test_a_second_driver_fences_the_first_whose_lock_was_removed(play: Any, tmp_path: Path) -> None:
+    async def act(gate: Gate, job: Path) -> None:
+        await started(gate, 2)
+        (job / ".lock").unlink()
+        async with JobWriter(job / DATABASE_FILE, "j") as second:
+            await second.begin()
+            gate.open.set()
+
+    report = play(act)
+    assert report.status == "paused"
+    assert report.stopped is not None
+    assert "a later writer has taken the job over" in report.stopped
+    assert report.finished == 0
+    assert statuses(tmp_path / "j") == ["pending"] * 4
+
+
+def test_a_result_whose_commit_was_lost_is_adopted_and_not_run_again(
+    play: Any, tmp_path: Path
+) -> None:
+    async def go(gate: Gate, job: Path) -> None:
+        gate.open.set()
+
+    play(go)
+    job = tmp_path / "j"
+    for path in job.glob("*/result.json"):
+        path.write_text(json.dumps(json.loads(path.read_text()) | SCORED))
+    for name in (DATABASE_FILE, f"{DATABASE_FILE}-wal", f"{DATABASE_FILE}-shm"):
+        (job / name).unlink(missing_ok=True)
+    shutil.rmtree(job / "facts")
+
+    async def look(gate: Gate, job: Path) -> None:
+        gate.open.set()
+        gate.faults.fail_on["create"] = AssertionError("nothing is left to run")
+
+    report = play(look, lambda: resume_job(job))
+    assert (report.status, report.scored) == ("completed", 4)
+    assert len((job / "facts" / "trials.jsonl").read_text().splitlines()) == 4
+
+
+def test_one_permanent_error_pauses_the_job_and_says_why(play: Any) -> None:
+    async def act(gate: Gate, job: Path) -> None:
+        gate.faults.fail_on["create"] = UsageError("this can never work")
+        gate.open.set()
+
+    report = play(act, design={"replications": 50}, breaker={"job_after": 4, "variant_after": 99})
+    assert report.status == "paused"
+    assert report.stopped is not None
+    assert report.stopped.startswith("4 times running: ")
+    assert "this can never work" in report.stopped
+    assert report.finished < 10
+
+
+def test_a_job_with_a_damaged_record_is_refused(play: Any, tmp_path: Path) -> None:
+    async def go(gate: Gate, job: Path) -> None:
+        gate.open.set()
+
+    play(go)
+    (tmp_path / "j" / DATABASE_FILE).write_bytes(b"not a database" * 1000)
+    with pytest.raises(StoreError, match="not a database"):
+        asyncio.run(resume_job(tmp_path / "j"))
