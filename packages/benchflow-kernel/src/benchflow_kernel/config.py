@@ -124,6 +124,9 @@ class BestOfBranch(_Branch):
 BranchPolicy = Annotated[
     AskUserBranch | GroupBranch | ValueBranch | BestOfBranch, Field(discriminator="kind")
 ]
+for _policy in (AskUserBranch, GroupBranch, ValueBranch, BestOfBranch):
+    # From pydantic 2.14 on, `model_fields` has the forward reference of `then` without this.
+    _policy.model_rebuild(force=True)
 
 
 class Keep(Model):
