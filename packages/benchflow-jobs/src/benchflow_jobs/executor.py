@@ -1,5 +1,6 @@
 """The executor that runs a dispatch by the engine, and the meaning of its completion."""
 
+import logging
 import re
 import time
 from collections.abc import Callable, Collection, Mapping
@@ -17,12 +18,18 @@ from benchflow_contracts import (
     SandboxProvider,
     StoreError,
     Task,
+    UsageError,
 )
 from benchflow_engine.config import RunConfig
-from benchflow_engine.rollout import run_in
+from benchflow_engine.resume import resume_rollout, was_cut_short
+from benchflow_engine.rollout import RunResult, run_in
 from benchflow_store import MODEL_DIR, RolloutRecord, read_model_calls, write_result
 
 from .scheduling import End
+
+RESUMES: Final = "resumes"
+"""The key of a payload: the rollout of an earlier attempt, whose rest is run."""
+_logger = logging.getLogger(__name__)
 
 
 class RolloutInputs(NamedTuple):
@@ -48,10 +55,12 @@ class EngineExecutor:
 
     async def run(self, dispatch: Dispatch, on_event: Callable[[Event], None]) -> Completion:
         """Run the rollout; see `Executor`. Its record is on disk on return, if the disk works."""
-        provider, task, config = self._inputs(dispatch)
+        inputs = self._inputs(dispatch)
+        _, task, config = inputs
         home = self._directory / dispatch.rollout
         identity = RolloutIdentity(
             scope=dispatch.job,
+            job_dir=str(self._directory.resolve()),
             slot=dispatch.slot,
             attempt=dispatch.attempt,
             epoch=str(dispatch.epoch),
@@ -59,15 +68,8 @@ class EngineExecutor:
         started = time.time()
         measured: Mapping[str, float] = {}
         try:
-            result = await run_in(
-                provider,
-                task,
-                config,
-                directory=home,
-                subscribers=(on_event,),
-                identity=identity,
-            )
-            record, measured = result.record, measure(result.tree, home)
+            result = await self._run(inputs, dispatch, identity, on_event)
+            record, measured = result.record, measure(result.tree, result.directory or home)
         except BenchFlowError as error:
             ran = config.ran_with
             record = RolloutRecord.from_error(home.name, task, ran, error, identity=identity)
@@ -75,7 +77,7 @@ class EngineExecutor:
                 write_result(home, record)
             except StoreError as failure:
                 record = RolloutRecord.from_error(home.name, task, ran, failure, identity=identity)
-        return Completion.of(
+        completion = Completion.of(
             dispatch,
             "scored" if record.is_final else "unscored",
             record=record.model_dump(mode="json"),
@@ -83,6 +85,41 @@ class EngineExecutor:
             measured=measured,
             started_at=started,
             finished_at=record.finished_at,
+        )
+        return completion.model_copy(update={"rollout": record.rollout_id})
+
+    async def _run(
+        self,
+        inputs: RolloutInputs,
+        dispatch: Dispatch,
+        identity: RolloutIdentity,
+        on_event: Callable[[Event], None],
+    ) -> RunResult:
+        """Run the rollout from its start, or the rest of an earlier attempt.
+
+        If an earlier attempt lacks only its summary, the result is of its directory.
+        """
+        home = self._directory / dispatch.rollout
+        earlier = dispatch.payload.get(RESUMES)
+        if isinstance(earlier, str) and was_cut_short(self._directory / earlier):
+            try:
+                return await resume_rollout(
+                    self._directory / earlier,
+                    out=home,
+                    provider=inputs.provider,
+                    config=inputs.config,
+                    identity=identity,
+                    subscribers=(on_event,),
+                )
+            except UsageError as error:
+                _logger.warning("%s runs from its start: %s", dispatch.slot, error)
+        return await run_in(
+            inputs.provider,
+            inputs.task,
+            inputs.config,
+            directory=home,
+            subscribers=(on_event,),
+            identity=identity,
         )
 
 

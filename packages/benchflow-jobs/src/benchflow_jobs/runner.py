@@ -2,10 +2,13 @@
 
 from collections.abc import Callable, Generator
 from contextlib import AsyncExitStack, contextmanager, nullcontext
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 
 from benchflow_contracts import Dispatch, SandboxProvider, StoreError, UsageError
+from benchflow_engine.descriptors import check_descriptors
+from benchflow_engine.leftovers import reap_leftovers
 from benchflow_engine.planes import open_provider
 from benchflow_engine.preflight import check_agent, check_endpoint
 from benchflow_store import new_rollout_id
@@ -26,7 +29,7 @@ from .budget import Budget
 from .control import JobControl, signals_to
 from .control_socket import serve_orders
 from .driver import JobDriver
-from .executor import EngineExecutor, RolloutInputs, end_of
+from .executor import RESUMES, EngineExecutor, RolloutInputs, end_of
 from .facts import FactsUpdater
 from .hold import held, new_directory
 from .job_record import DatabaseRecord, JobListener
@@ -65,8 +68,14 @@ class Providers:
             if key not in self._opened:
                 provider = await self._blocks.enter_async_context(open_provider(variant.run))
                 await provider.ready()
+                check_descriptors(provider, job.plan.config.concurrency.slots)
                 self._opened[key] = provider
             self._of_variants.append(self._opened[key])
+
+    @property
+    def opened(self) -> list[SandboxProvider]:
+        """All providers."""
+        return list(self._opened.values())
 
     def of(self, variant: int) -> SandboxProvider:
         """Return the provider of a variant, by its number."""
@@ -184,6 +193,8 @@ class _Run:
     writer: JobWriter
     state: JobState
     followers: Followers
+    cut_short: dict[int, str] = field(default_factory=dict[int, str])
+    """The rollout of the last attempt, by slot, if it did not end."""
     finish: Finish | None = None
     """How the driver ended; `None` before, and after a cancellation."""
     control: JobControl | None = None
@@ -202,6 +213,7 @@ class _Run:
             async with AsyncExitStack() as blocks:
                 providers = Providers(blocks)
                 await providers.open_for(self.job)
+                await self._clear_up(providers)
                 await record.set_status("running")
                 await facts.update()
                 await blocks.enter_async_context(facts.running())
@@ -236,11 +248,25 @@ class _Run:
             write_report(report)
         return report
 
+    async def _clear_up(self, providers: "Providers") -> None:
+        """Delete what earlier runs of the job left. A failure is told, and stops nothing."""
+        if self.state.epoch == 1:
+            return
+        place = str(self.directory.resolve())
+        for provider in providers.opened:
+            report = await reap_leftovers(
+                provider, self.directory.name, str(self.state.epoch), job_dir=place
+            )
+            is_news = report.sandboxes or report.directories or report.active or report.errors
+            if is_news and self.followers.interrupts is not None:
+                self.followers.interrupts(str(report))
+
     def _budget(self) -> Budget:
         limits = self.job.plan.config.budget
         budget = Budget(limits.cost_usd, limits.tokens)
         with JobReader(self.directory / DATABASE_FILE) as reader:
             budget.add(reader.measured_totals())
+            self.cut_short = reader.cut_short()
         return budget
 
     async def _drive(self, providers: Providers, record: DatabaseRecord) -> Finish:
@@ -251,7 +277,8 @@ class _Run:
         )
         executor = EngineExecutor(self.directory, lambda d: self._inputs(providers, d))
         backend = LocalBackend(executor, dict(limits), on_event=record.receive)
-        driver = JobDriver(scheduler, backend, record, self._dispatch, end_of)
+        meaning = partial(end_of, boundaries=config.retry.boundaries)
+        driver = JobDriver(scheduler, backend, record, self._dispatch, meaning)
         control = self.control = JobControl(
             driver, record, self.job, self.directory, providers.open_for
         )
@@ -294,7 +321,17 @@ class _Run:
             attempt=attempt,
             epoch=self.writer.epoch,
             rollout=new_rollout_id(slot.task),
+            payload=self._payload(index),
         )
+
+    def _payload(self, index: int) -> dict[str, str]:
+        """Return the rollout whose rest is run, if the last attempt was cut short and kept it."""
+        rollout = self.cut_short.pop(index, None)
+        job = self.job if self.control is None else self.control.job
+        variant = job.plan.variants[job.plan.slots.place(index)[0]]
+        if rollout is None or variant.run.keep.which == "none" or job.is_changed(index):
+            return {}
+        return {RESUMES: rollout}
 
     def _status(self) -> JobStatus:
         if self.finish is not None and self.finish.status == "completed":

@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import Any
 
 from benchflow_contracts import Model
-from benchflow_store.database import DATABASE_FILE, JobReader, JobStatus
+from benchflow_store.database import DATABASE_FILE, JobReader, JobStatus, VariantTotals
 
 from .control_socket import JobNotRunningError, running_process
 
@@ -20,6 +20,16 @@ class RunningRollout(Model):
     """Seconds since the epoch."""
 
 
+class VariantView(Model):
+    """The state of one variant."""
+
+    completed: int
+    failed: int
+    pruned: int
+    pending: int
+    mean_reward: float | None
+
+
 class JobView(Model):
     """The state of a job."""
 
@@ -30,6 +40,7 @@ class JobView(Model):
     process: int | None
     """The process that runs the job."""
     epoch: int
+    revision: int
     slots: int
     completed: int
     failed: int
@@ -37,9 +48,13 @@ class JobView(Model):
     pending: int
     """Slots that wait or run."""
     running: tuple[RunningRollout, ...]
+    variants: Mapping[str, VariantView]
     mean_reward: float | None
+    """Over the scored slots of all variants."""
     measured: Mapping[str, float]
     """Tokens and cost of all attempts together."""
+    errors: Mapping[str, int]
+    """Attempts by their error, the most frequent first."""
     pause: Mapping[str, Any] | None
     stopped: str | None
 
@@ -55,31 +70,54 @@ def job_view(directory: Path) -> JobView:
     except JobNotRunningError:
         process = None
     with JobReader(directory / DATABASE_FILE) as reader:
-        counts, control = reader.counts(), reader.control()
-        running = reader.running_attempts()
+        totals, running = reader.totals(), reader.running_attempts()
         names = reader.names([each.index for each in running])
-        return JobView(
-            job=directory.name,
-            directory=directory,
-            status=control.status,
-            process=process,
-            epoch=reader.epoch(),
-            slots=sum(counts.values()),
-            completed=counts.get("completed", 0),
-            failed=counts.get("failed", 0),
-            pruned=counts.get("skipped_pruned", 0),
-            pending=counts.get("pending", 0),
-            running=tuple(
-                RunningRollout(
-                    slot=names[each.index],
-                    rollout=each.rollout,
-                    attempt=each.attempt,
-                    started_at=each.started,
-                )
-                for each in running
-            ),
-            mean_reward=reader.mean_reward(),
-            measured=reader.measured_totals(),
-            pause=control.pause,
-            stopped=control.stopped,
-        )
+        measured = reader.measured_totals()
+    variants = {name: _variant(each) for name, each in totals.variants.items()}
+    rewards = [each.metrics["reward"] for each in totals.variants.values() if _is_paid(each)]
+    completed = sum(each.completed for each in variants.values())
+    return JobView(
+        job=directory.name,
+        directory=directory,
+        status=totals.control.status,
+        process=process,
+        epoch=totals.epoch,
+        revision=totals.revision,
+        slots=sum(sum(each.slots.values()) for each in totals.variants.values()),
+        completed=completed,
+        failed=sum(each.failed for each in variants.values()),
+        pruned=sum(each.pruned for each in variants.values()),
+        pending=sum(each.pending for each in variants.values()),
+        running=tuple(
+            RunningRollout(
+                slot=names[each.index],
+                rollout=each.rollout,
+                attempt=each.attempt,
+                started_at=each.started,
+            )
+            for each in running
+        ),
+        variants=variants,
+        mean_reward=sum(each.total for each in rewards) / completed if completed else None,
+        measured=measured,
+        errors={f"{e.boundary} {e.type}: {e.example}": e.attempts for e in totals.errors},
+        pause=totals.control.pause,
+        stopped=totals.control.stopped,
+    )
+
+
+def _is_paid(variant: VariantTotals) -> bool:
+    return "reward" in variant.metrics
+
+
+def _variant(totals: VariantTotals) -> VariantView:
+    completed = totals.slots.get("completed", 0)
+    # A tampered rollout counts as 0, and has no reward.
+    total = totals.metrics["reward"].total if _is_paid(totals) else 0.0
+    return VariantView(
+        completed=completed,
+        failed=totals.slots.get("failed", 0),
+        pruned=totals.slots.get("skipped_pruned", 0),
+        pending=totals.slots.get("pending", 0),
+        mean_reward=total / completed if completed else None,
+    )

@@ -13,7 +13,7 @@ _ATTEMPT: Final = """
 INSERT INTO attempts (job, idx, entry, attempt, epoch, rollout, worker, status, error_boundary,
     error_type, error_message, fingerprint, started, finished, counted, duplicate)
 VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)
-ON CONFLICT (job, idx, entry) DO UPDATE SET status = excluded.status,
+ON CONFLICT (job, idx, entry) DO UPDATE SET rollout = excluded.rollout, status = excluded.status,
     error_boundary = excluded.error_boundary, error_type = excluded.error_type,
     error_message = excluded.error_message, fingerprint = excluded.fingerprint,
     started = COALESCE(excluded.started, attempts.started), finished = excluded.finished,

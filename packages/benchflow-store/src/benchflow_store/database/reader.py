@@ -105,25 +105,10 @@ class JobReader:
         """Return the numbers that a status of the job shows."""
         return read_totals(self._db, self._id)
 
-    def epoch(self) -> int:
-        """Return the number of the newest writer."""
-        return int(self._db.query("SELECT epoch FROM jobs WHERE id = ?", (self._id,))[0][0])
-
     def names(self, indexes: Collection[int]) -> dict[int, str]:
         """Return the names of slots by index."""
         sql = "SELECT name FROM slots WHERE job = ? AND idx = ?"
         return {index: str(self._db.query(sql, (self._id, index))[0][0]) for index in indexes}
-
-    def mean_reward(self) -> float | None:
-        """Return the mean over the scored slots; a tampered one without a verdict counts as 0."""
-        sql = (
-            "SELECT SUM(m.value), (SELECT COUNT(*) FROM slots WHERE job = ? "
-            "AND status = 'completed') FROM metrics m JOIN attempts a ON a.job = m.job "
-            "AND a.idx = m.idx AND a.entry = m.entry AND a.counted = 1 "
-            "WHERE m.job = ? AND m.name = 'reward' AND a.status = 'scored'"
-        )
-        total, count = self._db.query(sql, (self._id, self._id))[0]
-        return (total or 0.0) / count if count else None
 
     def counts(self) -> dict[SlotStatus, int]:
         """Return the number of slots by status."""
@@ -192,6 +177,17 @@ class JobReader:
         """Return the observable state of the job."""
         sql = "SELECT control FROM jobs WHERE id = ?"
         return parse_model(RunControl, self._db.query(sql, (self._id,))[0][0])
+
+    def cut_short(self) -> dict[int, str]:
+        """Return the rollout of each pending slot's last attempt, by index, if it did not end."""
+        sql = (
+            "SELECT a.idx, a.rollout, a.status FROM attempts a JOIN slots s ON s.job = a.job "
+            "AND s.idx = a.idx WHERE a.job = ? AND s.status = 'pending' "
+            "ORDER BY a.idx, a.attempt, a.epoch"
+        )
+        last = {row[0]: row for row in self._db.query(sql, (self._id,))}
+        did_not_end = {"interrupted", "cancelled", "lost"}
+        return {int(i): str(r) for i, r, status in last.values() if status in did_not_end}
 
     def ended_rollouts(self) -> set[str]:
         """Return the rollout of every attempt whose end is on record."""

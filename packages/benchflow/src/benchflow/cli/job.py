@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Annotated, Any
 
 from benchflow_contracts import StoreError, UsageError
-from benchflow_jobs import JobReport, job_view, read_job_config, resume_job, run_job
+from benchflow_jobs import JobReport, JobView, job_view, read_job_config, resume_job, run_job
 from benchflow_jobs import orders as order
 from benchflow_jobs.control_socket import JobNotRunningError, running_process, send_order
 from benchflow_jobs.offline import change_job
@@ -300,11 +300,17 @@ def watch(
         time.sleep(interval)
 
 
-def note_view(view: Any) -> None:  # noqa: ANN401
+def note_view(view: JobView) -> None:
     """Print the state of a job for people."""
     process = "no process runs it" if view.process is None else f"process {view.process}"
     note(f"job {view.job}: {view.status}, {process}")
     note(f"  {_line(view)}")
+    if len(view.variants) > 1:
+        for name, each in view.variants.items():
+            mean = fmt.reward(each.mean_reward)
+            note(f"  variant  {name}: {each.completed} scored, {each.pending} left, mean {mean}")
+    for error, count in list(view.errors.items())[:3]:
+        note(f"  error    {count} x {fmt.shorten(error, 200)}")
     for each in view.running:
         age = "" if each.started_at is None else f"  {time.time() - each.started_at:.0f}s"
         note(f"  running  {each.slot}  attempt {each.attempt}{age}  {each.rollout}")
@@ -318,7 +324,7 @@ def note_view(view: Any) -> None:  # noqa: ANN401
         note(f"continue it with: bench job resume {view.directory}")
 
 
-def _line(view: Any) -> str:  # noqa: ANN401
+def _line(view: JobView) -> str:
     parts = [
         f"{view.completed} of {view.slots} scored",
         f"{len(view.running)} running",
