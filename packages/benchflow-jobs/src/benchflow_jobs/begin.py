@@ -166,7 +166,7 @@ def extended(job: PlannedJob, order: Extend) -> PlannedJob:
         JobConfigError: They do not fit to the job, or a source of tasks cannot be read.
     """
     options = job.plan.variants[0].run.adapter_options()
-    tasks = ()
+    tasks: tuple[Task, ...] = ()
     if order.tasks:
         tasks = find_dataset(DatasetConfig(paths=order.tasks), options).tasks
     tables = {"dataset": {"paths": ["."]}, "variants": [dict(each) for each in order.variants]}

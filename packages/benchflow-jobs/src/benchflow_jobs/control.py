@@ -119,15 +119,16 @@ class JobControl:
         return _done(f"resumed {_named(latch)}{more}")
 
     def _latch(self, scope: orders.Scope, name: str) -> Latch:
+        variants = self.job.plan.variants
         known = {
             "job": {""},
-            "variant": {variant.id for variant in self.job.plan.variants},
-            "endpoint": {variant.run.model.base_url for variant in self.job.plan.variants} - {None},
+            "variant": {variant.id for variant in variants},
+            "endpoint": {variant.run.model.base_url or "" for variant in variants} - {""},
         }[scope]
         if name not in known:
             raise UsageError(
                 f"the job has no {scope} {name!r}",
-                hint=f"it has: {', '.join(sorted(map(str, known))) or 'none'}",
+                hint=f"it has: {', '.join(sorted(known)) or 'none'}",
             )
         return Latch(scope, name)
 

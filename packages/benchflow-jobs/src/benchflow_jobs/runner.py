@@ -205,7 +205,9 @@ class _Run:
         listener, slots = self.followers.listener, self.job.plan.slots
         if listener is not None:
             listener.planned(self.directory.name, slots, done)
-        facts = FactsUpdater(Projector(self.directory, self.directory / DATABASE_FILE))
+        facts = FactsUpdater(
+            Projector(self.directory, self.directory / DATABASE_FILE, epoch=self.writer.epoch)
+        )
         record = DatabaseRecord(
             self.writer, self.directory, slots, listener, facts.note_change, self._budget()
         )

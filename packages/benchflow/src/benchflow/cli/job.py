@@ -306,9 +306,12 @@ def note_view(view: JobView) -> None:
     note(f"job {view.job}: {view.status}, {process}")
     note(f"  {_line(view)}")
     if len(view.variants) > 1:
-        for name, each in view.variants.items():
-            mean = fmt.reward(each.mean_reward)
-            note(f"  variant  {name}: {each.completed} scored, {each.pending} left, mean {mean}")
+        for name, variant in view.variants.items():
+            mean = fmt.reward(variant.mean_reward)
+            note(
+                f"  variant  {name}: {variant.completed} scored, {variant.pending} left, "
+                f"mean {mean}"
+            )
     for error, count in list(view.errors.items())[:3]:
         note(f"  error    {count} x {fmt.shorten(error, 200)}")
     for each in view.running:
@@ -316,8 +319,8 @@ def note_view(view: JobView) -> None:
         note(f"  running  {each.slot}  attempt {each.attempt}{age}  {each.rollout}")
     if view.pause is not None:
         by = view.pause.get("by") or "unknown"
-        name = view.pause.get("name") or view.pause.get("scope")
-        note(f"  paused   {name}, by {by}: {view.pause.get('reason') or 'no reason given'}")
+        paused = view.pause.get("name") or view.pause.get("scope")
+        note(f"  paused   {paused}, by {by}: {view.pause.get('reason') or 'no reason given'}")
     if view.stopped is not None:
         note(f"  stopped  {view.stopped}")
     if view.process is None and view.pending:
