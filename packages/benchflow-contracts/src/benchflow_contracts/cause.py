@@ -165,3 +165,12 @@ def expect_host(sandbox: object) -> None:
     short = sandbox.host_shortage() if isinstance(sandbox, SupportsHostShortage) else None
     if short is not None:
         raise HostError(f"the host failed processes of the sandbox: {short}")
+
+
+@runtime_checkable
+class SupportsMemoryKills(Protocol):
+    """A sandbox that counts the processes that its own memory limit killed."""
+
+    def memory_kills(self) -> int:
+        """Return how many processes the memory limit killed so far; 0 after the deletion."""
+        ...

@@ -223,6 +223,10 @@ class Container:
         running = self._running
         return None if running is None else running.host_shortage(self._spec.limits.disk_mb)
 
+    def memory_kills(self) -> int:
+        """Return how many processes the memory limit killed so far."""
+        return 0 if self._running is None else self._running.meter.hits("memory")
+
     async def connect(self, port: int) -> Connection:
         """Connect to a port inside; raise `OSError` if nothing listens there."""
         return await connect_port(self.running, port)

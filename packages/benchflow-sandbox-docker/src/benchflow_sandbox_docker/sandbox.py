@@ -110,6 +110,10 @@ class DockerSandbox:
         """Return the resource that the host refused to processes inside, or `None`."""
         return self._container.host_shortage()
 
+    def memory_kills(self) -> int:
+        """Return how many processes the memory limit killed so far."""
+        return self._container.memory_kills()
+
     async def attach(self, process_id: str) -> Process:
         """Raise, because container snapshots do not contain processes."""
         raise SandboxUnsupportedError(

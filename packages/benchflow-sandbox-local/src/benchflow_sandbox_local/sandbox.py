@@ -199,6 +199,10 @@ class LocalSandbox:
         """Return the shortage of the host for processes inside; see `SupportsHostShortage`."""
         return self.group.host_shortage()
 
+    def memory_kills(self) -> int:
+        """Return how many processes the memory limit killed so far."""
+        return self.group.hits("memory")
+
     async def attach(self, process_id: str) -> SandboxProcess:
         """Return a spawned process that a live image restored here. Attach each process once."""
         self._box.require_live()

@@ -128,6 +128,8 @@ class TrajectoryView(Model):
     reward: float | None
     cause: Cause | None
     """The reason that the tests did not give a verdict."""
+    memory_kills: int
+    """The number of the agent's processes that the memory limit killed."""
     errors: tuple[NodeError, ...]
     """The error of the rollout, then the errors on the path, without repetitions."""
     images: Mapping[str, str]
@@ -139,6 +141,7 @@ class TrajectoryView(Model):
     def of(cls, tree: RolloutTree, leaf: RolloutNode) -> "TrajectoryView":
         """Return the view of the path to `leaf`."""
         verdict = leaf.results.get("reward")
+        kills = None if verdict is None else verdict.meta.get("agent_memory_kills")
         errors = [tree.error, *(node.error for node in leaf.path)]
         return cls(
             leaf=leaf.id,
@@ -146,6 +149,7 @@ class TrajectoryView(Model):
             status=tree.status,
             reward=leaf.reward,
             cause=None if verdict is None else verdict.cause,
+            memory_kills=kills if isinstance(kills, int) else 0,
             errors=tuple(dict.fromkeys(error for error in errors if error is not None)),
             images=dict(tree.images),
             nodes=tuple(

@@ -24,6 +24,7 @@ from benchflow_contracts import (
     expect_host,
     needs_processes,
 )
+from benchflow_contracts.cause import SupportsMemoryKills
 
 from benchflow_kernel.faults import classify
 from benchflow_kernel.resolve import Plan
@@ -101,6 +102,7 @@ async def _score_all(
     plan: Plan, journal: Journal, world: World, node_id: str, subject: _Subject
 ) -> None:
     expect_host(world.sandbox)
+    kills = world.sandbox.memory_kills() if isinstance(world.sandbox, SupportsMemoryKills) else 0
     state = await world.query() if plan.config.capture_state else None
     if state is not None:
         journal.append(StateCaptured, node=node_id, state=state)
@@ -113,6 +115,10 @@ async def _score_all(
         may_end = not (subject.continues or later)
         evidence = _evidence(plan, world, node_id, subject, may_end_processes=may_end)
         result = await _score(reward, node, evidence, deadline)
+        if kills:
+            # The score may be 0 for this reason alone, so the record names it.
+            meta = {**result.meta, "agent_memory_kills": kills}
+            result = result.model_copy(update={"meta": meta})
         journal.append(NodeScored, node=node_id, name=subject.name_of(reward), result=result)
 
 

@@ -105,6 +105,8 @@ def _print_trajectory(view: TrajectoryView) -> None:
     note(f"{view.status}, reward {fmt.reward(view.reward)}  leaf {view.leaf} of {view.leaves}")
     if view.cause is not None:
         note(f"no score from the tests: {view.cause}")
+    if view.memory_kills:
+        note(f"processes of the agent that the memory limit killed: {view.memory_kills}")
     for error in view.errors:
         note(f"{error.boundary}: {error.message}" + (f"\nhint: {error.hint}" if error.hint else ""))
 
