@@ -425,6 +425,7 @@ PERF = (
     "docker_sandbox.py",
     "queued.py",
     "job_schedule.py",
+    "job_run.py",
     "local_harbor.py",
     "harbor.py",
     "live_fork.py",

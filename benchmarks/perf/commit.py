@@ -41,7 +41,7 @@ def planned(count: int) -> list[PlannedSlot]:
     ]
 
 
-def attempt(index: int) -> Commit:
+def attempt(index: int, slot: str | None = None) -> Commit:
     """Return a whole commit, with a record of about 1.5 kB."""
     record = RolloutRecord(
         rollout_id=f"task-{index}__{index:08x}",
@@ -59,7 +59,7 @@ def attempt(index: int) -> Commit:
     completion = Completion(
         job="job",
         index=index,
-        slot=f"a/task-{index}#0",
+        slot=slot or f"a/task-{index}#0",
         attempt=1,
         epoch=1,
         rollout=record.rollout_id,
