@@ -61,14 +61,16 @@ GROUPS: dict[str, Group] = {
             "run": Command("benchflow.cli.job:run", "Run the job of a job.toml, or resume it."),
             "status": Command("benchflow.cli.job:status", "Show the state of a job."),
             "watch": Command("benchflow.cli.job:watch", "Show the state whenever it changes."),
-            "pause": Command("benchflow.cli.job:pause", "Start no further rollout."),
+            "pause": Command("benchflow.cli.orders:pause", "Start no further rollout."),
             "resume": Command("benchflow.cli.job:resume", "End a pause, or run what is left."),
-            "drain": Command("benchflow.cli.job:drain", "Let what runs end, then end the job."),
-            "cancel": Command("benchflow.cli.job:cancel", "End what runs, then end the job."),
-            "kill": Command("benchflow.cli.job:kill", "Cancel, or else kill the process."),
-            "requeue": Command("benchflow.cli.job:requeue", "Run slots without a score again."),
-            "extend": Command("benchflow.cli.job:extend", "Add replications, tasks or variants."),
-            "set": Command("benchflow.cli.job:set_limits", "Change limits of a job that runs."),
+            "drain": Command("benchflow.cli.orders:drain", "Let what runs end, then end the job."),
+            "cancel": Command("benchflow.cli.orders:cancel", "End what runs, then end the job."),
+            "kill": Command("benchflow.cli.orders:kill", "Cancel, or else kill the process."),
+            "requeue": Command("benchflow.cli.orders:requeue", "Run slots without a score again."),
+            "extend": Command(
+                "benchflow.cli.orders:extend", "Add replications, tasks or variants."
+            ),
+            "set": Command("benchflow.cli.orders:set_limits", "Change limits of a job that runs."),
         },
     ),
     "analyze": Group(

@@ -1,17 +1,13 @@
-"""`bench job`: run a job of a job.toml, and give orders to a job that runs."""
+"""`bench job`: run a job of a job.toml, resume it, and show its state."""
 
-import getpass
-import os
-import signal
 import time
 from pathlib import Path
 from typing import Annotated, Any
 
-from benchflow_contracts import StoreError, UsageError
+from benchflow_contracts import UsageError
 from benchflow_jobs import JobReport, JobView, job_view, read_job_config, resume_job, run_job
 from benchflow_jobs import orders as order
-from benchflow_jobs.control_socket import JobNotRunningError, running_process, send_order
-from benchflow_jobs.offline import change_job
+from benchflow_jobs.control_socket import JobNotRunningError, running_process
 from benchflow_jobs.planning import load_plan, parse_override
 from cyclopts import Parameter
 
@@ -20,17 +16,9 @@ from .entry import INTERRUPTED
 from .eval import print_report
 from .flags import DEFAULT_JOBS, JobsDir, Json
 from .live import LiveJob
+from .orders import Endpoint, Trust, Variant, give_order, scope_of, user_name
 from .output import note, print_json
 from .rollouts import find_job
-
-Variant = Annotated[str | None, Parameter(help="Variant, instead of the whole job.")]
-Endpoint = Annotated[
-    str | None, Parameter(help="URL of a model endpoint, instead of the whole job.")
-]
-Trust = Annotated[
-    bool, Parameter(help="Permission to run a plan of another user, or one that was changed.")
-]
-_KILL_SEC = 15.0
 
 
 async def run(
@@ -86,169 +74,19 @@ async def resume(
         quiet: No progress on standard error.
     """
     directory = find_job(job, jobs_dir)
-    scope, name = _scope(variant, endpoint)
+    scope, name = scope_of(variant, endpoint)
     try:
         running_process(directory)
     except JobNotRunningError:
+        if scope != "job":
+            raise UsageError(
+                f"no process runs job {directory.name!r}, so its pauses have ended",
+                hint=f"resume all of it: bench job resume {directory}",
+            ) from None
         with LiveJob(quiet=quiet or json) as live:
             report = await resume_job(directory, trust=trust, listener=live, interrupts=note)
         return _finish(report, directory.parent, json=json)
-    return _send(directory, order.Resume(by=_me(), scope=scope, name=name), json=json)
-
-
-def pause(
-    job: str,
-    *,
-    variant: Variant = None,
-    endpoint: Endpoint = None,
-    reason: str = "",
-    jobs_dir: JobsDir = DEFAULT_JOBS,
-    json: Json = False,
-) -> int:
-    """Start no further rollout of a job, a variant or a model endpoint. What runs continues.
-
-    Examples:
-        bench job pause nightly --reason "the endpoint is being updated"
-        bench job pause nightly --variant large
-
-    Args:
-        job: Job: its directory, its name, or a unique start of its name.
-        reason: Reason, which `bench job status` shows.
-    """
-    scope, name = _scope(variant, endpoint)
-    sent = order.Pause(by=_me(), scope=scope, name=name, reason=reason)
-    return _send(find_job(job, jobs_dir), sent, json=json)
-
-
-def drain(job: str, *, jobs_dir: JobsDir = DEFAULT_JOBS, json: Json = False) -> int:
-    """Let what runs end, start nothing more, and end the job. It can be resumed.
-
-    Examples:
-        bench job drain nightly
-
-    Args:
-        job: Job: its directory, its name, or a unique start of its name.
-    """
-    return _send(find_job(job, jobs_dir), order.Drain(by=f"drain by {_me()}"), json=json)
-
-
-def cancel(job: str, *, jobs_dir: JobsDir = DEFAULT_JOBS, json: Json = False) -> int:
-    """End what runs now, and then the job. It can be resumed.
-
-    Examples:
-        bench job cancel nightly
-
-    Args:
-        job: Job: its directory, its name, or a unique start of its name.
-    """
-    return _send(find_job(job, jobs_dir), order.Cancel(by=f"cancel by {_me()}"), json=json)
-
-
-def kill(job: str, *, jobs_dir: JobsDir = DEFAULT_JOBS, json: Json = False) -> int:
-    """Cancel a job; if its process does not answer or end in 15 seconds, kill the process.
-
-    Examples:
-        bench job kill nightly
-
-    Args:
-        job: Job: its directory, its name, or a unique start of its name.
-    """
-    directory = find_job(job, jobs_dir)
-    process = running_process(directory)
-    try:
-        sent = order.Kill(by=f"kill by {_me()}")
-        message = send_order(directory, sent, timeout_sec=_KILL_SEC).message
-    except StoreError as error:
-        message = str(error)
-    if not _ends(process, _KILL_SEC):
-        os.kill(process, signal.SIGKILL)
-        message += f"; killed process {process}; the next resume removes its sandboxes"
-    return _print(order.Reply(ok=True, message=message), json=json)
-
-
-async def requeue(
-    job: str,
-    *,
-    slot: tuple[str, ...] = (),
-    error: tuple[str, ...] = (),
-    jobs_dir: JobsDir = DEFAULT_JOBS,
-    json: Json = False,
-) -> int:
-    """Give slots without a score one more attempt, also beyond the cap.
-
-    Examples:
-        bench job requeue nightly --error sandbox
-        bench job requeue nightly --slot 'crm/*#0'
-
-    Args:
-        job: Job: its directory, its name, or a unique start of its name.
-        slot: Pattern for names of slots (default: all). Repeatable.
-        error: Pattern for the boundary, the type or the fingerprint of the last error. Repeatable.
-    """
-    sent = order.Requeue(by=_me(), slots=slot, errors=error)
-    return await _change(find_job(job, jobs_dir), sent, json=json)
-
-
-async def extend(
-    job: str,
-    *,
-    replications: Annotated[int | None, Parameter(name=["--replications", "-k"])] = None,
-    tasks: tuple[str, ...] = (),
-    variants: Path | None = None,
-    trust: Trust = False,
-    jobs_dir: JobsDir = DEFAULT_JOBS,
-    json: Json = False,
-) -> int:
-    """Add replications, tasks or variants to a job, also while it runs.
-
-    Examples:
-        bench job extend nightly --replications 5
-        bench job extend nightly --variants more.toml
-
-    Args:
-        job: Job: its directory, its name, or a unique start of its name.
-        replications: Number of replications in all.
-        tasks: Source of more tasks, as in dataset.paths. Repeatable.
-        variants: File with more [[variants]].
-    """
-    more = () if variants is None else _variants(variants)
-    sent = order.Extend(by=_me(), replications=replications, tasks=tasks, variants=more)
-    return await _change(find_job(job, jobs_dir), sent, trust=trust, json=json)
-
-
-def set_limits(
-    job: str,
-    *,
-    concurrency: Annotated[int | None, Parameter(name=["--concurrency", "-n"])] = None,
-    endpoint: tuple[str, ...] = (),
-    cost_usd: float | None = None,
-    tokens: int | None = None,
-    jobs_dir: JobsDir = DEFAULT_JOBS,
-    json: Json = False,
-) -> int:
-    """Change the limits of a job that runs. What runs over a lower limit continues.
-
-    Examples:
-        bench job set nightly --concurrency 16
-        bench job set nightly --endpoint http://127.0.0.1:8000/v1=8 --cost-usd 50
-
-    Args:
-        job: Job: its directory, its name, or a unique start of its name.
-        concurrency: Rollouts that run at once.
-        endpoint: Rollouts at one time of a model endpoint, as URL=NUMBER. Repeatable.
-        cost_usd: Budget for the cost of model calls.
-        tokens: Budget for the tokens of model calls.
-    """
-    endpoints: dict[str, int] = {}
-    for text in endpoint:
-        url, _, number = text.rpartition("=")
-        if not url or not number.isdecimal() or int(number) < 1:
-            raise UsageError(f"--endpoint {text!r} is not URL=NUMBER", hint="for example URL=8")
-        endpoints[url] = int(number)
-    sent = order.SetLimits(
-        by=_me(), slots=concurrency, endpoints=endpoints, cost_usd=cost_usd, tokens=tokens
-    )
-    return _send(find_job(job, jobs_dir), sent, json=json)
+    return give_order(directory, order.Resume(by=user_name(), scope=scope, name=name), json=json)
 
 
 def status(job: str, *, jobs_dir: JobsDir = DEFAULT_JOBS, json: Json = False) -> None:
@@ -284,6 +122,8 @@ def watch(
         job: Job: its directory, its name, or a unique start of its name.
         interval: Seconds between two looks.
     """
+    if not interval > 0:
+        raise UsageError(f"--interval {interval:g} is not greater than 0", hint="for example 2")
     directory = find_job(job, jobs_dir)
     last: dict[str, Any] = {}
     while True:
@@ -358,74 +198,3 @@ def _finish(report: JobReport, jobs_dir: Path, *, json: bool) -> int:
     if report.status in {"interrupted", "killed"}:
         return INTERRUPTED
     return int(not report.complete)
-
-
-async def _change(
-    directory: Path, sent: order.Requeue | order.Extend, *, trust: bool = False, json: bool
-) -> int:
-    try:
-        running_process(directory)
-    except JobNotRunningError:
-        return _print(await change_job(directory, sent, trust=trust), json=json)
-    return _send(directory, sent, json=json)
-
-
-def _send(directory: Path, sent: order.Order, *, json: bool) -> int:
-    return _print(send_order(directory, sent), json=json)
-
-
-def _print(reply: order.Reply, *, json: bool) -> int:
-    if not reply.ok:
-        raise UsageError(reply.message, hint=reply.hint)
-    if json:
-        print_json(reply.model_dump(mode="json"))
-    else:
-        note(reply.message)
-    return 0
-
-
-def _scope(variant: str | None, endpoint: str | None) -> tuple[order.Scope, str]:
-    if variant is not None and endpoint is not None:
-        raise UsageError("--variant and --endpoint were both given", hint="give one of them")
-    if variant is not None:
-        return "variant", variant
-    return ("job", "") if endpoint is None else ("endpoint", endpoint)
-
-
-def _variants(file: Path) -> tuple[dict[str, Any], ...]:
-    import tomllib
-
-    try:
-        tables = tomllib.loads(file.read_text(encoding="utf-8"))
-    except OSError as error:
-        raise UsageError(f"cannot read {str(file)!r}: {error.strerror}", hint="check it") from error
-    except ValueError as error:
-        raise UsageError(f"not TOML: {error}", where=str(file), hint="correct it") from error
-    if set(tables) != {"variants"}:
-        raise UsageError(
-            "it has other tables than [[variants]]",
-            where=str(file),
-            hint="docs/reference/job-toml.md shows variants",
-        )
-    return tuple(tables["variants"])
-
-
-def _me() -> str:
-    try:
-        return getpass.getuser()
-    except (KeyError, OSError):
-        return str(os.getuid())
-
-
-def _ends(process: int, seconds: float) -> bool:
-    """Return whether a process ends in time."""
-    try:
-        handle = os.pidfd_open(process)
-    except ProcessLookupError:
-        return True
-    import select
-
-    try:
-        return bool(select.select([handle], [], [], seconds)[0])
-    finally:
-        os.close(handle)

@@ -1,0 +1,69 @@
+"""`bench job` from the terminal: what is wrong in the words is said, with the remedy."""
+
+import asyncio
+import json
+from pathlib import Path
+
+import pytest
+from benchflow.cli.entry import run
+from benchflow_engine.scaffold import write_task
+from benchflow_jobs import JobConfig
+from benchflow_jobs.begin import plan_of
+from benchflow_jobs.planning import write_plan
+from benchflow_jobs.runner import open_record
+from benchflow_store.database import DATABASE_FILE, JobWriter
+
+JOB = {
+    "job": {"name": "nightly"},
+    "dataset": {"paths": ["tasks"]},
+    "run": {"agent": {"name": "nop"}},
+}
+
+
+@pytest.fixture
+def job(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Return the directory of a job that was planned, and that no process runs."""
+    monkeypatch.chdir(tmp_path)
+    write_task(tmp_path / "tasks" / "one")
+    directory = tmp_path / "jobs" / "nightly"
+    directory.mkdir(parents=True)
+    plan = plan_of(JobConfig.model_validate(JOB)).plan
+    write_plan(directory, plan)
+
+    async def record() -> None:
+        async with JobWriter(directory / DATABASE_FILE, directory.name) as writer:
+            await open_record(writer, plan, directory)
+
+    asyncio.run(record())
+    return directory
+
+
+@pytest.mark.parametrize(
+    ("words", "says"),
+    [
+        ("status nope", "'jobs' has no job 'nope'"),
+        ("pause nightly", "no process runs job 'nightly'"),
+        ("set nightly", "no limit was given"),
+        ("set nightly --concurrency 0", "--concurrency 0: it should be greater"),
+        ("set nightly --cost-usd nan", "--cost-usd nan: it should be a finite number"),
+        ("set nightly --endpoint http://x", "--endpoint 'http://x' is not URL=NUMBER"),
+        ("extend nightly", "nothing to add was given"),
+        ("extend nightly -k 0", "--replications 0: it should be greater"),
+        ("extend nightly --variants nothing.toml", "cannot read 'nothing.toml'"),
+        ("extend nightly --variants odd.toml", "it does not consist of [[variants]] alone"),
+        ("resume nightly --variant default", "so its pauses have ended"),
+        ("watch nightly --interval 0", "--interval 0 is not greater than 0"),
+        ("run nothing.toml", "cannot read"),
+        ("run odd.toml --set design", "design"),
+    ],
+)
+def test_wrong_words_are_a_usage_error_with_a_hint(
+    job: Path, capsys: pytest.CaptureFixture[str], words: str, says: str
+) -> None:
+    Path("odd.toml").write_text("variants = 3\n")
+    assert run(["job", *words.split(), "--json"]) == 2
+    output = capsys.readouterr()
+    assert output.out == ""
+    error = json.loads(output.err)
+    assert says in error["error"]
+    assert error["hint"]
