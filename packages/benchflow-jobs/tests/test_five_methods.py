@@ -20,7 +20,7 @@ from benchflow_contracts import (
 from benchflow_engine.config import RunConfig
 from benchflow_engine.flags import run_config
 from benchflow_engine.scaffold import write_task
-from benchflow_jobs import JobOptions, JobReport, runner
+from benchflow_jobs import JobOptions, JobReport, preflight
 from benchflow_jobs.runner import run_job
 from benchflow_reward import AskedUser, ExactMatch, MemoryFiles, Rubric, ScriptVerifier
 from benchflow_testing.fakes import FakeCall, FakeSandboxProvider
@@ -132,7 +132,7 @@ def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
             yield provider
             await provider.aclose()
 
-        monkeypatch.setattr(runner, "open_provider", opened)
+        monkeypatch.setattr(preflight, "open_provider", opened)
         chosen = run_config(agent="nop", sandbox="least", **options)
         return asyncio.run(
             run_job(JobOptions(tasks_dir=tmp_path / "task", jobs_dir=tmp_path, run=chosen))

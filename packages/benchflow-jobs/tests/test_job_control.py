@@ -15,7 +15,7 @@ import pytest
 from benchflow_contracts import StoreError, UsageError
 from benchflow_engine.config import RunConfig
 from benchflow_engine.scaffold import write_task
-from benchflow_jobs import JobConfig, JobReport, job_view, resume_job, run_job, runner
+from benchflow_jobs import JobConfig, JobReport, job_view, preflight, resume_job, run_job
 from benchflow_jobs import orders as order
 from benchflow_jobs.control_socket import (
     SOCKET_FILE,
@@ -76,7 +76,7 @@ def play(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
         async def opened(_: RunConfig) -> AsyncIterator[FakeSandboxProvider]:
             yield gate
 
-        monkeypatch.setattr(runner, "open_provider", opened)
+        monkeypatch.setattr(preflight, "open_provider", opened)
         async with asyncio.TaskGroup() as group:
             running = group.create_task(work())
             await act(gate, tmp_path / "j")

@@ -35,7 +35,7 @@ from benchflow_contracts import (
 from benchflow_engine.config import RunConfig
 from benchflow_engine.flags import run_config
 from benchflow_engine.scaffold import write_task
-from benchflow_jobs import JobOptions, JobReport, runner
+from benchflow_jobs import JobOptions, JobReport, preflight
 from benchflow_jobs.hold import held, new_directory
 from benchflow_jobs.planning import config_of
 from benchflow_jobs.runner import run_job
@@ -91,7 +91,7 @@ def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
         async def opened(_: RunConfig) -> AsyncIterator[FakeSandboxProvider]:
             yield provider
 
-        monkeypatch.setattr(runner, "open_provider", opened)
+        monkeypatch.setattr(preflight, "open_provider", opened)
         options = JobOptions(
             tasks_dir=tmp_path / "tasks",
             jobs_dir=tmp_path,

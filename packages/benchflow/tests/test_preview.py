@@ -295,3 +295,50 @@ def test_a_job_is_explained_if_it_has_one_task(
     assert "this job has 2" in capsys.readouterr().err
     assert run((*words, "--include", "one")) == 0
     assert settings(capsys)["sandbox.network"][0] == "none"
+
+
+def write_job(agents: str) -> None:
+    Path("job.toml").write_text(
+        f"""[dataset]
+paths = ["task"]
+[run.sandbox]
+import_path = "{__name__}:Unstartable"
+{agents}
+"""
+    )
+
+
+def test_the_dry_run_of_a_job_lists_the_checks(
+    task: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    write_job('[run.agent]\nname = "nop"')
+    assert run(("job", "run", "job.toml", "--dry-run")) == 0
+    shown = capsys.readouterr().err.splitlines()
+    assert shown == [
+        f"ok      {each}" for each in ("agent", "sandbox provider", "open files", "disk")
+    ]
+
+
+def test_the_dry_run_of_a_job_lists_every_problem(
+    task: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    write_job(
+        """[[variants]]
+id = "a"
+agent = { name = "mistral-vibe" }
+[[variants]]
+id = "b"
+agent = { name = "policy", model = "m" }
+model = { base_url = "http://127.0.0.1:1/v1" }"""
+    )
+    assert run(("job", "run", "job.toml", "--dry-run", "--json")) == 1
+    shown = json.loads(capsys.readouterr().out)
+    assert [each["check"] for each in shown["errors"]] == [
+        "agent of variant a",
+        "model endpoint of variant b",
+    ]
+    assert "agent of variant b" in shown["checks"]
+    assert run(("job", "run", "job.toml", "--dry-run")) == 1
+    text = capsys.readouterr().err
+    assert "failed  agent of variant a: agent 'mistral-vibe' acts through a model\n" in text
+    assert "hint: give --base-url URL and --model NAME" in text

@@ -4,6 +4,7 @@ from .begin import plan_of
 from .options import JobOptions
 from .planning import JobConfig, JobConfigError
 from .planning import read_job as read_job_config
+from .preflight import PreflightError, check_job
 from .report import JobReport, job_directories, read_job, summarise
 from .runner import resume_job, run_job
 from .status import JobView, job_view
@@ -14,6 +15,8 @@ __all__ = [
     "JobOptions",
     "JobReport",
     "JobView",
+    "PreflightError",
+    "check_job",
     "job_directories",
     "job_view",
     "plan_of",

@@ -175,18 +175,19 @@ def extended(job: PlannedJob, order: Extend) -> PlannedJob:
     return PlannedJob(plan, {**{task.id: task for task in tasks}, **job.tasks})
 
 
-def is_finished(directory: Path, plan: ResolvedJob) -> bool:
-    """Return whether every slot of a job has a score, so that nothing runs.
+def slots_left(directory: Path, plan: ResolvedJob) -> int:
+    """Return how many slots of a job have no score. Without one, nothing runs.
 
     Raises:
-        StoreError: The record of the job is damaged.
+        StoreError: The record of the job is damaged, or of another version.
     """
     if has_record(directory):
         state = read_job_state(directory / DATABASE_FILE)
-        return all(each.status == "completed" for each in state.slots)
+        added = len(plan.slots) - len(state.slots)
+        return sum(each.status != "completed" for each in state.slots) + max(added, 0)
     try:
         latest = latest_records(directory)
     except StoreError:
-        return False
+        return len(plan.slots)
     names: Sequence[str] = [slot.name for slot in plan.slots]
-    return all(name in latest and latest[name].is_final for name in names)
+    return sum(name not in latest or not latest[name].is_final for name in names)

@@ -45,16 +45,39 @@ def held(directory: Path) -> Generator[None]:
         try:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
-            raise UsageError(
-                f"job {directory.name!r} is being run by another process",
-                hint="wait until it is over, or give another --job-name",
-            ) from None
+            raise _is_run(directory) from None
         except OSError as error:
             raise StoreError(
                 f"cannot lock job directory {str(directory)!r}: {error}",
                 hint="give a --jobs-dir on a file system that has locks",
             ) from error
         yield
+
+
+def check_unlocked(directory: Path) -> None:
+    """Check that no process runs a job, and create nothing.
+
+    Raises:
+        UsageError: Another process runs the job.
+    """
+    try:
+        lock = (directory / ".lock").open()
+    except OSError:
+        return  # `held` creates the lock, or says why it cannot.
+    with lock:
+        try:
+            fcntl.flock(lock, fcntl.LOCK_SH | fcntl.LOCK_NB)
+        except BlockingIOError:
+            raise _is_run(directory) from None
+        except OSError:
+            return
+
+
+def _is_run(directory: Path) -> UsageError:
+    return UsageError(
+        f"job {directory.name!r} is being run by another process",
+        hint="wait until it is over, or give another --job-name",
+    )
 
 
 def _cannot_be_made(directory: Path, error: OSError) -> StoreError:

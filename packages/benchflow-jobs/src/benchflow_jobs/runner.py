@@ -6,11 +6,8 @@ from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 
-from benchflow_contracts import Dispatch, SandboxProvider, StoreError, UsageError
-from benchflow_engine.descriptors import check_descriptors
+from benchflow_contracts import Dispatch, StoreError, UsageError
 from benchflow_engine.leftovers import reap_leftovers
-from benchflow_engine.planes import open_provider
-from benchflow_engine.preflight import check_agent, check_endpoint
 from benchflow_store import new_rollout_id
 from benchflow_store.database import (
     DATABASE_FILE,
@@ -24,7 +21,7 @@ from benchflow_store.database import (
 )
 
 from .adopt import adopt_results
-from .begin import PlannedJob, is_finished, plan_of, planned_before, settle_plan
+from .begin import PlannedJob, plan_of, planned_before, settle_plan
 from .budget import Budget
 from .control import JobControl, signals_to
 from .control_socket import serve_orders
@@ -43,43 +40,11 @@ from .planning import (
     resource_limits,
     variant_plans,
 )
+from .preflight import Providers, prepare
 from .report import JobReport, has_record, make_report, write_report
 from .scheduling import Finish, Schedule, Scheduler, SlotState
 
 _STATES = {"completed": SlotState.COMPLETED, "skipped_pruned": SlotState.PRUNED}
-
-
-class Providers:
-    """The sandbox providers of a job. Variants with the same sandbox settings share one."""
-
-    def __init__(self, blocks: AsyncExitStack) -> None:
-        self._blocks = blocks
-        self._opened: dict[str, SandboxProvider] = {}
-        self._of_variants: list[SandboxProvider] = []
-
-    async def open_for(self, job: PlannedJob) -> None:
-        """Open the providers of all variants.
-
-        Raises:
-            BenchFlowError: A provider cannot create sandboxes here.
-        """
-        for variant in job.plan.variants[len(self._of_variants) :]:
-            key = variant.run.sandbox.model_dump_json()
-            if key not in self._opened:
-                provider = await self._blocks.enter_async_context(open_provider(variant.run))
-                await provider.ready()
-                check_descriptors(provider, job.plan.config.concurrency.slots)
-                self._opened[key] = provider
-            self._of_variants.append(self._opened[key])
-
-    @property
-    def opened(self) -> list[SandboxProvider]:
-        """All providers."""
-        return list(self._opened.values())
-
-    def of(self, variant: int) -> SandboxProvider:
-        """Return the provider of a variant, by its number."""
-        return self._of_variants[variant]
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,17 +77,20 @@ async def run_job(
     runs; `interrupts` gets a sentence for people.
 
     Raises:
-        BenchFlowError: Nothing could be started: a bad task, option or provider, a model endpoint
-            that does not answer, or a job that another process runs.
+        BenchFlowError: Nothing was started: a bad task, option or provider, a model endpoint that
+            does not answer, too little disk, memory or open files, or a job that another process
+            runs. Several problems are one `PreflightError`.
     """
     planned = plan_of(job)
     settings = planned.plan.config.job
     named = settings.jobs_dir / settings.name if settings.name else None
-    await _check(planned, named)
-    directory = named or new_directory(settings.jobs_dir)
-    with held(directory):
-        planned = settle_plan(directory, planned)
-        return await _run_held(planned, directory, Followers(listener, interrupts))
+    async with AsyncExitStack() as blocks:
+        providers = Providers(blocks)
+        await prepare(planned, named, providers)
+        directory = named or new_directory(settings.jobs_dir)
+        with held(directory):
+            planned = settle_plan(directory, planned)
+            return await _run_held(planned, directory, providers, Followers(listener, interrupts))
 
 
 async def resume_job(
@@ -139,27 +107,22 @@ async def resume_job(
             trusted, or one whose tasks have changed.
     """
     planned = planned_before(directory, trust=trust)
-    await _check(planned, directory)
-    with held(directory):
-        return await _run_held(planned, directory, Followers(listener, interrupts))
+    async with AsyncExitStack() as blocks:
+        providers = Providers(blocks)
+        await prepare(planned, directory, providers)
+        with held(directory):
+            return await _run_held(planned, directory, providers, Followers(listener, interrupts))
 
 
-async def _check(planned: PlannedJob, directory: Path | None) -> None:
-    """Refuse a job whose agents or model endpoints cannot work."""
-    runs = [variant.run for variant in planned.plan.variants]
-    for run in runs:
-        check_agent(run)
-    if directory is None or not is_finished(directory, planned.plan):
-        for run in {run.model.base_url: run for run in runs}.values():
-            await check_endpoint(run)
-
-
-async def _run_held(planned: PlannedJob, directory: Path, followers: Followers) -> JobReport:
+async def _run_held(
+    planned: PlannedJob, directory: Path, providers: Providers, followers: Followers
+) -> JobReport:
     async with JobWriter(directory / DATABASE_FILE, directory.name) as writer:
         state = await open_record(writer, planned.plan, directory)
         if await adopt_results(writer, state, directory):
             state = read_job_state(directory / DATABASE_FILE)
-        return await _Run(planned, directory, writer, state, followers).to_its_end()
+        run = _Run(planned, directory, writer, state, providers, followers)
+        return await run.to_its_end()
 
 
 async def open_record(writer: JobWriter, plan: ResolvedJob, directory: Path) -> JobState:
@@ -192,6 +155,7 @@ class _Run:
     directory: Path
     writer: JobWriter
     state: JobState
+    providers: Providers
     followers: Followers
     cut_short: dict[int, str] = field(default_factory=dict[int, str])
     """The rollout of the last attempt, by slot, if it did not end."""
@@ -213,14 +177,14 @@ class _Run:
         )
         try:
             async with AsyncExitStack() as blocks:
-                providers = Providers(blocks)
-                await providers.open_for(self.job)
-                await self._clear_up(providers)
+                # The plan in the directory may have more variants than the caller's.
+                await self.providers.open_for(self.job)
+                await self._clear_up()
                 await record.set_status("running")
                 await facts.update()
                 await blocks.enter_async_context(facts.running())
                 try:
-                    self.finish = await self._drive(providers, record)
+                    self.finish = await self._drive(record)
                 finally:
                     with self._may_be_full():
                         await record.set_status(self._status(), stopped=self._stopped())
@@ -250,12 +214,12 @@ class _Run:
             write_report(report)
         return report
 
-    async def _clear_up(self, providers: "Providers") -> None:
+    async def _clear_up(self) -> None:
         """Delete what earlier runs of the job left. A failure is told, and stops nothing."""
         if self.state.epoch == 1:
             return
         place = str(self.directory.resolve())
-        for provider in providers.opened:
+        for provider in self.providers.opened:
             report = await reap_leftovers(
                 provider, self.directory.name, str(self.state.epoch), job_dir=place
             )
@@ -271,18 +235,18 @@ class _Run:
             self.cut_short = reader.cut_short()
         return budget
 
-    async def _drive(self, providers: Providers, record: DatabaseRecord) -> Finish:
+    async def _drive(self, record: DatabaseRecord) -> Finish:
         config = self.job.plan.config
         limits = resource_limits(config)
         scheduler = Scheduler(
             await self._schedule(), limits, policy_of(config), dict(config.concurrency.endpoints)
         )
-        executor = EngineExecutor(self.directory, lambda d: self._inputs(providers, d))
+        executor = EngineExecutor(self.directory, self._inputs)
         backend = LocalBackend(executor, dict(limits), on_event=record.receive)
         meaning = partial(end_of, boundaries=config.retry.boundaries)
         driver = JobDriver(scheduler, backend, record, self._dispatch, meaning)
         control = self.control = JobControl(
-            driver, record, self.job, self.directory, providers.open_for
+            driver, record, self.job, self.directory, self.providers.open_for
         )
         record.on_spent = control.spend
         say = self.followers.interrupts
@@ -293,11 +257,11 @@ class _Run:
             async with serve_orders(self.directory, control.receive):
                 return await driver.run()
 
-    def _inputs(self, providers: Providers, dispatch: Dispatch) -> RolloutInputs:
+    def _inputs(self, dispatch: Dispatch) -> RolloutInputs:
         job = self.job if self.control is None else self.control.job
         variant, _, _ = job.plan.slots.place(dispatch.index)
         run = job.plan.run_config(dispatch.index)
-        return RolloutInputs(providers.of(variant), job.task(dispatch.index), run)
+        return RolloutInputs(self.providers.of(variant), job.task(dispatch.index), run)
 
     async def _schedule(self) -> Schedule:
         """Return the schedule. A failed slot runs again if it has an attempt left."""

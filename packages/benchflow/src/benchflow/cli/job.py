@@ -18,6 +18,7 @@ from .flags import DEFAULT_JOBS, JobsDir, Json
 from .live import LiveJob
 from .orders import Endpoint, Trust, Variant, give_order, scope_of, user_name
 from .output import note, print_json
+from .preview import preview_checks
 from .rollouts import find_job
 
 
@@ -26,6 +27,7 @@ async def run(
     *,
     set_: Annotated[tuple[str, ...], Parameter(name="--set")] = (),
     job_name: str | None = None,
+    dry_run: bool = False,
     quiet: bool = False,
     json: Json = False,
 ) -> int:
@@ -36,18 +38,22 @@ async def run(
     Examples:
         bench job run job.toml
         bench job run job.toml --set design.replications=5 --set concurrency.slots=16
+        bench job run job.toml --dry-run
         bench job run job.toml --set variants.small.agent.model=M --job-name nightly
 
     Args:
         file: File of the job.
         set_: Value that replaces one of the file, as KEY=VALUE. Repeatable.
         job_name: Name of the job's directory, instead of job.name of the file.
+        dry_run: Every check that comes before the first rollout, instead of a run.
         quiet: No progress on standard error.
     """
     overrides = dict(parse_override(text) for text in set_)
     if job_name is not None:
         overrides["job.name"] = job_name
     config = read_job_config(file, overrides)
+    if dry_run:
+        return await preview_checks(config, json=json)
     with LiveJob(quiet=quiet or json) as live:
         report = await run_job(config, listener=live, interrupts=note)
     return _finish(report, config.job.jobs_dir, json=json)

@@ -10,7 +10,7 @@ from benchflow_contracts.redaction import MASK
 from benchflow_engine.config import RunConfig
 from benchflow_engine.preview import Preview, dry_run, explain
 from benchflow_engine.secrets import recorded_config
-from benchflow_jobs import JobOptions, plan_of
+from benchflow_jobs import JobConfig, JobOptions, check_job, plan_of
 from benchflow_kernel.resolve import Origin, Setting, to_json
 from cyclopts import Parameter
 
@@ -84,6 +84,30 @@ async def preview_job(job: JobOptions, flags: PreviewFlags, *, json: bool) -> in
         )
     (task,) = tasks.values()
     return await preview_run(task, job.run, flags, json=json)
+
+
+async def preview_checks(job: JobConfig, *, json: bool) -> int:
+    """Make the checks of a job, print all of them, and return the exit code.
+
+    Raises:
+        JobConfigError: The configuration does not fit together, or with the tasks.
+    """
+    checks = await check_job(job)
+    failed = [(each.name, each.error) for each in checks if each.error is not None]
+    passed = [each.name for each in checks if each.error is None and not each.warning]
+    warnings = [each.warning for each in checks if each.warning]
+    if json:
+        errors = [{"check": name, "error": str(e), "hint": e.hint} for name, e in failed]
+        print_json({"checks": passed, "errors": errors, "warnings": warnings})
+        return RAN_BUT_FAILED if failed else 0
+    _note_checks(passed)
+    for warning in warnings:
+        note(f"warning {warning}")
+    for name, error in failed:
+        note(f"failed  {name}: {error}")
+        if error.hint:
+            note(f"        hint: {error.hint}")
+    return RAN_BUT_FAILED if failed else 0
 
 
 def print_config(config: RunConfig, job: JobOptions | None = None) -> None:

@@ -1,0 +1,241 @@
+"""The checks of a job before anything runs. All problems are found at once."""
+
+import shutil
+from collections.abc import Generator, Sequence
+from contextlib import AsyncExitStack, contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from benchflow_contracts import BenchFlowError, SandboxProvider, StoreError, UsageError
+from benchflow_contracts.open_files import HasOpenFilesNeed
+from benchflow_engine.config import RunConfig
+from benchflow_engine.descriptors import check_descriptors
+from benchflow_engine.planes import open_provider
+from benchflow_engine.preflight import check_agent, check_endpoint
+
+from .begin import PlannedJob, plan_of, slots_left
+from .hold import check_unlocked
+from .options import JobOptions
+from .planning import JobConfig, ResolvedJob, variant_plans
+
+_BYTES_PER_ROLLOUT = 45_000
+"""40 kB of its own files, and 5 kB in the record: the least that a rollout leaves."""
+
+
+@dataclass(frozen=True, slots=True)
+class Check:
+    """One check of a job."""
+
+    name: str
+    error: BenchFlowError | None = None
+    """The problem, if the check failed."""
+    warning: str = ""
+    """A fact that people should know, although the job may run."""
+
+
+class PreflightError(UsageError):
+    """Several checks of a job failed. All of their errors are in `errors`."""
+
+    def __init__(self, errors: Sequence[BenchFlowError], warnings: Sequence[str] = ()) -> None:
+        self.errors = tuple(errors)
+        lines = (f"{each} ({each.hint})" if each.hint else str(each) for each in errors)
+        super().__init__(
+            "\n".join([f"{len(errors)} problems of the job, and nothing was started", *lines]),
+            hint="; ".join(["correct them all", *warnings]),
+        )
+
+
+class Providers:
+    """The sandbox providers of a job. Variants with the same sandbox settings share one."""
+
+    def __init__(self, blocks: AsyncExitStack) -> None:
+        self._blocks = blocks
+        self._opened: dict[str, SandboxProvider] = {}
+        self._of_variants: list[SandboxProvider] = []
+
+    async def open(self, run: RunConfig) -> SandboxProvider:
+        """Open the provider of a configuration, or return the one that is open.
+
+        Raises:
+            BenchFlowError: The provider cannot create sandboxes here.
+        """
+        key = run.sandbox.model_dump_json()
+        if key not in self._opened:
+            provider = await self._blocks.enter_async_context(open_provider(run))
+            await provider.ready()
+            self._opened[key] = provider
+        return self._opened[key]
+
+    async def open_for(self, job: PlannedJob) -> None:
+        """Open the providers of all variants.
+
+        Raises:
+            BenchFlowError: A provider cannot create sandboxes, or not as many as the job needs.
+        """
+        for variant in job.plan.variants[len(self._of_variants) :]:
+            provider = await self.open(variant.run)
+            check_descriptors(provider, job.plan.config.concurrency.slots)
+            self._of_variants.append(provider)
+
+    @property
+    def opened(self) -> list[SandboxProvider]:
+        """All providers."""
+        return list(self._opened.values())
+
+    def of(self, variant: int) -> SandboxProvider:
+        """Return the provider of a variant, by its number."""
+        return self._of_variants[variant]
+
+
+async def check_job(job: JobConfig | JobOptions) -> list[Check]:
+    """Make every check that comes before the first rollout of a job, and create nothing.
+
+    Raises:
+        JobConfigError: The configuration does not fit together, or with the tasks.
+    """
+    planned = plan_of(job)
+    settings = planned.plan.config.job
+    async with AsyncExitStack() as blocks:
+        named = settings.jobs_dir / settings.name if settings.name else None
+        return await make_checks(planned, named, Providers(blocks))
+
+
+async def prepare(job: PlannedJob, directory: Path | None, providers: Providers) -> None:
+    """Check a job, and open the providers of its sandboxes.
+
+    Raises:
+        BenchFlowError: The only check that failed.
+        PreflightError: Several checks failed.
+    """
+    checks = await make_checks(job, directory, providers)
+    errors = {str(each.error): each.error for each in checks if each.error is not None}
+    if len(errors) == 1:
+        raise next(iter(errors.values()))
+    if errors:
+        raise PreflightError(
+            list(errors.values()), [each.warning for each in checks if each.warning]
+        )
+    await providers.open_for(job)
+
+
+async def make_checks(job: PlannedJob, directory: Path | None, providers: Providers) -> list[Check]:
+    """Make all checks. A job that has a score in every slot needs only agents and providers."""
+    plan, checks = job.plan, _CheckLog()
+    if plan.refused:
+        checks.warn_of("tasks", f"{len(plan.refused)} tasks of the dataset cannot be run here")
+    left = len(plan.slots)
+    if directory is not None:
+        with checks.check("record"):
+            left = slots_left(directory, plan)
+        with checks.check("lock"):
+            check_unlocked(directory)
+    for variant in plan.variants:
+        with checks.check(_name("agent", variant.id)):
+            check_agent(variant.run)
+    endpoints = (
+        {v.run.model.base_url: v for v in plan.variants if v.run.model.base_url} if left else {}
+    )
+    for variant in endpoints.values():
+        with checks.check(_name("model endpoint", variant.id)):
+            await check_endpoint(variant.run)
+    for variant in {each.run.sandbox.model_dump_json(): each for each in plan.variants}.values():
+        with checks.check(_name("sandbox provider", variant.id)):
+            await providers.open(variant.run)
+    if left:
+        _check_host(plan, left, directory or plan.config.job.jobs_dir, providers.opened, checks)
+    return checks.made
+
+
+def _check_host(
+    plan: ResolvedJob,
+    left: int,
+    place: Path,
+    providers: Sequence[SandboxProvider],
+    checks: "_CheckLog",
+) -> None:
+    """Check that this host has room for the slots that are left."""
+    at_once = min(plan.config.concurrency.slots, left)
+    for provider in providers:
+        with checks.check("open files"):
+            check_descriptors(provider, plan.config.concurrency.slots)
+    with checks.check("disk"):
+        _check_disk(place, left)
+    # A provider of another host does not state how many files of this process it opens.
+    if any(isinstance(provider, HasOpenFilesNeed) for provider in providers):
+        with checks.check("memory"):
+            warning = _check_memory(plan, at_once)
+            if warning:
+                checks.warn_of("memory", warning)
+
+
+@dataclass(slots=True)
+class _CheckLog:
+    """Collects checks."""
+
+    made: list[Check] = field(default_factory=list[Check])
+
+    @contextmanager
+    def check(self, name: str) -> Generator[None]:
+        """Record whether the block raises an error of BenchFlow."""
+        try:
+            yield
+        except BenchFlowError as error:
+            self.made.append(Check(name, error))
+        else:
+            if not any(each.name == name for each in self.made):
+                self.made.append(Check(name))
+
+    def warn_of(self, name: str, text: str) -> None:
+        """Record a check that passed with a warning."""
+        self.made.append(Check(name, warning=text))
+
+
+def _name(check: str, variant: str) -> str:
+    return check if variant == "default" else f"{check} of variant {variant}"
+
+
+def _check_disk(place: Path, slots: int) -> None:
+    """Refuse a job that certainly needs more space than its file system has."""
+    path = place.absolute()
+    nearest = next(each for each in (path, *path.parents) if each.exists())
+    try:
+        free = shutil.disk_usage(nearest).free
+    except OSError as error:
+        raise StoreError(f"cannot use {str(nearest)!r}: {error.strerror}") from error
+    need = slots * _BYTES_PER_ROLLOUT
+    if free < need:
+        raise StoreError(
+            f"{slots} rollouts need at least {need / 1e6:.1f} MB below {str(place)!r}, and "
+            f"{free / 1e6:.1f} MB are free",
+            hint="free space, or give a --jobs-dir on another file system",
+        )
+
+
+def _check_memory(plan: ResolvedJob, at_once: int) -> str:
+    """Compare the memory limits of the rollouts that run at once with the memory of this host.
+
+    Return a warning if they fit only into memory that is in use now. A `concurrency.memory_mb`
+    of the job is the operator's own statement, and replaces this check.
+
+    Raises:
+        UsageError: The limits together are above the total of this host.
+    """
+    each = max(variant.needs.get("memory_mb", 0) for variant in variant_plans(plan))
+    # One rollout may have a limit above the total: a limit is not a reservation.
+    if plan.config.concurrency.memory_mb is not None or not each or at_once < 2:
+        return ""
+    need, total = each * at_once, _memory_mb("MemTotal")
+    if need > total:
+        raise UsageError(
+            f"{at_once} rollouts at one time may use {need} MB of memory ({each} MB each), and "
+            f"this host has {total} MB",
+            hint=f"use --concurrency {max(total // each, 1)} or less, or set concurrency.memory_mb "
+            "in the file of the job",
+        )
+    free = _memory_mb("MemAvailable")
+    return f"the rollouts may use {need} MB of memory, and {free} MB are free" * (need > free)
+
+
+def _memory_mb(name: str) -> int:
+    lines = Path("/proc/meminfo").read_text(encoding="ascii").splitlines()
+    return next(int(line.split()[1]) // 1024 for line in lines if line.startswith(f"{name}:"))
