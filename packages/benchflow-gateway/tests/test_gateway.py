@@ -7,7 +7,7 @@ from typing import Any
 
 import aiohttp
 import pytest
-from benchflow_contracts import CallBudget, Endpoint, UsageError
+from benchflow_contracts import CallBudget, Endpoint, UpstreamAnswer, UsageError
 from benchflow_gateway import CallBudgetError, Limits, Price
 from benchflow_gateway.sse import SseReader
 from benchflow_gateway.wires import WIRES
@@ -343,6 +343,29 @@ def test_a_broken_upstream_is_an_error_in_the_agents_wire(run, sent: bytes, stre
             assert all(call.error for call in calls)
 
     run(body, kind="openai", limits=Limits(event_bytes=65_536))
+
+
+def test_a_429_reaches_the_agent_and_is_reported_and_a_refusal_is_not(run) -> None:
+    heard: list[UpstreamAnswer] = []
+
+    async def body(gateway: Any) -> None:
+        gateway.on_answer = heard.append
+        waits = iter([{"retry_after": "7"}, {"retry_after_ms": "1500"}, {"retry_after": "soon"}])
+
+        async def behave(taken: Taken) -> None:
+            await taken.write(whole({"error": "slow"}, "429 Too Many Requests", **next(waits)))
+
+        async with hand_written(behave) as upstream:
+            line = await gateway.open("r", "n", upstream=upstream, budget=CallBudget(calls=3))
+            async with agent_of(line) as agent:
+                async with agent.called("openai-chat") as answer:
+                    assert (answer.status, answer.headers["retry-after"]) == (429, "7")
+                # The fourth call is refused by the budget, which says nothing of the upstream.
+                assert [(await agent.post("openai-chat"))[0] for _ in range(3)] == [429] * 3
+        waited = [7, 1.5, None]
+        assert heard == [UpstreamAnswer(upstream.url, 429, after) for after in waited]
+
+    run(body)
 
 
 def test_an_unreachable_upstream_is_a_502(run) -> None:

@@ -139,6 +139,7 @@ from .gateway import (
     ModelCall as ModelCall,
     ModelGateway as ModelGateway,
     ModelRoute as ModelRoute,
+    UpstreamAnswer as UpstreamAnswer,
 )
 from .identity import RolloutIdentity as RolloutIdentity
 from .image import (

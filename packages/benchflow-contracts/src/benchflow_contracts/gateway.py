@@ -1,6 +1,7 @@
 """The model gateway, which records every model call of a rollout before it answers."""
 
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any, Literal, Protocol
 
 from pydantic import Field
@@ -110,6 +111,18 @@ class ModelRoute(Protocol):
     async def aclose(self) -> None:
         """Refuse later calls and cut those in flight. Keep the record. Idempotent."""
         ...
+
+
+@dataclass(frozen=True, slots=True)
+class UpstreamAnswer:
+    """The start of an endpoint's answer to a model call."""
+
+    url: str
+    """As `Endpoint.url`."""
+    status: int
+    """The HTTP status."""
+    retry_after: float | None = None
+    """Seconds that the endpoint asks to wait."""
 
 
 class ModelGateway(Protocol):

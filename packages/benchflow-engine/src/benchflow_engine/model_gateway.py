@@ -1,11 +1,11 @@
 """The gateway of one rollout: between its sandboxes and the model endpoint."""
 
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Callable
 from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
 from typing import Final
 
-from benchflow_contracts import ModelGateway
+from benchflow_contracts import ModelGateway, UpstreamAnswer
 from benchflow_contracts.scratch import scratch_directory
 from benchflow_store import MODEL_DIR
 
@@ -16,9 +16,13 @@ _MB: Final = 1024 * 1024
 
 @asynccontextmanager
 async def open_gateway(
-    config: RunConfig, directory: Path | None
+    config: RunConfig,
+    directory: Path | None,
+    on_answer: Callable[[UpstreamAnswer], None] | None = None,
 ) -> AsyncGenerator[ModelGateway | None]:
     """Yield the gateway of a rollout whose files are in `directory`.
+
+    `on_answer` is as `HttpGateway.on_answer`.
 
     Without a model endpoint, or with `gateway` off, yield None: nothing is recorded, and the
     sandbox's relay connects to the endpoint. Without a directory the record is deleted at the
@@ -36,6 +40,6 @@ async def open_gateway(
         else:
             record = directory / MODEL_DIR
         limits = Limits(record_bytes=config.model.record_mb * _MB)
-        yield await stack.enter_async_context(
-            HttpGateway(record, kind=config.model.upstream, limits=limits)
-        )
+        gateway = HttpGateway(record, kind=config.model.upstream, limits=limits)
+        gateway.on_answer = on_answer
+        yield await stack.enter_async_context(gateway)

@@ -1,6 +1,6 @@
 """Resume a rollout that a crash, a kill or a pause cut short."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import AsyncExitStack, ExitStack
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -16,6 +16,7 @@ from benchflow_contracts import (
     SnapshotError,
     StoreError,
     Task,
+    UpstreamAnswer,
     UsageError,
 )
 from benchflow_kernel import CheckpointManifest, while_log_locked, write_tree
@@ -75,6 +76,7 @@ async def resume_rollout(
     identity: RolloutIdentity | None = None,
     subscribers: Sequence[Subscriber] = (),
     trust: bool = False,
+    on_answer: Callable[[UpstreamAnswer], None] | None = None,
 ) -> RunResult:
     """Run the rest of the rollout in `directory` as a new attempt in `out`, and return its result.
 
@@ -85,7 +87,8 @@ async def resume_rollout(
     runs: the result is that of `directory`.
 
     Without `provider`, the recorded one is opened. `config` is the recorded one with the secrets of
-    this process's variables, unless the caller has it. `identity` is as for `run_in`.
+    this process's variables, unless the caller has it. `identity` and `on_answer` are as for
+    `run_in`.
 
     Raises:
         UsageError: The rollout has ended or runs, its task was changed, a secret is missing, or
@@ -118,6 +121,7 @@ async def resume_rollout(
                     subscribers=subscribers,
                     identity=identity,
                     continuation=_continuation(point, image),
+                    on_answer=on_answer,
                 )
             finally:
                 if image is not None:

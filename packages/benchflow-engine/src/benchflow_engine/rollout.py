@@ -17,6 +17,7 @@ from benchflow_contracts import (
     StoreError,
     Task,
     Trajectory,
+    UpstreamAnswer,
 )
 from benchflow_contracts.redaction import redacting
 from benchflow_export import write_trainer_rows
@@ -152,7 +153,7 @@ async def run(
         )
 
 
-async def run_in(
+async def run_in(  # noqa: PLR0913 - one keyword per part of a run
     provider: SandboxProvider,
     task: Task,
     config: RunConfig,
@@ -162,17 +163,19 @@ async def run_in(
     identity: RolloutIdentity | None = None,
     continuation: "Continuation | None" = None,
     prepare: Callable[[Planes], Planes] | None = None,
+    on_answer: Callable[[UpstreamAnswer], None] | None = None,
 ) -> RunResult:
     """Run one rollout on a provider that the caller owns.
 
     Its sandboxes have `identity`, with the rollout added; the record has its slot. With
     `continuation` it resumes from a saved checkpoint. `prepare` may change the planes right before
-    they are used. On cancellation the record says so, and the cancellation is raised again.
+    they are used. `on_answer` hears how the model endpoint answers the gateway's calls. On
+    cancellation the record says so, and the cancellation is raised again.
     """
     rollout_id = new_rollout_id(task.id) if directory is None else directory.name
     identity = identity or RolloutIdentity()
     with redacting(SecretRedactor(secrets_of(config, (task.id, rollout_id)))):
-        async with open_gateway(config, directory) as gateway:
+        async with open_gateway(config, directory, on_answer) as gateway:
             planes = assemble(config, task, provider, gateway)
             if prepare is not None:
                 planes = prepare(planes)

@@ -16,7 +16,7 @@ from .limits import Limits
 from .proxied_call import ProxiedCall
 from .route import Route
 from .sse import Frame, SseError, SseReader
-from .upstream import Client, error_message, policy_version, shown_headers
+from .upstream import Client, error_message, policy_version, retry_after, shown_headers
 from .wires import Wire
 
 _STREAM = {"Content-Type": "text/event-stream; charset=utf-8", "Cache-Control": "no-cache"}
@@ -98,6 +98,7 @@ class Exchange:
             url = url.with_query(self._request.rel_url.query)
         headers = upstream.headers(self._request.headers, proxied.back)
         async with self._client.call("POST", url, headers, proxied.data) as answer:
+            self._route.note_answer(answer.status, retry_after(answer))
             draft.policy_version = policy_version(answer)
             if answer.status != 200:
                 return await self._pass_error(draft, answer)

@@ -3,12 +3,12 @@
 import asyncio
 import re
 import secrets
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
 from typing import Self
 
-from benchflow_contracts import CallBudget, Endpoint, ModelCall, UsageError
+from benchflow_contracts import CallBudget, Endpoint, ModelCall, UpstreamAnswer, UsageError
 
 from .call_log import CallLog
 from .limits import Limits
@@ -49,6 +49,8 @@ class HttpGateway:
         self._without_tools: Purpose = without_tools
         self._diverged_go_live = diverged_go_live
         self._limits = limits or Limits()
+        self.on_answer: Callable[[UpstreamAnswer], None] | None = None
+        """Called with each answer of an upstream to a call of a later route. It must not block."""
         self._routes: dict[RouteKey, tuple[Route, str]] = {}
         self._spaces: dict[str, RecordSize] = {}
         self._lock = asyncio.Lock()
@@ -100,6 +102,7 @@ class HttpGateway:
                 PurposeRule(self._without_tools),
                 self._diverged_go_live,
                 ByteSemaphore(self._limits.requests_bytes),
+                self.on_answer,
             ),
             lambda: self._remove(key),
         )

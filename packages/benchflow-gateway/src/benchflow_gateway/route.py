@@ -13,6 +13,7 @@ from benchflow_contracts import (
     ModelCall,
     ReplayDivergedError,
     StoreError,
+    UpstreamAnswer,
 )
 from benchflow_contracts.redaction import redactor
 
@@ -38,6 +39,7 @@ class Rules:
     purposes: PurposeRule
     diverged_go_live: bool
     request_bytes: ByteSemaphore
+    on_answer: Callable[[UpstreamAnswer], None] | None = None
 
 
 class Route:
@@ -205,6 +207,11 @@ class Route:
             status = 429 if draft.api.startswith("openai") else 402
             raise RefusedError("budget", status, f"the budget is used up: {error}") from error
         draft.charged = True
+
+    def note_answer(self, status: int, retry_after: float | None = None) -> None:
+        """Report how the upstream answers a call."""
+        if self._rules.on_answer is not None:
+            self._rules.on_answer(UpstreamAnswer(self.upstream.endpoint.url, status, retry_after))
 
     def record(self, draft: Draft) -> None:
         """Write the call, unless it is recorded. Call this before the end of the answer is sent.

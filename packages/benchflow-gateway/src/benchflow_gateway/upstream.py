@@ -162,6 +162,15 @@ def shown_headers(answer: aiohttp.ClientResponse) -> dict[str, str]:
     return {key: value for key, value in answer.headers.items() if key.lower() in _SHOWN}
 
 
+def retry_after(answer: aiohttp.ClientResponse) -> float | None:
+    """Return the seconds that the upstream asks to wait, or `None`. A date is ignored."""
+    for name, unit in (("retry-after-ms", 1000), ("retry-after", 1)):
+        text = answer.headers.get(name, "")
+        if re.fullmatch(r"\d{1,9}(\.\d{1,9})?", text, re.ASCII):
+            return float(text) / unit
+    return None
+
+
 def policy_version(answer: aiohttp.ClientResponse) -> str | None:
     """Return the version of the weights from a header, or `None`."""
     return next((answer.headers[name] for name in _POLICY if name in answer.headers), None)

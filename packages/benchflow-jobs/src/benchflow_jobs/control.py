@@ -33,6 +33,8 @@ class JobControl:
     directory: Path
     open_providers: Callable[[PlannedJob], Awaitable[None]]
     """Opens the sandbox providers of added variants."""
+    fixed_endpoints: set[str]
+    """Endpoints whose limit people have set."""
     interrupted: str | None = None
     """The signal or the person that ended the job before its end."""
     final: JobStatus = "interrupted"
@@ -165,6 +167,8 @@ class JobControl:
         endpoints = dict(order.endpoints)
         for url in endpoints:
             self._latch("endpoint", url)
+            self.fixed_endpoints.add(url)
+            self.record.note_model_limit(url, None)
         if limits:
             await self.driver.resize(limits)
         self.driver.tell(lambda scheduler, now: scheduler.set_limits(now, limits, endpoints))

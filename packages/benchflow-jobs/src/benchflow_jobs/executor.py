@@ -18,6 +18,7 @@ from benchflow_contracts import (
     SandboxProvider,
     StoreError,
     Task,
+    UpstreamAnswer,
     UsageError,
 )
 from benchflow_engine.config import RunConfig
@@ -47,11 +48,21 @@ _FINGERPRINT_CHARS = 200
 
 
 class EngineExecutor:
-    """Runs each dispatch. Its files are in a directory below `directory`."""
+    """Runs each dispatch. Its files are in a directory below `directory`.
 
-    def __init__(self, directory: Path, inputs: Callable[[Dispatch], RolloutInputs]) -> None:
+    `on_answer` hears how model endpoints answer; see `run_in`.
+    """
+
+    def __init__(
+        self,
+        directory: Path,
+        inputs: Callable[[Dispatch], RolloutInputs],
+        *,
+        on_answer: Callable[[UpstreamAnswer], None] | None = None,
+    ) -> None:
         self._directory = directory
         self._inputs = inputs
+        self._on_answer = on_answer
 
     async def run(self, dispatch: Dispatch, on_event: Callable[[Event], None]) -> Completion:
         """Run the rollout; see `Executor`. Its record is on disk on return, if the disk works."""
@@ -110,6 +121,7 @@ class EngineExecutor:
                     config=inputs.config,
                     identity=identity,
                     subscribers=(on_event,),
+                    on_answer=self._on_answer,
                 )
             except UsageError as error:
                 _logger.warning("%s runs from its start: %s", dispatch.slot, error)
@@ -120,6 +132,7 @@ class EngineExecutor:
             directory=home,
             subscribers=(on_event,),
             identity=identity,
+            on_answer=self._on_answer,
         )
 
 

@@ -70,6 +70,8 @@ class DatabaseRecord:
     _receivers: dict[str, Callable[[Event], None]] = field(
         default_factory=dict[str, Callable[[Event], None]]
     )
+    _control: RunControl = field(default_factory=RunControl)
+    _model_limits: dict[str, int] = field(default_factory=dict[str, int])
     _newest: dict[int, RolloutRecord] = field(default_factory=dict[int, RolloutRecord])
     """The last record of each slot that may run again."""
 
@@ -92,6 +94,8 @@ class DatabaseRecord:
         if completion.record is not None:
             record = RolloutRecord.model_validate(completion.record)
             self._newest[completion.index] = record
+        if self._control.model_limits != self._model_limits:
+            await self._write_control(self._control)
         self.budget.add(completion.measured)
         if reason := self.budget.spent():
             self.on_spent(reason)
@@ -119,9 +123,20 @@ class DatabaseRecord:
         stopped: str | None = None,
     ) -> None:
         """Replace the observable state of the job."""
-        control = RunControl(status=status, pause=pause, stopped=stopped, updated=time.time())
-        await self.writer.set_control(control)
+        await self._write_control(RunControl(status=status, pause=pause, stopped=stopped))
         self.on_commit()
+
+    def note_model_limit(self, url: str, limit: int | None) -> None:
+        """Show the limit that an endpoint's answers set, from the next commit on."""
+        if limit is None:
+            self._model_limits.pop(url, None)
+        else:
+            self._model_limits[url] = limit
+
+    async def _write_control(self, control: RunControl) -> None:
+        now = {"updated": time.time(), "model_limits": dict(self._model_limits)}
+        self._control = control.model_copy(update=now)
+        await self.writer.set_control(self._control)
 
 
 def as_commit(completion: Completion) -> Commit:

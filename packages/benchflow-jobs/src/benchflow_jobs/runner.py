@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 
-from benchflow_contracts import Dispatch, StoreError, UsageError
+from benchflow_contracts import Dispatch, StoreError, UpstreamAnswer, UsageError
 from benchflow_engine.leftovers import reap_leftovers
 from benchflow_store import new_rollout_id
 from benchflow_store.database import (
@@ -42,7 +42,7 @@ from .planning import (
 )
 from .preflight import Providers, prepare
 from .report import JobReport, has_record, make_report, write_report
-from .scheduling import Finish, Schedule, Scheduler, SlotState
+from .scheduling import Finish, ModelLimits, Schedule, Scheduler, SlotState
 
 _STATES = {"completed": SlotState.COMPLETED, "skipped_pruned": SlotState.PRUNED}
 
@@ -241,12 +241,24 @@ class _Run:
         scheduler = Scheduler(
             await self._schedule(), limits, policy_of(config), dict(config.concurrency.endpoints)
         )
-        executor = EngineExecutor(self.directory, self._inputs)
+        endpoints = ModelLimits(
+            scheduler, set(config.concurrency.endpoints), record.note_model_limit
+        )
+
+        def on_answer(answer: UpstreamAnswer) -> None:
+            driver.tell(lambda _scheduler, now: endpoints.note(answer, now))
+
+        executor = EngineExecutor(self.directory, self._inputs, on_answer=on_answer)
         backend = LocalBackend(executor, dict(limits), on_event=record.receive)
         meaning = partial(end_of, boundaries=config.retry.boundaries)
         driver = JobDriver(scheduler, backend, record, self._dispatch, meaning)
         control = self.control = JobControl(
-            driver, record, self.job, self.directory, self.providers.open_for
+            driver,
+            record,
+            self.job,
+            self.directory,
+            self.providers.open_for,
+            endpoints.fixed,
         )
         record.on_spent = control.spend
         say = self.followers.interrupts

@@ -55,6 +55,8 @@ class JobView(Model):
     """Tokens and cost of all attempts together."""
     errors: Mapping[str, int]
     """Attempts by their error, the most frequent first."""
+    model_limits: Mapping[str, int]
+    """As `RunControl.model_limits`."""
     pause: Mapping[str, Any] | None
     stopped: str | None
 
@@ -101,6 +103,7 @@ def job_view(directory: Path) -> JobView:
         mean_reward=sum(each.total for each in rewards) / completed if completed else None,
         measured=measured,
         errors={f"{e.boundary} {e.type}: {e.example}": e.attempts for e in totals.errors},
+        model_limits=totals.control.model_limits,
         pause=totals.control.pause,
         stopped=totals.control.stopped,
     )

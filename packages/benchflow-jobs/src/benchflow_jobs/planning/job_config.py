@@ -130,7 +130,7 @@ class ConcurrencyConfig(_Table):
     memory_mb: int | None = Field(default=None, ge=1)
     """Memory for all sandboxes together, in MB (default: not counted)."""
     endpoints: Mapping[str, Annotated[int, Field(ge=1)]] = {}
-    """Rollouts by model endpoint, as `model.base_url` has it (default: no limit)."""
+    """Rollouts by model endpoint, as `model.base_url` has it (default: by its answers)."""
 
 
 class BudgetConfig(_Table):

@@ -3,7 +3,12 @@
 It has no clock, files or tasks of its own: a driver gives it events and carries out its actions.
 """
 
-from .model_limit import ModelLimit as ModelLimit
+from .model_limit import (
+    ModelLimit as ModelLimit,
+)
+from .model_limit import (
+    ModelLimits as ModelLimits,
+)
 from .schedule import (
     Schedule as Schedule,
 )

@@ -240,6 +240,10 @@ class Scheduler:
         """The number of running attempts."""
         return len(self._running)
 
+    def running_on(self, endpoint: str) -> int:
+        """Return the number of running attempts of a model endpoint."""
+        return self._on_endpoint.get(endpoint, 0)
+
     @property
     def latches(self) -> frozenset[Latch]:
         """The latches that hold now."""

@@ -212,6 +212,7 @@ def run_control(reader: JobReader) -> Line:
         },
         "pause": state.control.pause,
         "stopped": state.control.stopped,
+        "model_limits": dict(state.control.model_limits),
         "updated": state.control.updated,
     }
 

@@ -50,6 +50,8 @@ class RunControl(Model):
     """Label, time and sender of a pause that is in force."""
     stopped: str | None = None
     """Why the job stopped before its end, in one line."""
+    model_limits: Mapping[str, int] = {}
+    """Rollouts at once by model endpoint, since the endpoint answered 429 or was overloaded."""
     updated: float = 0.0
     """Seconds since the epoch."""
 

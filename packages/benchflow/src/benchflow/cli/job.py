@@ -163,6 +163,8 @@ def note_view(view: JobView) -> None:
     for each in view.running:
         age = "" if each.started_at is None else f"  {time.time() - each.started_at:.0f}s"
         note(f"  running  {each.slot}  attempt {each.attempt}{age}  {each.rollout}")
+    for url, limit in view.model_limits.items():
+        note(f"  limit    {limit} rollouts on {url}, which answered 429 or was overloaded")
     if view.pause is not None:
         by = view.pause.get("by") or "unknown"
         paused = view.pause.get("name") or view.pause.get("scope")
