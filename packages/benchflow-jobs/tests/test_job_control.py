@@ -22,10 +22,13 @@ from benchflow_jobs.control_socket import (
     JobNotRunningError,
     running_process,
     send_order,
+    serve_orders,
 )
 from benchflow_jobs.offline import change_job
 from benchflow_store import read_records
 from benchflow_store.database import DATABASE_FILE, JobReader, JobWriter
+from benchflow_store.database.connection import connect
+from benchflow_store.database.schema import create_or_check
 from benchflow_testing.fakes import FakeSandboxProvider
 
 
@@ -252,6 +255,33 @@ def test_a_second_driver_fences_the_first_whose_lock_was_removed(play: Any, tmp_
     assert "a later writer has taken the job over" in report.stopped
     assert report.finished == 0
     assert statuses(tmp_path / "j") == ["pending"] * 4
+
+
+def test_a_job_that_was_killed_before_its_first_commit_runs(play: Any, tmp_path: Path) -> None:
+    (tmp_path / "j").mkdir()
+    database = connect(tmp_path / "j" / DATABASE_FILE, "create")
+    create_or_check(database)
+    database.close()
+
+    async def go(gate: Gate, job: Path) -> None:
+        gate.open.set()
+
+    report = play(go)
+    assert (report.status, report.finished) == ("completed", 4)
+
+
+def test_the_socket_of_a_later_driver_is_not_deleted_by_an_earlier_one(tmp_path: Path) -> None:
+    async def receive(_: order.Order) -> order.Reply:
+        return order.Reply(ok=True, message="")
+
+    async def run() -> None:
+        async with serve_orders(tmp_path, receive):
+            path = tmp_path / SOCKET_FILE
+            path.rename(path.with_name("earlier"))
+            path.touch()
+        assert path.exists()
+
+    asyncio.run(run())
 
 
 def test_a_result_whose_commit_was_lost_is_adopted_and_not_run_again(

@@ -61,6 +61,7 @@ async def serve_orders(
     try:
         with _address(directory) as address:
             listener = _listen(address)
+        ours = path.lstat().st_ino
     except OSError as error:
         raise StoreError(f"cannot make {str(path)!r}: {error.strerror}") from error
     server = await asyncio.start_unix_server(answer, sock=listener, limit=_MAX_BYTES)
@@ -68,7 +69,10 @@ async def serve_orders(
         yield
     finally:
         server.close()
-        path.unlink(missing_ok=True)
+        # A later process that took the job over has a socket of its own there.
+        with suppress(FileNotFoundError):
+            if path.lstat().st_ino == ours:
+                path.unlink()
 
 
 def _listen(address: str) -> socket.socket:

@@ -17,6 +17,7 @@ from benchflow_export import (
 from benchflow_store import RolloutRecord, latest_records, write_text
 from benchflow_store.database import (
     DATABASE_FILE,
+    EmptyDatabaseError,
     JobReader,
     JobStatus,
     RunControl,
@@ -175,12 +176,17 @@ def _read_summary(path: Path) -> tuple[int, list[ListedTask]]:
 
 
 def has_record(directory: Path) -> bool:
-    """Return whether the directory has the database of a job, not an empty file."""
+    """Return whether the directory has a database with a job.
+
+    A driver that is killed while it creates the database leaves an empty one.
+    """
     if not (directory / DATABASE_FILE).exists():
         return False
     try:
         with JobReader(directory / DATABASE_FILE):
             return True
+    except EmptyDatabaseError:
+        return False
     except SchemaVersionError as error:
         if error.found == 0:
             return False

@@ -3,7 +3,7 @@
 import errno
 from typing import Final
 
-from benchflow_contracts import StoreError
+from benchflow_contracts import StoreError, UsageError
 
 FULL_ERRNOS: Final = (errno.ENOSPC, errno.EDQUOT)
 
@@ -21,6 +21,12 @@ class JobIsRunningError(StoreError):
     """Another process runs the job."""
 
     default_hint = "wait until the other process ends, or stop it"
+
+
+class EmptyDatabaseError(UsageError):
+    """The database has its tables, and no job. Its writer ended before the first commit."""
+
+    default_hint = "start the job"
 
 
 class SchemaVersionError(StoreError):

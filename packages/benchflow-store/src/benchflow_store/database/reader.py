@@ -9,6 +9,7 @@ from benchflow_contracts import UsageError
 
 from .begin import read_state
 from .connection import Location, Row, connect
+from .errors import EmptyDatabaseError
 from .rows import AttemptStatus, JobState, PlanRevision, RunControl, SlotStatus, parse_model
 from .schema import check_version
 from .summary import RecordTotals, read_totals
@@ -87,6 +88,8 @@ class JobReader:
 
     def _find(self) -> int:
         rows = self._db.query("SELECT id, name FROM jobs ORDER BY id")
+        if not rows:
+            raise EmptyDatabaseError(f"{self._db.place} has no job yet")
         wanted = [row for row in rows if self._name in {None, row[1]}]
         if len(wanted) != 1:
             names = ", ".join(str(row[1]) for row in rows) or "none"
