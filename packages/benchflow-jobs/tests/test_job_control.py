@@ -192,8 +192,14 @@ def test_a_job_that_does_not_run_is_extended_and_requeued(play: Any, tmp_path: P
     assert reply.message == "added 1 slots; the job has 5"
     play(go, lambda: resume_job(job))
     assert len(list(read_records(job))) == 5
+    with pytest.raises(UsageError, match=r"no slot matches 'two#\*', 'sandbox'"):
+        asyncio.run(change_job(job, order.Requeue(slots=("two#*",), errors=("sandbox",))))
     reply = asyncio.run(change_job(job, order.Requeue(slots=("one#[01]",))))
     assert reply.message == "requeued 2 slots"
+    reply = asyncio.run(change_job(job, order.Requeue(slots=("one#[01]",))))
+    assert reply.message == "requeued nothing: the 2 chosen slots have a score, or wait, or run"
+    reply = asyncio.run(change_job(job, order.Extend(replications=5)))
+    assert reply.message == "the job has all of this already"
     assert statuses(job) == ["pending"] * 2 + ["failed"] * 3
 
 
@@ -239,6 +245,139 @@ def test_only_the_owner_can_open_the_socket_which_is_gone_at_the_end(
 
     play(act)
     assert not (tmp_path / "j" / SOCKET_FILE).exists()
+
+
+def test_each_pause_is_shown_until_it_is_resumed(play: Any) -> None:
+    async def act(gate: Gate, job: Path) -> None:
+        await started(gate, 2)
+        for scope, name in (("job", ""), ("variant", "default")):
+            await send(job, order.Pause(scope=scope, name=name, reason=scope))
+        reply = await send(job, order.Resume(scope="variant", name="default"))
+        assert reply.message == "resumed variant 'default'; still paused: the job"
+        view = job_view(job)
+        assert view.pause is not None
+        assert (view.status, view.pause["scope"], view.pause["reason"]) == ("paused", "job", "job")
+        reply = await send(job, order.Resume(scope="variant", name="default"))
+        assert reply.message == "variant 'default' was not paused; still paused: the job"
+        assert (await send(job, order.Resume())).message == "resumed the job"
+        assert job_view(job).pause is None
+        await send(job, order.Drain(by="drain by ann"))
+        reply = await send(job, order.Resume())
+        assert (reply.ok, reply.message) == (
+            False,
+            "the job is ending: it was interrupted by drain by ann",
+        )
+        gate.open.set()
+
+    assert play(act).status == "interrupted"
+
+
+def test_two_orders_at_once_that_add_slots_follow_each_other(play: Any) -> None:
+    def variant(name: str) -> order.Extend:
+        return order.Extend(variants=({"id": name, "bindings": {"x": name}},))
+
+    async def act(gate: Gate, job: Path) -> None:
+        await started(gate, 2)
+        async with asyncio.TaskGroup() as group:
+            replies = [group.create_task(send(job, variant(name))) for name in "abcd"]
+        assert all(reply.result().ok for reply in replies)
+        gate.open.set()
+
+    report = play(act, breaker={"job_after": 99, "variant_after": 99})
+    assert (report.status, report.planned, report.finished) == ("completed", 20, 20)
+
+
+def test_clients_that_send_half_an_order_hold_nothing_up(play: Any) -> None:
+    clients: list[socket.socket] = []
+
+    def connect(job: Path) -> None:
+        descriptor = os.open(job / "runtime", os.O_RDONLY)
+        for _ in range(40):
+            client = socket.socket(socket.AF_UNIX)
+            client.connect(f"/proc/self/fd/{descriptor}/control.sock")
+            client.sendall(b'{"do": "pa')
+            clients.append(client)
+        os.close(descriptor)
+
+    async def act(gate: Gate, job: Path) -> None:
+        await started(gate, 2)
+        await asyncio.to_thread(connect, job)
+        assert (await send(job, order.SetLimits(slots=1))).ok
+        gate.open.set()
+
+    report = play(act)
+    assert (report.status, report.finished) == ("completed", 4)
+    for client in clients:
+        client.close()
+
+
+def test_an_order_that_fails_is_answered_and_the_job_continues(
+    play: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def fail(*_: object) -> None:
+        raise RuntimeError("a bug")
+
+    async def act(gate: Gate, job: Path) -> None:
+        await started(gate, 2)
+        monkeypatch.setattr(JobWriter, "extend", fail)
+        reply = await send(job, order.Extend(replications=5))
+        assert (reply.ok, reply.message) == (False, "the order failed: RuntimeError: a bug")
+        gate.open.set()
+
+    assert play(act).finished == 4
+
+
+def test_a_link_or_an_old_file_in_the_place_of_the_socket_is_not_a_running_job(
+    play: Any, tmp_path: Path
+) -> None:
+    path = tmp_path / "j" / SOCKET_FILE
+    path.parent.mkdir(parents=True)
+    other = tmp_path / "other.sock"
+    with socket.socket(socket.AF_UNIX) as listener:
+        listener.bind(str(other))
+        listener.listen()
+        path.symlink_to(other)
+        with pytest.raises(JobNotRunningError):
+            running_process(tmp_path / "j")
+        path.unlink()
+        path.parent.rmdir()
+        path.parent.symlink_to(tmp_path, target_is_directory=True)
+        other.rename(tmp_path / path.name)
+        with pytest.raises(JobNotRunningError):
+            running_process(tmp_path / "j")
+    path.parent.unlink()
+    path.parent.mkdir()
+    (tmp_path / path.name).rename(path)
+    with pytest.raises(JobNotRunningError):
+        running_process(tmp_path / "j")
+
+    async def act(gate: Gate, job: Path) -> None:
+        await started(gate, 2)
+        assert await asyncio.to_thread(running_process, job) == os.getpid()
+        gate.open.set()
+
+    assert play(act).status == "completed"
+
+
+def test_a_process_that_accepts_nothing_more_does_not_answer(tmp_path: Path) -> None:
+    (tmp_path / "runtime").mkdir()
+    with socket.socket(socket.AF_UNIX) as listener, socket.socket(socket.AF_UNIX) as first:
+        listener.bind(str(tmp_path / SOCKET_FILE))
+        listener.listen(0)
+        first.connect(str(tmp_path / SOCKET_FILE))
+        with pytest.raises(StoreError, match="does not answer"):
+            running_process(tmp_path)
+
+
+def test_a_place_where_the_socket_cannot_be_made_is_named(play: Any, tmp_path: Path) -> None:
+    (tmp_path / "j" / SOCKET_FILE).mkdir(parents=True)
+
+    async def act(gate: Gate, job: Path) -> None:
+        gate.open.set()
+
+    with pytest.raises(ExceptionGroup) as caught:
+        play(act)
+    assert caught.group_contains(StoreError, match=r"cannot make '.*control\.sock'")
 
 
 def test_a_second_driver_fences_the_first_whose_lock_was_removed(play: Any, tmp_path: Path) -> None:

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 from benchflow.cli.entry import run
+from benchflow_contracts import Dispatch
 from benchflow_engine.scaffold import write_task
 from benchflow_jobs import JobConfig
 from benchflow_jobs.begin import plan_of
@@ -42,6 +43,9 @@ def job(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     ("words", "says"),
     [
         ("status nope", "'jobs' has no job 'nope'"),
+        ("status old", "job 'old' has no record.db yet"),
+        ("watch old", "job 'old' has no record.db yet"),
+        ("requeue nightly --slot two#*", "no slot matches 'two#*'"),
         ("pause nightly", "no process runs job 'nightly'"),
         ("set nightly", "no limit was given"),
         ("set nightly --concurrency 0", "--concurrency 0: it should be greater"),
@@ -60,6 +64,8 @@ def job(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 def test_wrong_words_are_a_usage_error_with_a_hint(
     job: Path, capsys: pytest.CaptureFixture[str], words: str, says: str
 ) -> None:
+    (job.parent / "old").mkdir()
+    (job.parent / "old" / "job.json").write_text("{}")
     Path("odd.toml").write_text("variants = 3\n")
     assert run(["job", *words.split(), "--json"]) == 2
     output = capsys.readouterr()
@@ -67,3 +73,32 @@ def test_wrong_words_are_a_usage_error_with_a_hint(
     error = json.loads(output.err)
     assert says in error["error"]
     assert error["hint"]
+
+
+def test_the_state_of_a_job_whose_process_was_killed_is_not_shown_as_running(
+    job: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    async def start() -> None:
+        async with JobWriter(job / DATABASE_FILE, job.name) as writer:
+            await writer.begin()
+            await writer.start(
+                Dispatch(
+                    job=job.name,
+                    index=0,
+                    slot="one#0",
+                    attempt=1,
+                    epoch=writer.epoch,
+                    rollout="one__1",
+                ),
+                started=1.0,
+            )
+
+    asyncio.run(start())
+    assert run(["job", "status", "nightly"]) == 0
+    state = capsys.readouterr().err
+    assert "job nightly: cut short, no process runs it" in state
+    assert "0 of 1 scored, 1 cut short, 0 waiting" in state
+    assert " running" not in state
+    assert run(["job", "watch", "nightly", "--json"]) == 0
+    (line,) = capsys.readouterr().out.splitlines()
+    assert json.loads(line)["process"] is None

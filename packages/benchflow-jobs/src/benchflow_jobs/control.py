@@ -3,11 +3,12 @@
 import asyncio
 import signal
 import time
-from collections.abc import Awaitable, Callable, Generator
+from collections.abc import Awaitable, Callable, Generator, Sized
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
 from pathlib import Path
+from typing import Any
 
 from benchflow_contracts import UsageError
 from benchflow_store.database import DATABASE_FILE, JobReader, JobStatus
@@ -39,6 +40,10 @@ class JobControl:
     """The signal or the person that ended the job before its end."""
     final: JobStatus = "interrupted"
     """The state of a job that was interrupted."""
+    _pauses: dict[Latch, dict[str, Any]] = field(default_factory=dict[Latch, dict[str, Any]])
+    """The pauses that people ordered, the newest last."""
+    _plan_lock: asyncio.Lock = field(default_factory=asyncio.Lock)
+    """Two orders that change slots follow each other."""
 
     async def receive(self, order: Order) -> Reply:
         """Carry out an order, and return when it is durable.
@@ -61,9 +66,11 @@ class JobControl:
                 self.stop(order.by or f"`bench job {order.do}`")
                 return _done(f"ending {count} rollouts")
             case orders.Requeue():
-                return await self._requeue(order)
+                async with self._plan_lock:
+                    return await self._requeue(order)
             case orders.Extend():
-                return await self._extend(order)
+                async with self._plan_lock:
+                    return await self._extend(order)
             case orders.SetLimits():
                 return await self._set(order)
 
@@ -108,17 +115,31 @@ class JobControl:
             "by": order.by,
             "requested_at": time.time(),
         }
+        self._pauses.pop(latch, None)
+        self._pauses[latch] = pause
         await self.record.set_status("paused", pause=pause)
         return _done(f"paused {_named(latch)}; {self._running} rollouts are running")
 
     async def _resume(self, order: orders.Resume) -> Reply:
         latch = self._latch(order.scope, order.name)
+        if self.interrupted is not None:
+            raise UsageError(
+                f"the job is ending: it was interrupted by {self.interrupted}",
+                hint="resume it when its process has ended",
+            )
+        latches = self.driver.scheduler.latches | self._pauses.keys()
+        if latch not in latches:
+            return _done(f"{_named(latch)} was not paused{_still(latches)}")
         self.driver.tell(lambda scheduler, now: scheduler.resume(latch, now))
-        left = self.driver.scheduler.latches - {latch}
-        if not left:
+        self._pauses.pop(latch, None)
+        left = latches - {latch}
+        if left:
+            newest = next(reversed(self._pauses), min(left, key=_named))
+            pause = self._pauses.get(newest, {"scope": newest.scope, "name": newest.name})
+            await self.record.set_status("paused", pause=pause)
+        else:
             await self.record.set_status("running")
-        more = f"; still paused: {', '.join(sorted(map(_named, left)))}" if left else ""
-        return _done(f"resumed {_named(latch)}{more}")
+        return _done(f"resumed {_named(latch)}{_still(left)}")
 
     def _latch(self, scope: orders.Scope, name: str) -> Latch:
         variants = self.job.plan.variants
@@ -142,7 +163,7 @@ class JobControl:
         if indexes:
             await self.record.writer.requeue(indexes)
             self.driver.tell(lambda scheduler, now: scheduler.requeue(indexes, now))
-        return _done(f"requeued {len(indexes)} slots")
+        return _done(requeued(indexes, chosen))
 
     async def _extend(self, order: orders.Extend) -> Reply:
         before = self.job.plan
@@ -177,7 +198,11 @@ class JobControl:
 
 
 def chosen_slots(directory: Path, order: orders.Requeue) -> list[int]:
-    """Return the indexes of the slots that an order names: of all its globs, or of every slot."""
+    """Return the indexes of the slots that an order names: of all its globs, or of every slot.
+
+    Raises:
+        UsageError: The globs match nothing.
+    """
     chosen: list[int] = []
     with JobReader(directory / DATABASE_FILE) as reader:
         for slot in reader.slots():
@@ -189,11 +214,28 @@ def chosen_slots(directory: Path, order: orders.Requeue) -> list[int]:
             )
             if is_slot and is_error:
                 chosen.append(slot.index)
+    if not chosen:
+        globs = ", ".join(map(repr, (*order.slots, *order.errors)))
+        raise UsageError(
+            f"no slot matches {globs}",
+            hint="`bench eval show` lists slots and errors; a slot is TASK#REPLICATION@VARIANT",
+        )
     return chosen
+
+
+def requeued(indexes: Sized, chosen: Sized) -> str:
+    """Return in words how many of the chosen slots were requeued."""
+    if indexes:
+        return f"requeued {len(indexes)} slots"
+    return f"requeued nothing: the {len(chosen)} chosen slots have a score, or wait, or run"
 
 
 def _done(message: str) -> Reply:
     return Reply(ok=True, message=message)
+
+
+def _still(latches: frozenset[Latch]) -> str:
+    return f"; still paused: {', '.join(sorted(map(_named, latches)))}" if latches else ""
 
 
 def _named(latch: Latch) -> str:

@@ -3,6 +3,7 @@
 import asyncio
 import os
 import socket
+import stat
 import struct
 from collections.abc import AsyncGenerator, Awaitable, Callable, Generator
 from contextlib import asynccontextmanager, contextmanager, suppress
@@ -16,6 +17,7 @@ from .orders import Order, Reply, order_adapter
 SOCKET_FILE = "runtime/control.sock"
 _MAX_BYTES = 1 << 20
 _TIMEOUT_SEC = 30.0
+_CONNECT_SEC = 2.0
 
 
 class JobNotRunningError(UsageError):
@@ -28,7 +30,8 @@ class JobNotRunningError(UsageError):
 def _address(directory: Path) -> Generator[str]:
     """Yield the address of the job's socket. A path may be too long for an address."""
     parent = (directory / SOCKET_FILE).parent
-    descriptor = os.open(parent, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    flags = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
+    descriptor = os.open(parent, flags)
     try:
         yield f"/proc/self/fd/{descriptor}/{Path(SOCKET_FILE).name}"
     finally:
@@ -48,17 +51,19 @@ async def serve_orders(
     """
 
     async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        with suppress(OSError, asyncio.IncompleteReadError, TimeoutError):
-            async with asyncio.timeout(_TIMEOUT_SEC):
-                reply = await _reply(reader, writer, receive)
-                writer.write(reply.model_dump_json().encode() + b"\n")
-                await writer.drain()
-        writer.close()
+        try:
+            with suppress(OSError, asyncio.IncompleteReadError, TimeoutError):
+                async with asyncio.timeout(_TIMEOUT_SEC):
+                    reply = await _reply(reader, writer, receive)
+                    writer.write(reply.model_dump_json().encode() + b"\n")
+                    await writer.drain()
+        finally:
+            writer.close()
 
     path = directory / SOCKET_FILE
-    path.parent.mkdir(exist_ok=True)
-    path.unlink(missing_ok=True)
     try:
+        path.parent.mkdir(exist_ok=True)
+        path.unlink(missing_ok=True)
         with _address(directory) as address:
             listener = _listen(address)
         ours = path.lstat().st_ino
@@ -70,7 +75,7 @@ async def serve_orders(
     finally:
         server.close()
         # A later process that took the job over has a socket of its own there.
-        with suppress(FileNotFoundError):
+        with suppress(OSError):
             if path.lstat().st_ino == ours:
                 path.unlink()
 
@@ -104,6 +109,8 @@ async def _reply(
         return await receive(order)
     except BenchFlowError as error:
         return Reply(ok=False, message=str(error), hint=error.hint)
+    except Exception as error:  # noqa: BLE001 - an order never ends the job, and has an answer
+        return Reply(ok=False, message=f"the order failed: {type(error).__name__}: {error}")
 
 
 def _peer(connection: socket.socket) -> tuple[int, int]:
@@ -126,13 +133,18 @@ def send_order(directory: Path, order: Order, *, timeout_sec: float = _TIMEOUT_S
             connection.sendall(order.model_dump_json().encode() + b"\n")
             with connection.makefile("rb") as stream:
                 line = stream.readline(_MAX_BYTES)
+            if not line:
+                raise JobNotRunningError(f"job {directory.name!r} ended before it answered")
             return Reply.model_validate_json(line)
         except (OSError, ValidationError) as error:
-            process = _peer(connection)[0]
-            raise StoreError(
-                f"process {process}, which runs job {directory.name!r}, does not answer",
-                hint="`bench job kill` ends it, and a resume continues the job",
-            ) from error
+            raise _no_answer(directory, f"process {_peer(connection)[0]}") from error
+
+
+def _no_answer(directory: Path, process: str) -> StoreError:
+    return StoreError(
+        f"{process}, which runs job {directory.name!r}, does not answer",
+        hint="`bench job kill` ends it, and a resume continues the job",
+    )
 
 
 def running_process(directory: Path) -> int:
@@ -140,6 +152,8 @@ def running_process(directory: Path) -> int:
 
     Raises:
         JobNotRunningError: No process runs the job.
+        UsageError: The process belongs to another user.
+        StoreError: The process does not answer.
     """
     with _connected(directory) as connection:
         return _peer(connection)[0]
@@ -148,9 +162,20 @@ def running_process(directory: Path) -> int:
 @contextmanager
 def _connected(directory: Path) -> Generator[socket.socket]:
     with socket.socket(socket.AF_UNIX) as connection:
+        connection.settimeout(_CONNECT_SEC)
         try:
             with _address(directory) as address:
+                # A link could lead to the socket of another program, which `kill` would end.
+                if not stat.S_ISSOCK(os.lstat(address).st_mode):
+                    raise ConnectionRefusedError
                 connection.connect(address)
+        except PermissionError as error:
+            raise UsageError(
+                f"job {directory.name!r} belongs to another user",
+                hint="only the owner of a job reads its state and gives orders",
+            ) from error
+        except (BlockingIOError, TimeoutError) as error:
+            raise _no_answer(directory, "the process") from error
         except OSError as error:
             raise JobNotRunningError(f"no process runs job {directory.name!r}") from error
         yield connection

@@ -6,7 +6,7 @@ from benchflow_contracts import UsageError
 from benchflow_store.database import DATABASE_FILE, JobWriter
 
 from .begin import extended, planned_before
-from .control import chosen_slots
+from .control import chosen_slots, requeued
 from .hold import held
 from .orders import Extend, Reply, Requeue
 from .planning import write_plan
@@ -33,6 +33,8 @@ async def change_job(directory: Path, order: Requeue | Extend, *, trust: bool = 
                 write_plan(directory, after.plan)
                 await open_record(writer, after.plan, directory)
             total = len(after.plan.slots)
+            if not added:
+                return Reply(ok=True, message="the job has all of this already")
             return Reply(ok=True, message=f"added {added} slots; the job has {total}")
 
 
@@ -43,4 +45,4 @@ async def _requeue(writer: JobWriter, directory: Path, order: Requeue) -> Reply:
     indexes = sorted(chosen & given_up)
     if indexes:
         await writer.requeue(indexes)
-    return Reply(ok=True, message=f"requeued {len(indexes)} slots")
+    return Reply(ok=True, message=requeued(indexes, chosen))

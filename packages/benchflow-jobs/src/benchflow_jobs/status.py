@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from benchflow_contracts import Model
+from benchflow_contracts import Model, UsageError
 from benchflow_store.database import DATABASE_FILE, JobReader, JobStatus, VariantTotals
 
 from .control_socket import JobNotRunningError, running_process
@@ -65,8 +65,14 @@ def job_view(directory: Path) -> JobView:
     """Return the state of a job.
 
     Raises:
+        UsageError: The job has no record.
         StoreError: The record cannot be read.
     """
+    if not (directory / DATABASE_FILE).exists():
+        raise UsageError(
+            f"job {directory.name!r} has no {DATABASE_FILE} yet",
+            hint="a job of version 0.8 gets it when it is resumed; `bench eval show` reads both",
+        )
     try:
         process = running_process(directory)
     except JobNotRunningError:

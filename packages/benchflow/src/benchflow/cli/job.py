@@ -1,5 +1,6 @@
 """`bench job`: run a job of a job.toml, resume it, and show its state."""
 
+import sys
 import time
 from pathlib import Path
 from typing import Annotated, Any
@@ -139,6 +140,7 @@ def watch(
             last = now
             if json:
                 print_json(now, is_line=True)
+                sys.stdout.flush()
             else:
                 note(_line(view))
         if view.process is None:
@@ -149,7 +151,8 @@ def watch(
 def note_view(view: JobView) -> None:
     """Print the state of a job for people."""
     process = "no process runs it" if view.process is None else f"process {view.process}"
-    note(f"job {view.job}: {view.status}, {process}")
+    is_cut_short = view.process is None and view.status == "running"
+    note(f"job {view.job}: {'cut short' if is_cut_short else view.status}, {process}")
     note(f"  {_line(view)}")
     if len(view.variants) > 1:
         for name, variant in view.variants.items():
@@ -162,7 +165,8 @@ def note_view(view: JobView) -> None:
         note(f"  error    {count} x {fmt.shorten(error, 200)}")
     for each in view.running:
         age = "" if each.started_at is None else f"  {time.time() - each.started_at:.0f}s"
-        note(f"  running  {each.slot}  attempt {each.attempt}{age}  {each.rollout}")
+        state = "running  " if view.process else "cut short "
+        note(f"  {state}{each.slot}  attempt {each.attempt}{age}  {each.rollout}")
     for url, limit in view.model_limits.items():
         note(f"  limit    {limit} rollouts on {url}, which answered 429 or was overloaded")
     if view.pause is not None:
@@ -178,7 +182,7 @@ def note_view(view: JobView) -> None:
 def _line(view: JobView) -> str:
     parts = [
         f"{view.completed} of {view.slots} scored",
-        f"{len(view.running)} running",
+        f"{len(view.running)} {'running' if view.process else 'cut short'}",
         f"{view.pending - len(view.running)} waiting",
         f"{view.failed} failed",
     ]
