@@ -156,7 +156,7 @@ def test_an_overdue_sandbox_of_a_living_runner_goes_when_the_operator_says_so(
         assert "delete them with --overdue" in said(runner("sandbox", "prune", *DOCKER))
         assert len(engine.holds()["containers"]) == 1
         assert name in said(runner("sandbox", "prune", "--overdue", *DOCKER))
-        assert late.stdout.readline() == "SandboxError True\n"
+        assert late.stdout.readline() == "SandboxLostError True\n"
         assert late.wait(DEADLINE) == 0
     finally:
         late.kill()
@@ -251,6 +251,7 @@ import asyncio, gc, json, os, sys, threading
 from pathlib import Path
 from benchflow_jobs import JobOptions, run_job
 from benchflow_engine.flags import run_config
+from benchflow_contracts.scratch import scratch_root
 from benchflow_sandbox_core.owner import current_owner
 
 class Watch:
@@ -278,8 +279,10 @@ def now():
 run = run_config(agent="oracle", sandbox="docker")
 watch = Watch()
 options = JobOptions(tasks_dir=Path("tasks"), run=run, job_name="job", repeats=int(sys.argv[1]))
-# A process takes the lock of an owner once, with a thread that renews the heartbeat.
+# A process takes the lock of an owner once, with a thread that renews the heartbeat, and the lock
+# of its temporary directory.
 current_owner()
+scratch_root()
 before = now()
 asyncio.run(run_job(options, listener=watch))
 print(json.dumps({"before": before, "seen": watch.seen, "after": now()}))
