@@ -181,7 +181,7 @@ def _write_ended(stored: StoredRollout, task: Task) -> RunResult:
     identity = RolloutIdentity.model_validate(tree.meta.get("identity") or {})
     record = RolloutRecord.of(tree, task, stored.config.ran, identity=identity)
     write_tree(tree, directory)
-    write_outcome(directory, tree, record)
+    write_outcome(directory, tree, record, task)
     return RunResult(tree=tree, record=record, directory=directory)
 
 

@@ -9,6 +9,7 @@ from typing import Any
 
 from benchflow_contracts import (
     Event,
+    FinishedRollout,
     ModelCall,
     RolloutIdentity,
     RolloutTree,
@@ -202,19 +203,32 @@ async def run_in(  # noqa: PLR0913 - one keyword per part of a run
                 raise
         record = RolloutRecord.of(tree, task, config.ran_with, identity=identity)
         if directory is not None:
-            write_outcome(directory, tree, record)
+            write_outcome(directory, tree, record, task)
     return RunResult(tree=tree, record=record, directory=directory)
 
 
-def write_outcome(directory: Path, tree: RolloutTree, record: RolloutRecord) -> None:
+def write_outcome(directory: Path, tree: RolloutTree, record: RolloutRecord, task: Task) -> None:
     """Write the files of a rollout that has ended, its summary last.
 
     Raises:
         StoreError: A file cannot be written.
     """
-    stored = StoredRollout(directory)
-    write_rollout(directory, tree, stored.log.events)
-    write_trainer_rows(directory, stored.read_finished())
+    events = StoredRollout(directory).log.events
+    write_rollout(directory, tree, events)
+    finished = FinishedRollout(
+        tree=tree,
+        task_digest=record.task_digest,
+        instruction=task.instruction,
+        agent=record.agent,
+        model=record.model,
+        sandbox=record.sandbox,
+        finished_at=record.finished_at,
+        task_path=task.path,
+        task_format=task.format,
+        events=events,
+        directory=directory,
+    )
+    write_trainer_rows(directory, finished)
     write_result(directory, record)
 
 

@@ -61,6 +61,7 @@ class EngineExecutor:
         on_answer: Callable[[UpstreamAnswer], None] | None = None,
     ) -> None:
         self._directory = directory
+        self._place = str(directory.resolve())
         self._inputs = inputs
         self._on_answer = on_answer
 
@@ -71,7 +72,7 @@ class EngineExecutor:
         home = self._directory / dispatch.rollout
         identity = RolloutIdentity(
             scope=dispatch.job,
-            job_dir=str(self._directory.resolve()),
+            job_dir=self._place,
             slot=dispatch.slot,
             attempt=dispatch.attempt,
             epoch=str(dispatch.epoch),

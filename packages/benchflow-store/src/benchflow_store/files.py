@@ -1,6 +1,7 @@
 """The one writer of a rollout's files. The kernel writes only the event log and the tree."""
 
 import json
+import os
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
@@ -8,6 +9,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
+import pydantic_core
 from benchflow_contracts import (
     Event,
     Granularity,
@@ -163,12 +165,20 @@ def write_text(path: Path, text: str, *, mode: int = 0o666) -> None:
     Raises:
         StoreError: The file cannot be written. The old file stays.
     """
+    _replace(path, text.encode(), mode)
+
+
+def _replace(path: Path, data: bytes, mode: int = 0o666) -> None:
     scratch = path.with_name(f".{path.name}.tmp")
     try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        scratch.unlink(missing_ok=True)
-        scratch.touch(mode, exist_ok=False)
-        scratch.write_text(text, encoding="utf-8")
+        try:
+            descriptor = _create(scratch, mode)
+        except (FileNotFoundError, FileExistsError):
+            scratch.parent.mkdir(parents=True, exist_ok=True)
+            scratch.unlink(missing_ok=True)
+            descriptor = _create(scratch, mode)
+        with os.fdopen(descriptor, "wb") as file:
+            file.write(data)
         scratch.replace(path)
     except OSError as error:
         with suppress(OSError):
@@ -176,8 +186,12 @@ def write_text(path: Path, text: str, *, mode: int = 0o666) -> None:
         raise StoreError(f"cannot write {str(path)!r}: {error.strerror}") from error
 
 
+def _create(path: Path, mode: int) -> int:
+    return os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, mode)
+
+
 def _write_json(path: Path, data: object, *, mode: int = 0o666) -> None:
-    write_text(path, json.dumps(data, ensure_ascii=False, indent=2) + "\n", mode=mode)
+    _replace(path, pydantic_core.to_json(data, indent=2) + b"\n", mode)
 
 
 def _write_lines(path: Path, rows: Iterable[Mapping[str, Any]]) -> None:
