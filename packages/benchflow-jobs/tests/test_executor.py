@@ -19,6 +19,7 @@ from benchflow_contracts import (
 )
 from benchflow_engine.flags import run_config
 from benchflow_engine.scaffold import write_task
+from benchflow_jobs.attempt_events import events_of
 from benchflow_jobs.executor import EngineExecutor, RolloutInputs, end_of, fingerprint
 from benchflow_jobs.scheduling import End
 from benchflow_kernel import load_task
@@ -59,6 +60,7 @@ def test_a_completion_has_the_record_that_is_on_disk(tmp_path: Path) -> None:
     assert (stored.record.slot, stored.record.attempt, stored.record.epoch) == ("t#0", 2, "7")
     assert (completion.index, completion.attempt, completion.rollout) == (3, 2, "r")
     assert [event.kind for event in events] == [event.kind for event in stored.log.events]
+    assert completion.events == events_of(stored.log.events) != ()
     identity = provider.identities[0]
     assert (identity.scope, identity.slot, identity.attempt) == ("j", "t#0", 2)
 

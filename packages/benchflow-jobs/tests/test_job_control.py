@@ -435,6 +435,9 @@ def test_a_result_whose_commit_was_lost_is_adopted_and_not_run_again(
         path.write_text(json.dumps(json.loads(path.read_text()) | SCORED))
     for name in (DATABASE_FILE, f"{DATABASE_FILE}-wal", f"{DATABASE_FILE}-shm"):
         (job / name).unlink(missing_ok=True)
+    events = (job / "facts" / "events.jsonl").read_bytes()
+    kinds = [json.loads(line)["kind"] for line in events.splitlines()]
+    assert [kinds.count(kind) for kind in ("rollout_started", "rollout_finished")] == [4, 4]
     shutil.rmtree(job / "facts")
 
     async def look(gate: Gate, job: Path) -> None:
@@ -444,6 +447,7 @@ def test_a_result_whose_commit_was_lost_is_adopted_and_not_run_again(
     report = play(look, lambda: resume_job(job))
     assert (report.status, report.scored) == ("completed", 4)
     assert len((job / "facts" / "trials.jsonl").read_text().splitlines()) == 4
+    assert (job / "facts" / "events.jsonl").read_bytes() == events
 
 
 def test_one_permanent_error_pauses_the_job_and_says_why(play: Any) -> None:

@@ -147,6 +147,7 @@ from .image import (
     PullPolicy as PullPolicy,
 )
 from .job import (
+    AttemptEvent as AttemptEvent,
     Clock as Clock,
     Completion as Completion,
     CompletionStatus as CompletionStatus,

@@ -53,6 +53,16 @@ class Ticket(Model):
     attempt: int = Field(ge=1)
 
 
+class AttemptEvent(Model):
+    """An event of a rollout, without its large fields."""
+
+    kind: str
+    """As the kind of `Event`."""
+    ts: float
+    """Seconds since the epoch."""
+    data: Mapping[str, JsonValue] = {}
+
+
 class Completion(Model):
     """How one attempt ended."""
 
@@ -73,6 +83,8 @@ class Completion(Model):
     finished_at: float | None = None
     measured: Mapping[str, float] = {}
     """Tokens and costs, by name. An unknown one is left out."""
+    events: tuple[AttemptEvent, ...] = ()
+    """The events of the rollout for the record of the job, in order, with a limit."""
 
     @classmethod
     def of(
@@ -83,6 +95,7 @@ class Completion(Model):
         record: Mapping[str, Any] | None = None,
         error: NodeError | None = None,
         measured: Mapping[str, float] | None = None,
+        events: tuple[AttemptEvent, ...] = (),
         started_at: float | None = None,
         finished_at: float | None = None,
     ) -> "Completion":
@@ -98,6 +111,7 @@ class Completion(Model):
             record=record,
             error=error,
             measured=measured or {},
+            events=events,
             started_at=started_at,
             finished_at=finished_at,
         )

@@ -10,6 +10,7 @@ from benchflow_contracts import Completion, StoreError
 from benchflow_store import RolloutRecord, read_record
 from benchflow_store.database import DATABASE_FILE, JobReader, JobState, JobWriter
 
+from .attempt_events import stored_events
 from .job_record import as_commit
 
 
@@ -35,7 +36,8 @@ async def adopt_results(writer: JobWriter, state: JobState, directory: Path) -> 
             continue
         tries[slot] = record.attempt or tries[slot] + 1
         completion = _completion(record, state, indexes[slot], tries[slot])
-        await writer.commit(as_commit(completion))
+        events = stored_events(directory / record.rollout_id)
+        await writer.commit(as_commit(completion.model_copy(update={"events": events})))
         count += 1
     return count
 

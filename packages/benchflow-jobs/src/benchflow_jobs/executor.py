@@ -26,6 +26,7 @@ from benchflow_engine.resume import resume_rollout, was_cut_short
 from benchflow_engine.rollout import RunResult, run_in
 from benchflow_store import MODEL_DIR, RolloutRecord, read_model_calls, write_result
 
+from .attempt_events import EventCollector, stored_events
 from .scheduling import End
 
 RESUMES: Final = "resumes"
@@ -79,8 +80,14 @@ class EngineExecutor:
         )
         started = time.time()
         measured: Mapping[str, float] = {}
+        collector = EventCollector()
+
+        def receive(event: Event) -> None:
+            collector.receive(event)
+            on_event(event)
+
         try:
-            result = await self._run(inputs, dispatch, identity, on_event)
+            result = await self._run(inputs, dispatch, identity, receive)
             record, measured = result.record, measure(result.tree, result.directory or home)
         except BenchFlowError as error:
             ran = config.ran_with
@@ -95,6 +102,8 @@ class EngineExecutor:
             record=record.model_dump(mode="json"),
             error=record.error,
             measured=measured,
+            # An attempt that had ended before has its events on disk.
+            events=collector.events() or stored_events(self._directory / record.rollout_id),
             started_at=started,
             finished_at=record.finished_at,
         )

@@ -11,6 +11,7 @@ from benchflow_contracts import Completion, Dispatch, Event, StoreError
 from benchflow_store import RolloutRecord, StoredRollout
 from benchflow_store.database import (
     Commit,
+    EventRow,
     JobStatus,
     JobWriter,
     Metric,
@@ -150,6 +151,7 @@ def as_commit(completion: Completion) -> Commit:
         started=completion.started_at,
         finished=completion.finished_at or time.time(),
         metrics=metrics,
+        events=[EventRow(each.kind, each.data, each.ts) for each in completion.events],
         fingerprint=end_of(completion).fingerprint,
     )
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any, Final, Literal, TypeVar, cast
 
 import pydantic_core
-from benchflow_contracts import Completion, Event, Model, StoreError
+from benchflow_contracts import Completion, Model, StoreError
 from pydantic import Field, ValidationError
 
 from benchflow_store.record import RolloutRecord
@@ -84,12 +84,6 @@ class EventRow:
     data: Mapping[str, Any]
     ts: float | None = None
     """Seconds since the epoch."""
-
-    @classmethod
-    def of(cls, event: Event) -> "EventRow":
-        """Return the row of an event of a rollout's log."""
-        data = event.model_dump(mode="json", exclude={"kind", "seq", "ts"})
-        return cls(kind=event.kind, data=data, ts=event.ts)
 
 
 @dataclass(frozen=True, slots=True)
