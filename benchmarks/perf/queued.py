@@ -33,8 +33,14 @@ class Watch:
         self.seen: list[int] = []
         self.rewards: list[float | None] = []
 
-    def planned(self, _job: str, _slots: object, _done: object) -> None:
+    def planned(self, _job: str, _slots: object, _rewards: object) -> None:
         """Nothing is shown."""
+
+    def limited(self, _limits: object) -> None:
+        """Nothing is shown."""
+
+    def attempted(self, _slot: object, _completion: object) -> None:
+        """Nothing is counted."""
 
     def extended(self, _total: int) -> None:
         """The job is not extended."""

@@ -258,7 +258,13 @@ class Watch:
     def __init__(self):
         self.seen = []
 
-    def planned(self, job, slots, done):
+    def planned(self, job, slots, rewards):
+        pass
+
+    def limited(self, limits):
+        pass
+
+    def attempted(self, slot, completion):
         pass
 
     def started(self, slot):

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from benchflow_contracts import StoreError, UsageError
+from benchflow_contracts import Completion, StoreError, UsageError
 from benchflow_engine.config import RunConfig
 from benchflow_engine.scaffold import write_task
 from benchflow_jobs import JobConfig, JobReport, job_view, preflight, resume_job, run_job
@@ -24,6 +24,7 @@ from benchflow_jobs.control_socket import (
     send_order,
     serve_orders,
 )
+from benchflow_jobs.job_record import JobLimits
 from benchflow_jobs.offline import change_job
 from benchflow_store import read_records
 from benchflow_store.database import DATABASE_FILE, JobReader, JobWriter
@@ -126,6 +127,60 @@ def test_a_paused_job_starts_nothing_until_it_is_resumed(play: Any) -> None:
 
     report = play(act)
     assert (report.status, report.finished, report.stopped) == ("completed", 4, None)
+
+
+class Listener:
+    """Notes what it is called with."""
+
+    def __init__(self) -> None:
+        self.limits: list[JobLimits] = []
+        self.attempts: list[tuple[str, str]] = []
+        self.rewards: list[dict[int, float]] = []
+
+    def planned(self, job: str, slots: Any, rewards: Any) -> None:
+        self.rewards.append(dict(rewards))
+
+    def limited(self, limits: JobLimits) -> None:
+        self.limits.append(limits)
+
+    def extended(self, total: int) -> None:
+        pass
+
+    def started(self, slot: Any) -> Callable[[object], None]:
+        return lambda event: None
+
+    def attempted(self, slot: Any, completion: Completion) -> None:
+        self.attempts.append((slot.name, completion.status))
+
+    def finished(self, slot: Any, record: Any) -> None:
+        pass
+
+
+def test_a_listener_learns_the_limits_in_force_and_why(play: Any, tmp_path: Path) -> None:
+    listener = Listener()
+
+    async def act(gate: Gate, job: Path) -> None:
+        await started(gate, 2)
+        await send(job, order.Pause(by="ann", reason="look"))
+        await send(job, order.SetLimits(slots=3, cost_usd=5))
+        await send(job, order.Resume())
+        await started(gate, 1)
+        await send(job, order.Drain(by="drain by ann"))
+        gate.open.set()
+
+    play(act, lambda: run_job(job_config(tmp_path), listener=listener))
+    assert [
+        (dict(each.resources), dict(each.pauses), each.ending, each.budget.cost_usd)
+        for each in listener.limits
+    ] == [
+        ({"slots": 2}, {}, "", None),
+        ({"slots": 2}, {"the job": "look (by ann)"}, "", None),
+        ({"slots": 3}, {"the job": "look (by ann)"}, "", 5),
+        ({"slots": 3}, {}, "", 5),
+        ({"slots": 3}, {}, "interrupted by drain by ann", 5),
+    ]
+    assert listener.rewards == [{}]
+    assert sorted(listener.attempts) == [(f"one#{n}", "unscored") for n in range(3)]
 
 
 def test_a_drained_job_ends_with_what_ran_and_can_be_resumed(play: Any, tmp_path: Path) -> None:
@@ -450,12 +505,16 @@ def test_a_result_whose_commit_was_lost_is_adopted_and_not_run_again(
     assert (job / "facts" / "events.jsonl").read_bytes() == events
 
 
-def test_one_permanent_error_pauses_the_job_and_says_why(play: Any) -> None:
+def test_one_permanent_error_pauses_the_job_and_says_why(play: Any, tmp_path: Path) -> None:
     async def act(gate: Gate, job: Path) -> None:
         gate.faults.fail_on["create"] = UsageError("this can never work")
         gate.open.set()
 
-    report = play(act, design={"replications": 50}, breaker={"job_after": 4, "variant_after": 99})
+    listener = Listener()
+    config = {"design": {"replications": 50}, "breaker": {"job_after": 4, "variant_after": 99}}
+    report = play(act, lambda: run_job(job_config(tmp_path, **config), listener=listener))
+    reason = listener.limits[-1].pauses["the job"]
+    assert reason.startswith("4 times running: ")
     assert report.status == "paused"
     assert report.stopped is not None
     assert report.stopped.startswith("4 times running: ")

@@ -1,18 +1,25 @@
-"""Compares jobs: statistics of their rewards, and read-only SQL over their facts."""
+"""Compares jobs: statistics of their rewards, and read-only SQL over their facts.
 
-from .fact_files import TABLES, write_parquet
-from .facts import VIEWS, Facts, view_set
-from .plot import write_plot
-from .query import QueryResult, limited_memory, query, query_jobs
-from .report import (
-    AnalysisOptions,
-    AnalysisReport,
-    ComparisonReport,
-    JobProgress,
-    VariantReport,
-    analyse,
-)
-from .tables import Table, report_notes, report_tables, to_markdown
+The names below are loaded on first use: the statistics alone do not need DuckDB.
+"""
+
+from importlib import import_module
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from .fact_files import TABLES, write_parquet
+    from .facts import VIEWS, Facts, view_set
+    from .plot import write_plot
+    from .query import QueryResult, limited_memory, query, query_jobs
+    from .report import (
+        AnalysisOptions,
+        AnalysisReport,
+        ComparisonReport,
+        JobProgress,
+        VariantReport,
+        analyse,
+    )
+    from .tables import Table, report_notes, report_tables, to_markdown
 
 __all__ = [
     "TABLES",
@@ -36,3 +43,28 @@ __all__ = [
     "write_parquet",
     "write_plot",
 ]
+
+_MODULES = {
+    **dict.fromkeys(("TABLES", "write_parquet"), "fact_files"),
+    **dict.fromkeys(("VIEWS", "Facts", "view_set"), "facts"),
+    **dict.fromkeys(("write_plot",), "plot"),
+    **dict.fromkeys(("QueryResult", "limited_memory", "query", "query_jobs"), "query"),
+    **dict.fromkeys(
+        (
+            "AnalysisOptions",
+            "AnalysisReport",
+            "ComparisonReport",
+            "JobProgress",
+            "VariantReport",
+            "analyse",
+        ),
+        "report",
+    ),
+    **dict.fromkeys(("Table", "report_notes", "report_tables", "to_markdown"), "tables"),
+}
+
+
+def __getattr__(name: str) -> object:
+    if name not in _MODULES:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return getattr(import_module(f"{__name__}.{_MODULES[name]}"), name)

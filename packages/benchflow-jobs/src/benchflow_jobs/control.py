@@ -5,7 +5,7 @@ import signal
 import time
 from collections.abc import Awaitable, Callable, Generator, Sized
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import Any
@@ -15,11 +15,11 @@ from benchflow_store.database import DATABASE_FILE, JobReader, JobStatus
 
 from . import orders
 from .begin import PlannedJob, extended
-from .driver import JobDriver
-from .job_record import DatabaseRecord
+from .driver import Control, JobDriver
+from .job_record import DatabaseRecord, JobLimits
 from .orders import Order, Reply
 from .planning import plan_revision, variant_plans, write_plan
-from .scheduling import Latch, SlotState
+from .scheduling import Action, Latch, Scheduler, SlotState
 
 _HURRY = "press Ctrl-C again to end them now"
 
@@ -44,6 +44,10 @@ class JobControl:
     """The pauses that people ordered, the newest last."""
     _plan_lock: asyncio.Lock = field(default_factory=asyncio.Lock)
     """Two orders that change slots follow each other."""
+    _reasons: dict[Latch, str] = field(default_factory=dict[Latch, str])
+    """Who paused something, and why."""
+    _ending: str = ""
+    """Why nothing more starts."""
 
     async def receive(self, order: Order) -> Reply:
         """Carry out an order, and return when it is durable.
@@ -77,16 +81,56 @@ class JobControl:
     def drain(self, by: str) -> None:
         """Start nothing more. The job ends when what runs has ended."""
         self.interrupted = by
-        self.driver.tell(lambda scheduler, _now: scheduler.drain(f"interrupted by {by}"))
+        self._drain(f"interrupted by {by}")
 
     def stop(self, by: str) -> None:
         """End what runs now, and then the job."""
         self.interrupted = by
-        self.driver.tell(lambda scheduler, _now: scheduler.stop(f"interrupted by {by}"))
+        self._ending = f"interrupted by {by}"
+        self._tell(lambda scheduler, _now: scheduler.stop(f"interrupted by {by}"))
 
     def spend(self, reason: str) -> None:
         """Start nothing more, because a budget is used up."""
-        self.driver.tell(lambda scheduler, _now: scheduler.drain(reason))
+        self._drain(reason)
+
+    def note_pause(self, latch: Latch, reason: str) -> None:
+        """Report a pause that a circuit breaker made."""
+        self._reasons[latch] = reason
+        self.report_limits()
+
+    def note_model_limit(self, url: str, limit: int) -> None:
+        """Report the limit that an endpoint's answers set."""
+        self.record.note_model_limit(url, limit)
+        self.report_limits()
+
+    def report_limits(self) -> None:
+        """Give the limits in force to the listener of the job."""
+        if self.record.listener is None:
+            return
+        scheduler = self.driver.scheduler
+        limits = JobLimits(
+            resources=dict(scheduler.limits),
+            endpoints=dict(scheduler.model_limits),
+            throttled=self.record.throttled,
+            pauses={_named(each): self._reasons.get(each, "") for each in scheduler.latches},
+            ending=self._ending,
+            budget=replace(self.record.budget),
+        )
+        self.record.listener.limited(limits)
+
+    def _drain(self, reason: str) -> None:
+        self._ending = self._ending or reason
+        self._tell(lambda scheduler, _now: scheduler.drain(reason))
+
+    def _tell(self, control: Control) -> None:
+        """Give the driver an order, and the listener the limits that hold after it."""
+
+        def carry_out(scheduler: Scheduler, now: float) -> list[Action]:
+            actions = control(scheduler, now)
+            self.report_limits()
+            return actions
+
+        self.driver.tell(carry_out)
 
     @contextmanager
     def limited_to(self, seconds: float | None) -> Generator[None]:
@@ -107,7 +151,9 @@ class JobControl:
 
     async def _pause(self, order: orders.Pause) -> Reply:
         latch = self._latch(order.scope, order.name)
-        self.driver.tell(lambda scheduler, _now: scheduler.pause(latch))
+        by = f" (by {order.by})" if order.by else ""
+        self._reasons[latch] = f"{order.reason or 'no reason given'}{by}"
+        self._tell(lambda scheduler, _now: scheduler.pause(latch))
         pause = {
             "scope": order.scope,
             "name": order.name,
@@ -130,7 +176,7 @@ class JobControl:
         latches = self.driver.scheduler.latches | self._pauses.keys()
         if latch not in latches:
             return _done(f"{_named(latch)} was not paused{_still(latches)}")
-        self.driver.tell(lambda scheduler, now: scheduler.resume(latch, now))
+        self._tell(lambda scheduler, now: scheduler.resume(latch, now))
         self._pauses.pop(latch, None)
         left = latches - {latch}
         if left:
@@ -192,8 +238,8 @@ class JobControl:
             self.record.note_model_limit(url, None)
         if limits:
             await self.driver.resize(limits)
-        self.driver.tell(lambda scheduler, now: scheduler.set_limits(now, limits, endpoints))
         self.record.budget.change(order.cost_usd, order.tokens)
+        self._tell(lambda scheduler, now: scheduler.set_limits(now, limits, endpoints))
         return _done("changed the limits")
 
 

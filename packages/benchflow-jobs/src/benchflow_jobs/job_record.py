@@ -31,11 +31,36 @@ _STATUS: dict[SlotState, SlotStatus] = {
 }
 
 
+@dataclass(frozen=True, slots=True)
+class JobLimits:
+    """What holds back the rollouts of a job now."""
+
+    resources: Mapping[str, int]
+    """What may be in use at once, by resource: `slots`, `builds` and `memory_mb`."""
+    endpoints: Mapping[str, int]
+    """Rollouts that may run at once, by the URL of a model endpoint."""
+    throttled: frozenset[str]
+    """Endpoints whose limit follows from their own answers, such as 429."""
+    pauses: Mapping[str, str]
+    """The reason of each pause, by its scope in words, such as `the job`."""
+    ending: str
+    """Why nothing more starts in this run; empty if more may start."""
+    budget: Budget
+    """The budget, with what was used so far."""
+
+
 class JobListener(Protocol):
     """Follows a job. Callbacks run on the event loop and must not block."""
 
-    def planned(self, job: str, slots: Sequence[PlannedSlot], done: int) -> None:
-        """The job called `job` is about to run; `done` slots were finished by an earlier run."""
+    def planned(self, job: str, slots: Sequence[PlannedSlot], rewards: Mapping[int, float]) -> None:
+        """The job called `job` is about to run.
+
+        `rewards` are those of the slots that an earlier run finished, by index.
+        """
+        ...
+
+    def limited(self, limits: JobLimits) -> None:
+        """These limits hold: called before the first rollout starts, and after each change."""
         ...
 
     def extended(self, total: int) -> None:
@@ -46,12 +71,16 @@ class JobListener(Protocol):
         """A rollout starts, maybe once more; return the receiver of its events."""
         ...
 
+    def attempted(self, slot: PlannedSlot, completion: Completion) -> None:
+        """An attempt has ended, and its completion is durable. The slot may run again."""
+        ...
+
     def finished(self, slot: PlannedSlot, record: RolloutRecord) -> None:
         """A rollout is over, and its record is durable. The slot does not run again."""
         ...
 
 
-def _ignore(what: object) -> None:
+def _ignore(*what: object) -> None:
     del what
 
 
@@ -68,6 +97,8 @@ class DatabaseRecord:
     budget: Budget = field(default_factory=Budget)
     on_spent: Callable[[str], None] = _ignore
     """Called with the reason when the budget is used up."""
+    on_pause: Callable[[Latch, str], None] = _ignore
+    """Called with the reason when a circuit breaker has paused something."""
     _receivers: dict[str, Callable[[Event], None]] = field(
         default_factory=dict[str, Callable[[Event], None]]
     )
@@ -98,6 +129,8 @@ class DatabaseRecord:
         if self._control.model_limits != self._model_limits:
             await self._write_control(self._control)
         self.budget.add(completion.measured)
+        if self.listener is not None:
+            self.listener.attempted(self.slots[completion.index], completion)
         if reason := self.budget.spent():
             self.on_spent(reason)
         self.on_commit()
@@ -115,6 +148,7 @@ class DatabaseRecord:
         """Record a pause that a circuit breaker made."""
         pause = {"scope": latch.scope, "name": latch.name, "reason": reason, "by": "breaker"}
         await self.set_status("paused", pause=pause)
+        self.on_pause(latch, reason)
 
     async def set_status(
         self,
@@ -133,6 +167,11 @@ class DatabaseRecord:
             self._model_limits.pop(url, None)
         else:
             self._model_limits[url] = limit
+
+    @property
+    def throttled(self) -> frozenset[str]:
+        """The endpoints whose limit follows from their answers."""
+        return frozenset(self._model_limits)
 
     async def _write_control(self, control: RunControl) -> None:
         now = {"updated": time.time(), "model_limits": dict(self._model_limits)}

@@ -165,15 +165,13 @@ class _Run:
 
     async def to_its_end(self) -> JobReport:
         """Run what is left, and write the summary, also on cancellation."""
-        done = sum(each.status == "completed" for each in self.state.slots)
         listener, slots = self.followers.listener, self.job.plan.slots
-        if listener is not None:
-            listener.planned(self.directory.name, slots, done)
+        budget = self._read_earlier(listener)
         facts = FactsUpdater(
             Projector(self.directory, self.directory / DATABASE_FILE, epoch=self.writer.epoch)
         )
         record = DatabaseRecord(
-            self.writer, self.directory, slots, listener, facts.note_change, self._budget()
+            self.writer, self.directory, slots, listener, facts.note_change, budget
         )
         try:
             async with AsyncExitStack() as blocks:
@@ -227,12 +225,15 @@ class _Run:
             if is_news and self.followers.interrupts is not None:
                 self.followers.interrupts(str(report))
 
-    def _budget(self) -> Budget:
+    def _read_earlier(self, listener: JobListener | None) -> Budget:
+        """Read what earlier runs of the job left. Return the budget with what they used."""
         limits = self.job.plan.config.budget
         budget = Budget(limits.cost_usd, limits.tokens)
         with JobReader(self.directory / DATABASE_FILE) as reader:
             budget.add(reader.measured_totals())
             self.cut_short = reader.cut_short()
+            if listener is not None:
+                listener.planned(self.directory.name, self.job.plan.slots, reader.rewards())
         return budget
 
     async def _drive(self, record: DatabaseRecord) -> Finish:
@@ -241,9 +242,7 @@ class _Run:
         scheduler = Scheduler(
             await self._schedule(), limits, policy_of(config), dict(config.concurrency.endpoints)
         )
-        endpoints = ModelLimits(
-            scheduler, set(config.concurrency.endpoints), record.note_model_limit
-        )
+        endpoints = ModelLimits(scheduler, set(config.concurrency.endpoints))
 
         def on_answer(answer: UpstreamAnswer) -> None:
             driver.tell(lambda _scheduler, now: endpoints.note(answer, now))
@@ -260,7 +259,9 @@ class _Run:
             self.providers.open_for,
             endpoints.fixed,
         )
-        record.on_spent = control.spend
+        record.on_spent, record.on_pause = control.spend, control.note_pause
+        endpoints.on_change = control.note_model_limit
+        control.report_limits()
         say = self.followers.interrupts
         with (
             nullcontext() if say is None else signals_to(control, say),

@@ -80,5 +80,6 @@ class ModelLimits:
             limit.succeeded(running, self.scheduler.limits.get("slots", running + 1))
         if limit is None or limit.allowed == self.scheduler.model_limits.get(url):
             return []
+        actions = self.scheduler.set_limits(now, model_limits={url: limit.allowed})
         self.on_change(url, limit.allowed)
-        return self.scheduler.set_limits(now, model_limits={url: limit.allowed})
+        return actions

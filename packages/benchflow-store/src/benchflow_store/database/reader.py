@@ -205,6 +205,16 @@ class JobReader:
         sql = "SELECT name, SUM(value) FROM metrics WHERE job = ? AND measured = 1 GROUP BY name"
         return {str(name): float(total) for name, total in self._db.query(sql, (self._id,))}
 
+    def rewards(self) -> dict[int, float]:
+        """Return the reward of each completed slot, by index. A tampered rollout counts as 0."""
+        sql = (
+            "SELECT s.idx, m.value FROM slots s LEFT JOIN attempts a ON a.job = s.job "
+            "AND a.idx = s.idx AND a.counted = 1 LEFT JOIN metrics m ON m.job = a.job "
+            "AND m.idx = a.idx AND m.entry = a.entry AND m.name = 'reward' "
+            "WHERE s.job = ? AND s.status = 'completed' ORDER BY s.idx"
+        )
+        return {int(row[0]): float(row[1] or 0) for row in self._db.query(sql, (self._id,))}
+
     def counted_rollouts(self) -> dict[int, str]:
         """Return the rollout that counts, by the index of its slot."""
         sql = "SELECT idx, rollout FROM attempts WHERE job = ? AND counted = 1"

@@ -15,7 +15,7 @@ from . import format as fmt
 from .config import configuration
 from .entry import INTERRUPTED
 from .env_file import EnvFile, with_env_files
-from .flags import DEFAULT_JOBS, JobsDir, Json, Run
+from .flags import DEFAULT_JOBS, JobsDir, Json, Progress, Run
 from .foreign_tasks import explain_refusals
 from .live import LiveJob
 from .output import note, print_blank_line, print_json, print_table
@@ -45,6 +45,7 @@ async def create(
     fail_under: float | None = None,
     export: tuple[str, ...] = (),
     quiet: bool = False,
+    progress: Progress = "auto",
     preview: PreviewOnly = PreviewFlags(),
     json: Json = False,
 ) -> int:
@@ -87,7 +88,9 @@ async def create(
     )
     if preview.any:
         return await preview_job(plan, preview, json=json)
-    return await _run_and_report(plan, export, fail_under, quiet=quiet, json=json)
+    return await _run_and_report(
+        plan, export, fail_under, quiet=quiet, progress=progress, json=json
+    )
 
 
 async def _run_and_report(
@@ -96,13 +99,13 @@ async def _run_and_report(
     fail_under: float | None,
     *,
     quiet: bool,
+    progress: Progress,
     json: bool,
 ) -> int:
     """Run the job, print and export its report, and return the exit code."""
     _check_exporters(exports)
-    live = LiveJob(quiet=quiet or json)
-    with live:
-        report = await run_job(plan, listener=live, interrupts=note)
+    with LiveJob(quiet=quiet or json, form=progress) as live:
+        report = await run_job(plan, listener=live, interrupts=live.say)
     _show_and_export(report, exports, json=json)
     if report.stopped is not None:
         name = () if plan.job_name else ("--job-name", report.job)

@@ -1,12 +1,19 @@
 """Options that several commands share."""
 
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Literal
 
 from benchflow_engine.flags import RunFlags
 from cyclopts import Parameter
 
 Json = Annotated[bool, Parameter(name="--json", help="JSON on standard output.")]
+Progress = Annotated[
+    Literal["auto", "json"],
+    Parameter(
+        help="Form of the progress on standard error: a table on a terminal and lines elsewhere, "
+        "or one JSON object for each event, also with --json or --quiet."
+    ),
+]
 JobsDir = Annotated[Path, Parameter(help="Directory of the jobs.")]
 Run = Annotated[RunFlags, Parameter(name="*")]
 """Each flag of a rollout."""

@@ -15,7 +15,7 @@ from cyclopts import Parameter
 from . import format as fmt
 from .entry import INTERRUPTED
 from .eval import print_report
-from .flags import DEFAULT_JOBS, JobsDir, Json
+from .flags import DEFAULT_JOBS, JobsDir, Json, Progress
 from .live import LiveJob
 from .orders import Endpoint, Trust, Variant, give_order, scope_of, user_name
 from .output import note, print_json
@@ -30,6 +30,7 @@ async def run(
     job_name: str | None = None,
     dry_run: bool = False,
     quiet: bool = False,
+    progress: Progress = "auto",
     json: Json = False,
 ) -> int:
     """Run the job of a job.toml, or of its like in YAML.
@@ -55,8 +56,8 @@ async def run(
     config = read_job_config(file, overrides)
     if dry_run:
         return await preview_checks(config, json=json)
-    with LiveJob(quiet=quiet or json) as live:
-        report = await run_job(config, listener=live, interrupts=note)
+    with LiveJob(quiet=quiet or json, form=progress) as live:
+        report = await run_job(config, listener=live, interrupts=live.say)
     return _finish(report, config.job.jobs_dir, json=json)
 
 
@@ -67,6 +68,7 @@ async def resume(
     endpoint: Endpoint = None,
     trust: Trust = False,
     quiet: bool = False,
+    progress: Progress = "auto",
     jobs_dir: JobsDir = DEFAULT_JOBS,
     json: Json = False,
 ) -> int:
@@ -90,8 +92,8 @@ async def resume(
                 f"no process runs job {directory.name!r}, so its pauses have ended",
                 hint=f"resume all of it: bench job resume {directory}",
             ) from None
-        with LiveJob(quiet=quiet or json) as live:
-            report = await resume_job(directory, trust=trust, listener=live, interrupts=note)
+        with LiveJob(quiet=quiet or json, form=progress) as live:
+            report = await resume_job(directory, trust=trust, listener=live, interrupts=live.say)
         return _finish(report, directory.parent, json=json)
     return give_order(directory, order.Resume(by=user_name(), scope=scope, name=name), json=json)
 

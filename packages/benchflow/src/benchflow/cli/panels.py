@@ -68,7 +68,7 @@ PANELS: Final[dict[str, tuple[str, ...]]] = {
     "Grading": _GRADING,
     "Limits": _LIMITS,
     "Preview": ("--explain", "--print-config", "--dry-run"),
-    "Output": ("--jobs-dir", "--export", "--quiet", "--json"),
+    "Output": ("--jobs-dir", "--export", "--quiet", "--progress", "--json"),
 }
 """The panels and their options, in the order of the help. COMMAND_PANEL has other options."""
 
