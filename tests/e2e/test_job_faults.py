@@ -152,6 +152,24 @@ def test_a_copy_of_a_job_that_runs_is_refused(faulted: FaultJob) -> None:
     faulted.check_complete(SLOTS, {})
 
 
+def test_torn_projections_of_a_job_are_written_again_by_its_resume(
+    faulted: FaultJob, whole: FaultJob
+) -> None:
+    faulted.run()
+    trials, metrics = (
+        faulted.directory / "facts" / f"{n}.jsonl" for n in ("trials", "metrics_long")
+    )
+    os.truncate(trials, trials.stat().st_size - 30)
+    with metrics.open("ab") as file:
+        file.write(bytes(512))
+    (faulted.directory / "results.jsonl").write_bytes(b'{"schema_ver')
+    (faulted.directory / "summary.json").unlink()
+    faulted.run()
+    faulted.check_complete(SLOTS, {})
+    assert len(faulted.attempts()) == SLOTS
+    faulted.check_same_as(whole)
+
+
 _CLOCK = """
 import os, time
 _ahead, _flag = int(os.environ["CLOCK_AHEAD"]), os.environ["CLOCK_FLAG"]
@@ -222,7 +240,7 @@ def write_greeting(request: ModelRequest) -> ModelReply:
     return ModelReply(tools=(ToolUse("shell", {"command": command}),))
 
 
-def of_model(llm: ScriptedLlm) -> tuple[str, ...]:
+def with_model(llm: ScriptedLlm) -> tuple[str, ...]:
     endpoint = (f"--base-url={llm.url}/v1", "--model=scripted", "--upstream=vllm")
     return ("--agent=policy", *endpoint, f"--repeats={SLOTS // 2}", "--concurrency=4")
 
@@ -231,7 +249,7 @@ def test_a_model_that_answers_500_for_ever_pauses_the_job_with_its_cause(tmp_pat
     write_tasks(tmp_path, SOLVED)
     with ScriptedLlm(lambda _: ModelReply(text="it is broken", status=500)) as llm:
         hurry = ("--retries=0", "--agent-env.BENCHFLOW_POLICY_BACKOFF=0.02")
-        with fault_job(tmp_path, "broken", *of_model(llm), *hurry) as job:
+        with fault_job(tmp_path, "broken", *with_model(llm), *hurry) as job:
             said = job.run(code=1)
             summary = job.summary()
             assert summary["status"] == "paused"
@@ -252,7 +270,7 @@ def test_a_model_that_answers_429_for_a_while_costs_no_slot(tmp_path: Path) -> N
             return ModelReply(text="too many requests", status=429)
         return write_greeting(request)
 
-    with ScriptedLlm(answer) as llm, fault_job(tmp_path, "limited", *of_model(llm)) as job:
+    with ScriptedLlm(answer) as llm, fault_job(tmp_path, "limited", *with_model(llm)) as job:
         job.run()
         job.check_complete(SLOTS, {})
 
