@@ -233,6 +233,47 @@ def test_a_job_is_extended_and_its_limits_are_changed_while_it_runs(play: Any) -
     assert (report.status, report.planned, report.finished) == ("completed", 12, 12)
 
 
+@pytest.mark.parametrize(
+    "wrong", [{"agent": {"name": "nowhere"}}, {"sandbox": {"provider": "nowhere"}}]
+)
+def test_a_variant_that_cannot_run_is_not_added_to_a_job(
+    play: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, wrong: dict[str, Any]
+) -> None:
+    """A resume checks every variant, so the job could not continue."""
+    right = {"id": "right", "agent": {"name": "nop"}, "bindings": {"x": 1}}
+    sent = order.Extend(variants=(right, {"id": "wrong", **wrong}))
+
+    def is_nowhere(run: RunConfig) -> None:
+        if run.sandbox.provider == "nowhere":
+            raise UsageError("no provider 'nowhere'")
+
+    async def act(gate: Gate, job: Path) -> None:
+        opened: Any = preflight.open_provider
+
+        def open_known(run: RunConfig) -> Any:
+            is_nowhere(run)
+            return opened(run)
+
+        monkeypatch.setattr(preflight, "open_provider", open_known)
+        await started(gate, 2)
+        reply = await send(job, sent)
+        assert not reply.ok
+        assert "'nowhere'" in reply.message
+        reply = await send(job, order.Extend(variants=(right,)))
+        assert reply.message == "added 4 slots; the job has 8"
+        gate.open.set()
+
+    assert play(act).planned == 8
+    with pytest.raises(UsageError, match="'nowhere'"):
+        asyncio.run(change_job(tmp_path / "j", sent))
+    assert len(statuses(tmp_path / "j")) == 8
+
+    async def go(gate: Gate, job: Path) -> None:
+        gate.open.set()
+
+    assert play(go, lambda: resume_job(tmp_path / "j")).planned == 8
+
+
 def test_a_job_that_does_not_run_is_extended_and_requeued(play: Any, tmp_path: Path) -> None:
     async def go(gate: Gate, job: Path) -> None:
         gate.open.set()

@@ -5,6 +5,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from benchflow_contracts import StoreError, Task, UsageError
+from benchflow_engine.preflight import check_agent
 from benchflow_engine.secrets import with_secrets
 from benchflow_engine.task_formats import runnable_task
 from benchflow_store import latest_records
@@ -164,6 +165,7 @@ def extended(job: PlannedJob, order: Extend) -> PlannedJob:
 
     Raises:
         JobConfigError: They do not fit to the job, or a source of tasks cannot be read.
+        UsageError: A variant has an agent that does not exist, or that cannot work as configured.
     """
     options = job.plan.variants[0].run.adapter_options()
     tasks: tuple[Task, ...] = ()
@@ -172,6 +174,9 @@ def extended(job: PlannedJob, order: Extend) -> PlannedJob:
     tables = {"dataset": {"paths": ["."]}, "variants": [dict(each) for each in order.variants]}
     variants = parse_job(JobSource(tables, "extend")).variants if order.variants else ()
     plan = extend(job.plan, replications=order.replications, tasks=tasks, variants=variants)
+    # A resume checks every variant, so a wrong one would keep the whole job from continuing.
+    for variant in plan.variants[len(job.plan.variants) :]:
+        check_agent(variant.run)
     return PlannedJob(plan, {**{task.id: task for task in tasks}, **job.tasks})
 
 

@@ -1,5 +1,6 @@
 """Changes to a job that no process runs."""
 
+from contextlib import AsyncExitStack
 from pathlib import Path
 
 from benchflow_contracts import UsageError
@@ -10,6 +11,7 @@ from .control import chosen_slots, requeued
 from .hold import held
 from .orders import Extend, Reply, Requeue
 from .planning import write_plan
+from .preflight import Providers
 from .runner import open_record
 
 
@@ -30,6 +32,8 @@ async def change_job(directory: Path, order: Requeue | Extend, *, trust: bool = 
             after = extended(before, order)
             added = len(after.plan.slots) - len(before.plan.slots)
             if added:
+                async with AsyncExitStack() as blocks:
+                    await Providers(blocks).open_for(after)
                 write_plan(directory, after.plan)
                 await open_record(writer, after.plan, directory)
             total = len(after.plan.slots)

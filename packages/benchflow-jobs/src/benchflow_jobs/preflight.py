@@ -72,10 +72,12 @@ class Providers:
         Raises:
             BenchFlowError: A provider cannot create sandboxes, or not as many as the job needs.
         """
+        added: list[SandboxProvider] = []
         for variant in job.plan.variants[len(self._of_variants) :]:
             provider = await self.open(variant.run)
             check_descriptors(provider, job.plan.config.concurrency.slots)
-            self._of_variants.append(provider)
+            added.append(provider)
+        self._of_variants += added
 
     @property
     def opened(self) -> list[SandboxProvider]:

@@ -1,5 +1,6 @@
 """`bench job`: run a job of a job.toml, resume it, and show its state."""
 
+import shlex
 import sys
 import time
 from pathlib import Path
@@ -178,16 +179,15 @@ def note_view(view: JobView) -> None:
     if view.stopped is not None:
         note(f"  stopped  {view.stopped}")
     if view.process is None and view.pending:
-        note(f"continue it with: bench job resume {view.directory}")
+        note(f"continue it with: {shlex.join(['bench', 'job', 'resume', str(view.directory)])}")
 
 
 def _line(view: JobView) -> str:
-    parts = [
-        f"{view.completed} of {view.slots} scored",
-        f"{len(view.running)} {'running' if view.process else 'cut short'}",
-        f"{view.pending - len(view.running)} waiting",
-        f"{view.failed} failed",
-    ]
+    running = len(view.running)
+    parts = [f"{view.completed} of {view.slots} scored"]
+    if running or view.process:
+        parts.append(f"{running} {'running' if view.process else 'cut short'}")
+    parts += [f"{view.pending - running} waiting", f"{view.failed} failed"]
     if view.pruned:
         parts.append(f"{view.pruned} given up")
     parts.append(f"mean reward {fmt.reward(view.mean_reward)}")
@@ -205,10 +205,12 @@ def _finish(report: JobReport, jobs_dir: Path, *, json: bool) -> int:
     """Print the report and the command that continues the job; return the exit code."""
     print_report(report, json=json)
     if report.stopped is not None:
-        elsewhere = "" if jobs_dir == DEFAULT_JOBS else f" --jobs-dir {jobs_dir}"
-        note(f"resume with: bench job resume {report.job}{elsewhere}")
+        elsewhere = [] if jobs_dir == DEFAULT_JOBS else ["--jobs-dir", str(jobs_dir)]
+        words = ["bench", "job", "resume", report.job, *elsewhere]
+        note(f"resume with: {shlex.join(words)}")
     if _has_several_variants(report.directory):
-        note(f"compare the variants with: bench analyze {report.directory}")
+        words = ["bench", "analyze", str(report.directory)]
+        note(f"compare the variants with: {shlex.join(words)}")
     if report.status in {"interrupted", "killed"}:
         return INTERRUPTED
     return int(not report.complete)
