@@ -8,6 +8,7 @@ import pytest
 from benchflow_jobs import JobConfig, JobReport, job_view, run_job
 from benchflow_jobs.job_record import DatabaseRecord
 from benchflow_store import read_records
+from benchflow_store.database import verify
 from scripted_llm import ModelReply, ModelRequest, ScriptedLlm, ToolUse
 
 pytestmark = pytest.mark.timeout(180)
@@ -45,6 +46,7 @@ def run(tmp_path: Path, llm: ScriptedLlm) -> JobReport:
             "design": {"replications": REPEATS},
             "run": {"agent": agent, "model": {"base_url": f"{llm.url}/v1"}},
             "concurrency": {"slots": 4},
+            "evidence": {"store": True},
         }
     )
     return asyncio.run(run_job(config))
@@ -75,3 +77,9 @@ def test_the_limit_shrinks_and_grows_again_and_no_slot_is_lost(
     assert limits[0] is not None and limits[0] < 4
     assert limits[-1] == 4
     assert job_view(tmp_path / "j").model_limits == {url: 4}
+    check = verify(tmp_path / "j")
+    assert check.ok
+    # Of each rollout at least the configuration, the prompts, the summary, the tree and a log.
+    assert check.artifacts >= 4 * REPEATS
+    events = (tmp_path / "j" / "facts" / "events.jsonl").read_text()
+    assert events.count('"node_scored"') == REPEATS

@@ -1,6 +1,7 @@
 """Orders to a job that runs, and what a job survives."""
 
 import asyncio
+import hashlib
 import json
 import os
 import shutil
@@ -27,7 +28,7 @@ from benchflow_jobs.control_socket import (
 from benchflow_jobs.job_record import JobLimits
 from benchflow_jobs.offline import change_job
 from benchflow_store import read_records
-from benchflow_store.database import DATABASE_FILE, JobReader, JobWriter
+from benchflow_store.database import DATABASE_FILE, JobReader, JobWriter, verify
 from benchflow_store.database.connection import connect
 from benchflow_store.database.schema import create_or_check
 from benchflow_testing.fakes import FakeSandboxProvider
@@ -544,6 +545,44 @@ def test_a_result_whose_commit_was_lost_is_adopted_and_not_run_again(
     assert (report.status, report.scored) == ("completed", 4)
     assert len((job / "facts" / "trials.jsonl").read_text().splitlines()) == 4
     assert (job / "facts" / "events.jsonl").read_bytes() == events
+
+
+def test_the_files_of_scored_rollouts_are_artifacts_if_the_job_wants_them(
+    play: Any, tmp_path: Path
+) -> None:
+    async def go(gate: Gate, job: Path) -> None:
+        gate.open.set()
+
+    play(go, evidence={"store": True})
+    job = tmp_path / "j"
+    assert not (job / "artifacts").exists()
+    link = next(path.parent for path in job.glob("*/result.json")) / "agent" / "stolen"
+    link.parent.mkdir(exist_ok=True)
+    link.symlink_to("/etc/passwd")
+    for path in job.glob("*/result.json"):
+        path.write_text(json.dumps(json.loads(path.read_text()) | SCORED))
+    for name in (DATABASE_FILE, f"{DATABASE_FILE}-wal", f"{DATABASE_FILE}-shm"):
+        (job / name).unlink(missing_ok=True)
+    for name in ("facts", "evidence"):
+        shutil.rmtree(job / name)
+    play(go, lambda: resume_job(job))
+    lines = (job / "evidence" / "evidence_records.jsonl").read_text().splitlines()
+    for line in map(json.loads, lines):
+        artifacts = line["artifacts"]
+        assert {
+            "inputs/config.json",
+            "outputs/tree.json",
+            "outputs/result.json",
+        } <= artifacts.keys()
+        assert "logs/agent/stolen" not in artifacts
+        config = artifacts["inputs/config.json"]
+        data = (job / line["rollout_id"] / "config.json").read_bytes()
+        assert config["ref"].endswith(hashlib.sha256(data).hexdigest())
+        assert config["size"] == len(data)
+    report = verify(job)
+    assert (report.problems, report.artifacts > 0) == ((), True)
+    next((job / "artifacts").glob("sha256/*/*")).write_bytes(b"changed")
+    assert not verify(job).ok
 
 
 def test_one_permanent_error_pauses_the_job_and_says_why(play: Any, tmp_path: Path) -> None:

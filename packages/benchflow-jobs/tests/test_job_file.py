@@ -93,6 +93,9 @@ job_after = 6
 
 [pruning]
 consecutive_failures = 4
+
+[evidence]
+store = true
 """
 
 

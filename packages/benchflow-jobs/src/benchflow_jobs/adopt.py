@@ -6,15 +6,17 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Literal
 
-from benchflow_contracts import Completion, StoreError
+from benchflow_contracts import Completion, EvidenceStore, StoreError
 from benchflow_store import RolloutRecord, read_record
 from benchflow_store.database import DATABASE_FILE, JobReader, JobState, JobWriter
 
 from .attempt_events import stored_events
-from .job_record import as_commit
+from .job_record import with_files
 
 
-async def adopt_results(writer: JobWriter, state: JobState, directory: Path) -> int:
+async def adopt_results(
+    writer: JobWriter, state: JobState, directory: Path, evidence: EvidenceStore | None = None
+) -> int:
     """Commit each result on disk that the record lacks, and return their number.
 
     A driver that is killed between the end of a rollout and its commit leaves such a result. A
@@ -37,7 +39,8 @@ async def adopt_results(writer: JobWriter, state: JobState, directory: Path) -> 
         tries[slot] = record.attempt or tries[slot] + 1
         completion = _completion(record, state, indexes[slot], tries[slot])
         events = stored_events(directory / record.rollout_id)
-        await writer.commit(as_commit(completion.model_copy(update={"events": events})))
+        completion = completion.model_copy(update={"events": events})
+        await writer.commit(await with_files(completion, evidence, directory))
         count += 1
     return count
 

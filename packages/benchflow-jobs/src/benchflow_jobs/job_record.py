@@ -3,11 +3,11 @@
 import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Protocol
 
-from benchflow_contracts import Completion, Dispatch, Event, StoreError
+from benchflow_contracts import Completion, Dispatch, Event, EvidenceStore, StoreError
 from benchflow_store import RolloutRecord, StoredRollout
 from benchflow_store.database import (
     Commit,
@@ -21,6 +21,7 @@ from benchflow_store.database import (
     record_metrics,
 )
 
+from .attempt_evidence import store_files
 from .budget import Budget
 from .executor import end_of
 from .scheduling import Latch, SlotState
@@ -99,6 +100,8 @@ class DatabaseRecord:
     """Called with the reason when the budget is used up."""
     on_pause: Callable[[Latch, str], None] = _ignore
     """Called with the reason when a circuit breaker has paused something."""
+    evidence: EvidenceStore | None = None
+    """Gets the main files of scored rollouts."""
     _receivers: dict[str, Callable[[Event], None]] = field(
         default_factory=dict[str, Callable[[Event], None]]
     )
@@ -122,7 +125,7 @@ class DatabaseRecord:
         self._receivers.pop(completion.rollout, None)
         if completion.record is None:
             completion = with_record_on_disk(completion, self.directory)
-        await self.writer.commit(as_commit(completion))
+        await self.writer.commit(await with_files(completion, self.evidence, self.directory))
         if completion.record is not None:
             record = RolloutRecord.model_validate(completion.record)
             self._newest[completion.index] = record
@@ -177,6 +180,22 @@ class DatabaseRecord:
         now = {"updated": time.time(), "model_limits": dict(self._model_limits)}
         self._control = control.model_copy(update=now)
         await self.writer.set_control(self._control)
+
+
+async def with_files(
+    completion: Completion, evidence: EvidenceStore | None, directory: Path
+) -> Commit:
+    """Return what the database keeps of an attempt, after its files are stored.
+
+    Only a scored attempt is sure to count. Without an evidence store, no file is stored.
+
+    Raises:
+        StoreError: An artifact cannot be stored.
+    """
+    commit = as_commit(completion)
+    if evidence is None or completion.status != "scored":
+        return commit
+    return replace(commit, refs=await store_files(evidence, directory / completion.rollout))
 
 
 def as_commit(completion: Completion) -> Commit:

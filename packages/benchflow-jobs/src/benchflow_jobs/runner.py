@@ -10,11 +10,13 @@ from benchflow_contracts import Dispatch, StoreError, UpstreamAnswer, UsageError
 from benchflow_engine.leftovers import reap_leftovers
 from benchflow_store import new_rollout_id
 from benchflow_store.database import (
+    ARTIFACTS_DIR,
     DATABASE_FILE,
     JobReader,
     JobState,
     JobStatus,
     JobWriter,
+    LocalEvidenceStore,
     Projector,
     RunControl,
     read_job_state,
@@ -119,10 +121,14 @@ async def _run_held(
 ) -> JobReport:
     async with JobWriter(directory / DATABASE_FILE, directory.name) as writer:
         state = await open_record(writer, planned.plan, directory)
-        if await adopt_results(writer, state, directory):
+        if await adopt_results(writer, state, directory, _evidence(planned.plan, directory)):
             state = read_job_state(directory / DATABASE_FILE)
         run = _Run(planned, directory, writer, state, providers, followers)
         return await run.to_its_end()
+
+
+def _evidence(plan: ResolvedJob, directory: Path) -> LocalEvidenceStore | None:
+    return LocalEvidenceStore(directory / ARTIFACTS_DIR) if plan.config.evidence.store else None
 
 
 async def open_record(writer: JobWriter, plan: ResolvedJob, directory: Path) -> JobState:
@@ -173,6 +179,7 @@ class _Run:
         record = DatabaseRecord(
             self.writer, self.directory, slots, listener, facts.note_change, budget
         )
+        record.evidence = _evidence(self.job.plan, self.directory)
         try:
             async with AsyncExitStack() as blocks:
                 # The plan in the directory may have more variants than the caller's.

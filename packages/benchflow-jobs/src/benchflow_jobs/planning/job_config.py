@@ -193,6 +193,13 @@ Grid = Annotated[
 ]
 
 
+class EvidenceConfig(_Table):
+    """`[evidence]`: artifacts beside the files of the rollouts."""
+
+    store: bool = False
+    """Copy the main files of each scored rollout into `artifacts/` of the job, by their digest."""
+
+
 class JobConfig(_Table):
     """A job, as its file describes it."""
 
@@ -212,3 +219,4 @@ class JobConfig(_Table):
     retry: RetryConfig = RetryConfig()
     breaker: BreakerConfig = BreakerConfig()
     pruning: PruningConfig = PruningConfig()
+    evidence: EvidenceConfig = EvidenceConfig()
