@@ -59,8 +59,10 @@ GROUPS: dict[str, Group] = {
         "Run jobs of a job.toml; pause, extend and resume them.",
         {
             "run": Command("benchflow.cli.job:run", "Run the job of a job.toml, or resume it."),
-            "status": Command("benchflow.cli.job:status", "Show the state of a job."),
-            "watch": Command("benchflow.cli.job:watch", "Show the state whenever it changes."),
+            "status": Command("benchflow.cli.job_status:status", "Show the state of a job."),
+            "watch": Command(
+                "benchflow.cli.job_status:watch", "Show the state whenever it changes."
+            ),
             "pause": Command("benchflow.cli.orders:pause", "Start no further rollout."),
             "resume": Command("benchflow.cli.job:resume", "End a pause, or run what is left."),
             "drain": Command("benchflow.cli.orders:drain", "Let what runs end, then end the job."),

@@ -1,25 +1,22 @@
-"""`bench job`: run a job of a job.toml, resume it, and show its state."""
+"""`bench job run` and `resume`: run the job of a job.toml."""
 
 import shlex
-import sys
-import time
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 from benchflow_contracts import UsageError
-from benchflow_jobs import JobReport, JobView, job_view, read_job_config, resume_job, run_job
+from benchflow_jobs import JobReport, read_job_config, resume_job, run_job
 from benchflow_jobs import orders as order
 from benchflow_jobs.control_socket import JobNotRunningError, running_process
 from benchflow_jobs.planning import load_plan, parse_override
 from cyclopts import Parameter
 
-from . import format as fmt
 from .entry import INTERRUPTED
 from .eval import print_report
 from .flags import DEFAULT_JOBS, JobsDir, Json, Progress
 from .live import LiveJob
 from .orders import Endpoint, Trust, Variant, give_order, scope_of, user_name
-from .output import note, print_json
+from .output import note
 from .preview import preview_checks
 from .rollouts import find_job
 
@@ -97,103 +94,6 @@ async def resume(
             report = await resume_job(directory, trust=trust, listener=live, interrupts=live.say)
         return _finish(report, directory.parent, json=json)
     return give_order(directory, order.Resume(by=user_name(), scope=scope, name=name), json=json)
-
-
-def status(job: str, *, jobs_dir: JobsDir = DEFAULT_JOBS, json: Json = False) -> None:
-    """Show the state of a job, also while it runs.
-
-    Examples:
-        bench job status nightly
-
-    Args:
-        job: Job: its directory, its name, or a unique start of its name.
-    """
-    view = job_view(find_job(job, jobs_dir))
-    if json:
-        print_json(view.model_dump(mode="json"))
-        return
-    note_view(view)
-
-
-def watch(
-    job: str,
-    *,
-    interval: float = 2.0,
-    jobs_dir: JobsDir = DEFAULT_JOBS,
-    json: Json = False,
-) -> None:
-    """Show the state of a job whenever it changes, until no process runs it.
-
-    Examples:
-        bench job watch nightly
-        bench job watch nightly --json
-
-    Args:
-        job: Job: its directory, its name, or a unique start of its name.
-        interval: Seconds between two looks.
-    """
-    if not interval > 0:
-        raise UsageError(f"--interval {interval:g} is not greater than 0", hint="for example 2")
-    directory = find_job(job, jobs_dir)
-    last: dict[str, Any] = {}
-    while True:
-        view = job_view(directory)
-        now = view.model_dump(mode="json")
-        if now != last:
-            last = now
-            if json:
-                print_json(now, is_line=True)
-                sys.stdout.flush()
-            else:
-                note(_line(view))
-        if view.process is None:
-            return
-        time.sleep(interval)
-
-
-def note_view(view: JobView) -> None:
-    """Print the state of a job for people."""
-    process = "no process runs it" if view.process is None else f"process {view.process}"
-    is_cut_short = view.process is None and view.status == "running"
-    note(f"job {view.job}: {'cut short' if is_cut_short else view.status}, {process}")
-    note(f"  {_line(view)}")
-    if len(view.variants) > 1:
-        for name, variant in view.variants.items():
-            mean = fmt.reward(variant.mean_reward)
-            note(
-                f"  variant  {name}: {variant.completed} scored, {variant.pending} left, "
-                f"mean {mean}"
-            )
-    for error, count in list(view.errors.items())[:3]:
-        note(f"  error    {count} x {fmt.shorten(error, 200)}")
-    for each in view.running:
-        age = "" if each.started_at is None else f"  {time.time() - each.started_at:.0f}s"
-        state = "running  " if view.process else "cut short "
-        note(f"  {state}{each.slot}  attempt {each.attempt}{age}  {each.rollout}")
-    for url, limit in view.model_limits.items():
-        note(f"  limit    {limit} rollouts on {url}, which answered 429 or was overloaded")
-    if view.pause is not None:
-        by = view.pause.get("by") or "unknown"
-        paused = view.pause.get("name") or view.pause.get("scope")
-        note(f"  paused   {paused}, by {by}: {view.pause.get('reason') or 'no reason given'}")
-    if view.stopped is not None:
-        note(f"  stopped  {view.stopped}")
-    if view.process is None and view.pending:
-        note(f"continue it with: {shlex.join(['bench', 'job', 'resume', str(view.directory)])}")
-
-
-def _line(view: JobView) -> str:
-    running = len(view.running)
-    parts = [f"{view.completed} of {view.slots} scored"]
-    if running or view.process:
-        parts.append(f"{running} {'running' if view.process else 'cut short'}")
-    parts += [f"{view.pending - running} waiting", f"{view.failed} failed"]
-    if view.pruned:
-        parts.append(f"{view.pruned} given up")
-    parts.append(f"mean reward {fmt.reward(view.mean_reward)}")
-    if "cost_usd" in view.measured:
-        parts.append(f"{view.measured['cost_usd']:.4g} USD")
-    return ", ".join(parts)
 
 
 def _has_several_variants(directory: Path) -> bool:
