@@ -19,7 +19,7 @@ def small_disk(tmp_path: Path) -> Iterator[Path]:
     """A file system with room for the directory of a job, and not for its record."""
     place = tmp_path / "small"
     place.mkdir()
-    subprocess.run(["mount", "-t", "tmpfs", "-o", "size=16k", "tmpfs", place], check=True)
+    subprocess.run(["mount", "-t", "tmpfs", "-o", "size=48k", "tmpfs", place], check=True)
     yield place
     subprocess.run(["umount", place], check=True)
 
@@ -41,11 +41,25 @@ def test_a_job_on_a_full_disk_ends_with_its_path_and_a_remedy(
     assert hint.startswith("hint: free at least")
 
 
+def test_a_job_on_a_disk_that_is_clearly_too_small_makes_nothing(
+    bench: Any, tmp_path: Path, small_disk: Path
+) -> None:
+    bench("tasks", "init", "task")
+    done = subprocess.run(
+        [BENCH, *CREATE, "-k", "2"], cwd=tmp_path, capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 4
+    [error, hint] = done.stderr.splitlines()
+    assert error.startswith("error: 2 rollouts need at least 90 kB below 'small/j', and 4")
+    assert hint.startswith("hint: free space, or give a --jobs-dir")
+    assert list(small_disk.iterdir()) == []
+
+
 def test_a_disk_that_becomes_full_pauses_the_job_until_it_has_room(
     bench: Any, tmp_path: Path, small_disk: Path
 ) -> None:
     bench("tasks", "init", "task")
-    subprocess.run(["mount", "-o", "remount,size=400k", small_disk], check=True)
+    subprocess.run(["mount", "-o", "remount,size=760k", small_disk], check=True)
     command = [BENCH, *CREATE, "-a", "oracle", "-k", "16"]
     done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False)
     assert done.returncode == 1

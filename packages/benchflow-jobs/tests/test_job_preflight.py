@@ -89,7 +89,7 @@ def test_every_problem_is_reported_at_once_and_nothing_is_made(
         "agent 'mistral-vibe' acts through a model (give --base-url URL and --model NAME)",
         "cannot be reached",
         "no engine answers (start it)",
-        "2 rollouts need at least 0.1 MB below",
+        "2 rollouts need at least 90 kB below",
     ):
         assert part in text
     assert [type(each) for each in caught.value.errors] == [

@@ -207,8 +207,8 @@ def _check_disk(place: Path, slots: int) -> None:
     need = slots * _BYTES_PER_ROLLOUT
     if free < need:
         raise StoreError(
-            f"{slots} rollouts need at least {need / 1e6:.1f} MB below {str(place)!r}, and "
-            f"{free / 1e6:.1f} MB are free",
+            f"{slots} rollouts need at least {need // 1000} kB below {str(place)!r}, and "
+            f"{free // 1000} kB are free",
             hint="free space, or give a --jobs-dir on another file system",
         )
 
