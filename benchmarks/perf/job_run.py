@@ -20,7 +20,7 @@ import sys
 import tempfile
 import time
 import tracemalloc
-from collections.abc import Callable, Generator, Sequence
+from collections.abc import Callable, Generator
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -29,8 +29,7 @@ from benchflow_contracts import Event
 from benchflow_engine.scaffold import write_task
 from benchflow_jobs import JobOptions, plan_of, resume_job, run_job
 from benchflow_jobs.planning import SlotTable, new_schedule, plan_revision, write_plan
-from benchflow_store import RolloutRecord
-from benchflow_store.database import DATABASE_FILE, JobWriter, PlannedSlot, Projector
+from benchflow_store.database import DATABASE_FILE, JobWriter, Projector
 from commit import attempt
 from null_engine import MEMORY, Gate, peak_rss_mb
 from report import emit
@@ -41,35 +40,33 @@ STAGE = ("benchflow_jobs", "benchflow_store.database", "benchflow_analysis", "ap
 """What the help of the command line must not load."""
 
 
-class Nothing:
-    """A listener that shows nothing."""
-
-    def planned(self, _job: str, _slots: Sequence[PlannedSlot], _done: int) -> None:
-        """Show nothing."""
-
-    def extended(self, _total: int) -> None:
-        """Show nothing."""
-
-    def started(self, _slot: PlannedSlot) -> Callable[[Event], None]:
-        """Listen to nothing."""
-        return lambda _: None
-
-    def finished(self, _slot: PlannedSlot, _record: RolloutRecord) -> None:
-        """Show nothing."""
-
-
-class FirstDispatch(Nothing):
-    """Notes the CPU time and the open files at the first dispatch."""
+class FirstDispatch:
+    """A listener that notes the CPU time and the open files at the first dispatch."""
 
     def __init__(self) -> None:
         self.at = 0.0
         self.open_files = 0
 
-    def started(self, slot: PlannedSlot) -> Callable[[Event], None]:
+    def planned(self, _job: str, _slots: object, _rewards: object) -> None:
+        """Note nothing."""
+
+    def limited(self, _limits: object) -> None:
+        """Note nothing."""
+
+    def extended(self, _total: int) -> None:
+        """Note nothing."""
+
+    def started(self, _slot: object) -> Callable[[Event], None]:
         """Note them. No rollout has begun."""
         if not self.at:
             self.at, self.open_files = time.process_time(), open_files()
-        return super().started(slot)
+        return lambda _: None
+
+    def attempted(self, _slot: object, _completion: object) -> None:
+        """Note nothing."""
+
+    def finished(self, _slot: object, _record: object) -> None:
+        """Note nothing."""
 
 
 def open_files() -> int:
@@ -94,7 +91,7 @@ def options(home: Path, slots: int, at_once: int) -> JobOptions:
 def rollouts(home: Path, slots: int) -> dict[str, float]:
     """Return the CPU milliseconds of a null rollout in a job with 64 at once."""
     before = time.process_time()
-    report = asyncio.run(run_job(options(home, slots, 64), listener=Nothing()))
+    report = asyncio.run(run_job(options(home, slots, 64)))
     took = time.process_time() - before
     if report.mean_reward != 1.0 or report.scored != slots:
         raise SystemExit(f"not every rollout has its reward: {report.errors}")
