@@ -536,6 +536,8 @@ def test_a_result_whose_commit_was_lost_is_adopted_and_not_run_again(
     kinds = [json.loads(line)["kind"] for line in events.splitlines()]
     assert [kinds.count(kind) for kind in ("rollout_started", "rollout_finished")] == [4, 4]
     shutil.rmtree(job / "facts")
+    for path in job.glob("*/result.json"):
+        path.with_name(".tree.json.tmp").touch()
 
     async def look(gate: Gate, job: Path) -> None:
         gate.open.set()
@@ -544,6 +546,7 @@ def test_a_result_whose_commit_was_lost_is_adopted_and_not_run_again(
     report = play(look, lambda: resume_job(job))
     assert (report.status, report.scored) == ("completed", 4)
     assert len((job / "facts" / "trials.jsonl").read_text().splitlines()) == 4
+    assert not list(job.glob("*/.*.tmp"))
     assert (job / "facts" / "events.jsonl").read_bytes() == events
 
 

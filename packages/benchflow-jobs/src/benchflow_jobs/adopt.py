@@ -3,6 +3,7 @@
 import os
 from collections import Counter
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 from typing import Literal
 
@@ -20,7 +21,7 @@ async def adopt_results(
     """Commit each result on disk that the record lacks, and return their number.
 
     A driver that is killed between the end of a rollout and its commit leaves such a result. A
-    job that version 0.8 began has no record at all.
+    job that version 0.8 began has no record at all. Files that were not finished are deleted.
 
     Raises:
         StoreError: A result is damaged, or the record cannot be written.
@@ -51,9 +52,18 @@ def _unknown_records(directory: Path, known: set[str]) -> Iterator[RolloutRecord
     except OSError as error:
         raise StoreError(f"cannot read {str(directory)!r}: {error.strerror}") from error
     for name in names:
+        _delete_unfinished(directory / name)
         path = directory / name / "result.json"
         if path.is_file():
             yield read_record(path)
+
+
+def _delete_unfinished(rollout: Path) -> None:
+    """Delete the files that a killed process was writing. Artifacts may have such names, too."""
+    for place in (rollout, rollout / "trajectory", rollout / "trainer"):
+        for path in place.glob(".*.tmp"):
+            with suppress(OSError):
+                path.unlink()
 
 
 def _completion(record: RolloutRecord, state: JobState, index: int, attempt: int) -> Completion:
