@@ -83,6 +83,30 @@ def test_a_job_that_is_killed_at_random_instants_ends_as_one_without_a_kill(
     faulted.check_nothing_left(MARK)
 
 
+CALLS = ("rename,renameat,renameat2", "fsync,fdatasync", "pwrite64", "unlink,unlinkat,rmdir")
+
+
+@pytest.mark.slow
+def test_a_job_that_is_killed_at_system_calls_ends_as_one_without_a_kill(
+    faulted: FaultJob, whole: FaultJob, strace: str
+) -> None:
+    seed = int(os.environ.get("BENCHFLOW_FAULT_SEED") or random.SystemRandom().randrange(10**6))
+    print(f"BENCHFLOW_FAULT_SEED={seed}")
+    numbers = random.Random(seed)
+    kept: dict[int, str] = {}
+    for calls in numbers.sample(CALLS, k=len(CALLS)):
+        kill = f"inject={calls}:signal=SIGKILL:when={numbers.randrange(1, 40)}"
+        words = ("-f", "-qq", "-o", os.devnull, "-e", f"trace={calls}", "-e", kill)
+        faulted.start(strace, *words).communicate(timeout=60)
+        scored = faulted.scored()
+        assert kept.items() <= scored.items()
+        kept = scored
+    faulted.run()
+    faulted.check_complete(SLOTS, kept)
+    faulted.check_same_as(whole)
+    faulted.check_nothing_left(MARK)
+
+
 def test_a_stopped_runner_without_its_lock_does_not_write_beside_the_next_one(
     faulted: FaultJob, whole: FaultJob
 ) -> None:

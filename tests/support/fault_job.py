@@ -42,11 +42,11 @@ class FaultJob:
         self.variables: Mapping[str, str] = {}
         self._started: list[subprocess.Popen[str]] = []
 
-    def start(self) -> subprocess.Popen[str]:
-        """Start a runner of the job, or one that resumes the job."""
+    def start(self, *before: str) -> subprocess.Popen[str]:
+        """Start a runner of the job, or one that resumes the job; `before` is before `bench`."""
         env = {**os.environ, "NO_COLOR": "1", "TMPDIR": str(self.scratch), **self.variables}
         runner = subprocess.Popen(
-            [str(BENCH), "eval", "create", *map(str, self.words)],
+            [*before, str(BENCH), "eval", "create", *map(str, self.words)],
             cwd=self.home,
             env=env,
             stdout=subprocess.DEVNULL,
