@@ -86,25 +86,24 @@ async def create(
         exclude=exclude,
         max_tasks=max_tasks,
     )
-    if preview.any:
-        return await preview_job(plan, preview, json=json)
-    return await _run_and_report(
-        plan, export, fail_under, quiet=quiet, progress=progress, json=json
-    )
+    live = LiveJob(quiet=quiet or json, form=progress)
+    return await _preview_or_run(plan, preview, live, export, fail_under, json=json)
 
 
-async def _run_and_report(
+async def _preview_or_run(
     plan: JobOptions,
+    preview: PreviewFlags,
+    live: LiveJob,
     exports: tuple[str, ...],
     fail_under: float | None,
     *,
-    quiet: bool,
-    progress: Progress,
     json: bool,
 ) -> int:
-    """Run the job, print and export its report, and return the exit code."""
+    """Preview the job; or run it, print and export its report. Return the exit code."""
+    if preview.any:
+        return await preview_job(plan, preview, json=json)
     _check_exporters(exports)
-    with LiveJob(quiet=quiet or json, form=progress) as live:
+    with live:
         report = await run_job(plan, listener=live, interrupts=live.say)
     _show_and_export(report, exports, json=json)
     if report.stopped is not None:
