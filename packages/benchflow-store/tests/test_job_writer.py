@@ -3,6 +3,7 @@
 import asyncio
 import shutil
 from collections.abc import Awaitable, Callable
+from dataclasses import replace
 from pathlib import Path
 
 import apsw
@@ -413,3 +414,18 @@ def test_writers_that_begin_at_the_same_time_get_different_epochs(database: Path
     asyncio.run(run())
     with JobReader(database) as reader:
         assert [each.epoch for each in reader.attempts()] == [8]
+
+
+def test_the_rewards_are_those_of_completed_slots_and_of_the_attempt_that_counts(
+    database: Path,
+) -> None:
+    async def commit(writer: JobWriter) -> None:
+        tampered = replace(ended(2), metrics=[])
+        for each in (ended(0, scored=False, reward=0.0), ended(1, reward=0.25), tampered):
+            await writer.commit(each)
+        await writer.commit(ended(0, attempt=2, reward=0.75))
+        await writer.commit(ended(3, scored=False))
+
+    with_writer(database, commit)
+    with JobReader(database) as reader:
+        assert reader.rewards() == {0: 0.75, 1: 0.25, 2: 0.0}
