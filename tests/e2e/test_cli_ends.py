@@ -5,6 +5,7 @@ import shlex
 import signal
 import subprocess
 import sys
+import threading
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -89,6 +90,10 @@ def test_an_interrupted_job_names_the_command_that_resumes_it(bench: Any, tmp_pa
     ) as child:
         assert child.stderr is not None
         said = next(line for line in child.stderr if line.startswith("[1/2]"))
+        # A rollout that has not begun when it is cancelled leaves no record.
+        while not list((tmp_path / "jobs").glob("*/b__*/events.jsonl")):
+            assert child.poll() is None
+            threading.Event().wait(0.01)
         child.send_signal(signal.SIGINT)
         assert "press Ctrl-C again" in next(child.stderr)
         child.send_signal(signal.SIGINT)
