@@ -1,12 +1,12 @@
 """Lock a job: only one process runs it at a time."""
 
-import fcntl
 from collections.abc import Generator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
 from benchflow_contracts import StoreError, UsageError
 from benchflow_store import new_job_name
+from benchflow_store.database import JobIsRunningError, is_locked, lock_job
 
 
 def new_directory(jobs_dir: Path) -> Path:
@@ -38,19 +38,13 @@ def held(directory: Path) -> Generator[None]:
     """
     try:
         directory.mkdir(parents=True, exist_ok=True)
-        lock = (directory / ".lock").open("w")
     except OSError as error:
         raise _cannot_be_made(directory, error) from error
-    with lock:
+    with ExitStack() as lock:
         try:
-            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
+            lock.enter_context(lock_job(directory))
+        except JobIsRunningError:
             raise _is_run(directory) from None
-        except OSError as error:
-            raise StoreError(
-                f"cannot lock job directory {str(directory)!r}: {error}",
-                hint="give a --jobs-dir on a file system that has locks",
-            ) from error
         yield
 
 
@@ -60,17 +54,8 @@ def check_unlocked(directory: Path) -> None:
     Raises:
         UsageError: Another process runs the job.
     """
-    try:
-        lock = (directory / ".lock").open()
-    except OSError:
-        return  # `held` creates the lock, or says why it cannot.
-    with lock:
-        try:
-            fcntl.flock(lock, fcntl.LOCK_SH | fcntl.LOCK_NB)
-        except BlockingIOError:
-            raise _is_run(directory) from None
-        except OSError:
-            return
+    if is_locked(directory):
+        raise _is_run(directory)
 
 
 def _is_run(directory: Path) -> UsageError:
