@@ -10,7 +10,6 @@ if TYPE_CHECKING:
     from .fact_files import TABLES, write_parquet
     from .facts import VIEWS, Facts, view_set
     from .plot import write_plot
-    from .query import QueryResult, limited_memory, query, query_jobs
     from .report import (
         AnalysisOptions,
         AnalysisReport,
@@ -19,6 +18,7 @@ if TYPE_CHECKING:
         VariantReport,
         analyse,
     )
+    from .statement import QueryResult, limited_memory, query, query_jobs
     from .tables import Table, report_notes, report_tables, to_markdown
 
 __all__ = [
@@ -48,7 +48,7 @@ _MODULES = {
     **dict.fromkeys(("TABLES", "write_parquet"), "fact_files"),
     **dict.fromkeys(("VIEWS", "Facts", "view_set"), "facts"),
     **dict.fromkeys(("write_plot",), "plot"),
-    **dict.fromkeys(("QueryResult", "limited_memory", "query", "query_jobs"), "query"),
+    **dict.fromkeys(("QueryResult", "limited_memory", "query", "query_jobs"), "statement"),
     **dict.fromkeys(
         (
             "AnalysisOptions",

@@ -12,7 +12,7 @@ from pydantic import Field, JsonValue
 
 from .fact_files import quoted
 from .facts import Facts, view_set
-from .query import query
+from .statement import query
 from .statistics import (
     Answer,
     Calibration,

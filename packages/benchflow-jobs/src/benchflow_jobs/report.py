@@ -77,7 +77,7 @@ class JobReport(Model):
     def complete(self) -> bool:
         """Whether every task was run, and every planned rollout graded."""
         graded = sum(record.counted_reward() is not None for record in self.records)
-        return graded == self.planned and not self.refused
+        return self.stopped is None and graded == self.planned and not self.refused
 
 
 def summarise(
