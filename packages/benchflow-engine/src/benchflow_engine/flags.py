@@ -184,7 +184,7 @@ def _branch(base: Tables | None, flags: Tables) -> Tables | None:
     the settings of `base` that it does not have.
 
     Raises:
-        UsageError: There is no policy, or no named policy has the setting of a flag.
+        UsageError: A flag needs a policy and none is given, or no named policy has its setting.
     """
     given = {name: flags[name] for name in flags if FLAGS[name].startswith("branch.")}
     if not given:

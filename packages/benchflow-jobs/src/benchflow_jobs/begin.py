@@ -88,8 +88,8 @@ def planned_before(directory: Path, *, trust: bool = False) -> PlannedJob:
     """Return the plan of a job's directory, with its tasks and secrets.
 
     Raises:
-        UsageError: There is no job, it was planned by somebody else and is not trusted, a task
-            changed since, or a secret is not set here.
+        UsageError: The directory has no job; another user planned the job and `trust` is not set;
+            a task changed since; or a secret is not set here.
         StoreError: The plan is damaged.
     """
     plan = load_plan(directory)

@@ -134,7 +134,7 @@ class JobControl:
 
     @contextmanager
     def limited_to(self, seconds: float | None) -> Generator[None]:
-        """Start nothing more after a time inside the block; `None` is no limit."""
+        """Start nothing more after `seconds` inside the block; `None` sets no limit."""
         if seconds is None:
             yield
             return

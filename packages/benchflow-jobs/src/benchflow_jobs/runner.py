@@ -220,7 +220,7 @@ class _Run:
         return report
 
     async def _clear_up(self) -> None:
-        """Delete what earlier runs of the job left. A failure is told, and stops nothing."""
+        """Delete what earlier runs left. A failure is reported, and does not stop the job."""
         if self.state.epoch == 1:
             return
         place = str(self.directory.resolve())

@@ -11,7 +11,7 @@ class Room:
     """The resources of one worker or of all, and the dispatches that wait for them."""
 
     def __init__(self, capacity: Mapping[str, int], owner: str = "this machine") -> None:
-        """Begin with `capacity`. `owner` is who has it, for people."""
+        """Begin with `capacity`. `owner` names its holder in error messages."""
         self.capacity = dict(capacity)
         self._owner = owner
         self.is_closed = False

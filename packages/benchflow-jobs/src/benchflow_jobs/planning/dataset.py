@@ -50,7 +50,7 @@ def find_dataset(config: DatasetConfig, options: AdapterOptions) -> Dataset:
     """Return the tasks of a job, and those that cannot be run here.
 
     Raises:
-        JobConfigError: A source cannot be read, or there is no task. The error has all problems.
+        JobConfigError: A source cannot be read, or no task was found. The error has all problems.
     """
     tasks: dict[str, Task] = {}
     refused: list[ListedTask] = []

@@ -76,7 +76,7 @@ def parse_override(text: str) -> tuple[str, Any]:
     """Return the key and the value of `KEY=VALUE`. The value is TOML, or else a text.
 
     Raises:
-        UsageError: There is no key, or no value.
+        UsageError: The key or the value is missing.
     """
     key, equals, value = text.partition("=")
     if not key.strip() or not equals:

@@ -131,7 +131,7 @@ def find_tasks(config: JobConfig) -> Dataset:
     """Find the tasks of a job.
 
     Raises:
-        JobConfigError: The configuration does not fit together, or there is no task.
+        JobConfigError: The configuration does not fit together, or no task was found.
     """
     raise_problems([*dataset_problems(config), *check_config(config)])
     run = resolve_variants(config)[0].run
