@@ -520,6 +520,28 @@ def test_the_socket_of_a_later_driver_is_not_deleted_by_an_earlier_one(tmp_path:
     asyncio.run(run())
 
 
+def test_a_result_that_a_power_cut_tore_stays_and_its_slot_runs_again(
+    play: Any, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    async def go(gate: Gate, job: Path) -> None:
+        gate.open.set()
+
+    play(go)
+    job = tmp_path / "j"
+    for path in job.glob("*/result.json"):
+        path.write_text(json.dumps(json.loads(path.read_text()) | SCORED))
+    for name in (DATABASE_FILE, f"{DATABASE_FILE}-wal", f"{DATABASE_FILE}-shm"):
+        (job / name).unlink(missing_ok=True)
+    torn = sorted(job.glob("*/result.json"))[0]
+    torn.write_bytes(torn.read_bytes()[:40])
+    before = set(job.glob("*/result.json"))
+    report = play(go, lambda: resume_job(job))
+    assert (report.status, report.planned, report.scored) == ("completed", 4, 3)
+    assert len(set(job.glob("*/result.json")) - before) == 1
+    assert torn.stat().st_size == 40
+    assert str(torn) in caplog.text
+
+
 def test_a_result_whose_commit_was_lost_is_adopted_and_not_run_again(
     play: Any, tmp_path: Path
 ) -> None:

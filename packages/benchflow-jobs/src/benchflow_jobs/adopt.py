@@ -1,5 +1,6 @@
 """Results that are on disk and not in the record: of killed drivers, and of jobs of version 0.8."""
 
+import logging
 import os
 from collections import Counter
 from collections.abc import Iterator
@@ -14,6 +15,8 @@ from benchflow_store.database import DATABASE_FILE, JobReader, JobState, JobWrit
 from .attempt_events import stored_events
 from .job_record import with_files
 
+_logger = logging.getLogger(__name__)
+
 
 async def adopt_results(
     writer: JobWriter, state: JobState, directory: Path, evidence: EvidenceStore | None = None
@@ -21,10 +24,11 @@ async def adopt_results(
     """Commit each result on disk that the record lacks, and return their number.
 
     A driver that is killed between the end of a rollout and its commit leaves such a result. A
-    job that version 0.8 began has no record at all. Files that were not finished are deleted.
+    job that version 0.8 began has no record at all. Files that were not finished are deleted. A
+    damaged result is left out, with a warning.
 
     Raises:
-        StoreError: A result is damaged, or the record cannot be written.
+        StoreError: The directory cannot be read, or the record cannot be written.
     """
     with JobReader(directory / DATABASE_FILE) as reader:
         known = reader.ended_rollouts()
@@ -54,8 +58,13 @@ def _unknown_records(directory: Path, known: set[str]) -> Iterator[RolloutRecord
     for name in names:
         _delete_unfinished(directory / name)
         path = directory / name / "result.json"
-        if path.is_file():
+        if not path.is_file():
+            continue
+        try:
             yield read_record(path)
+        except StoreError as error:
+            # A power cut can tear a result that no commit followed. The file stays as evidence.
+            _logger.warning("the slot of a damaged result runs again: %s", error)
 
 
 def _delete_unfinished(rollout: Path) -> None:
