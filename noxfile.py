@@ -407,7 +407,8 @@ def ray(session: nox.Session) -> None:
     """Run jobs on a Ray cluster of two nodes, and kill its parts. Run it alone: Ray needs CPU."""
     _sync(session, "--package=benchflow-jobs-ray", "--no-default-groups", "--group=test")
     tests = f"{PACKAGES['benchflow-jobs-ray']}/tests"
-    _pytest(session, "-m", "ray", "--reruns=0", tests, *session.posargs)
+    limit = "--session-timeout=1200"
+    _pytest(session, "-m", "ray", "--reruns=0", limit, tests, *session.posargs)
 
 
 @nox.session(python=PYTHONS[:1])

@@ -22,7 +22,7 @@ from benchflow_testing import (
 from ray_job import WaitingJob
 from watching import until
 
-pytestmark = [pytest.mark.ray, pytest.mark.timeout(230)]
+pytestmark = [pytest.mark.ray, pytest.mark.timeout(480)]
 NODE = {"benchflow": 4}
 
 
@@ -33,20 +33,15 @@ def runner() -> Iterator[asyncio.Runner]:
 
 
 async def _start() -> LocalCluster:
-    """Start one node, once more if the first start fails, and connect."""
-    failures: list[str] = []
-    while len(failures) < 2:
-        cluster = LocalCluster([NODE])
-        try:
-            async with asyncio.timeout(100):
-                await cluster.start()
-                await connection.connect(cluster.address, 30)
-        except (RayStartError, TimeoutError) as error:
-            failures.append(f"{type(error).__name__}: {error}")
-            await cluster.close()
-        else:
-            return cluster
-    pytest.fail(f"Ray did not start, twice: {failures}")
+    """Start one node and connect. Without Ray, no test of this file says anything."""
+    cluster = LocalCluster([NODE])
+    try:
+        await cluster.start()
+        await connection.connect(cluster.address, 60)
+    except RayStartError as error:
+        await cluster.close()
+        pytest.exit(f"no test ran on Ray: {error}", returncode=3)
+    return cluster
 
 
 @pytest.fixture(scope="module")
@@ -63,7 +58,10 @@ def cluster(runner: asyncio.Runner) -> Iterator[LocalCluster]:
 @pytest.fixture(scope="module")
 def two_nodes(cluster: LocalCluster, runner: asyncio.Runner) -> LocalCluster:
     """Start a second node, after the checks that need one node only: each one starts actors."""
-    runner.run(cluster.add_node(NODE))
+    try:
+        runner.run(cluster.add_node(NODE))
+    except RayStartError as error:
+        pytest.exit(f"no second node: {error}", returncode=3)
     return cluster
 
 
@@ -191,7 +189,7 @@ def test_a_second_job_waits_for_the_slots_of_a_node(
 def test_a_start_that_takes_too_long_leaves_nothing(runner: asyncio.Runner) -> None:
     async def start() -> int:
         cluster = LocalCluster([NODE], start_sec=3)
-        with pytest.raises(RayStartError, match="did not start within 3 s"):
+        with pytest.raises(RayStartError, match="in 2 attempts: a node did not start within 3 s"):
             await cluster.start()
         assert cluster.session is not None
         return cluster.session

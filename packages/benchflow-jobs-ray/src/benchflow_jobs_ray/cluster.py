@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+import logging
 import os
 import signal
 import sys
@@ -14,7 +15,12 @@ from .process_tree import kill_descendants
 
 _MOST_LOAD: Final = 15.0
 """The load of a core above which Ray was never seen to start."""
+_ATTEMPTS: Final = 2
+_PAUSE_SEC: Final = 5.0
+"""The pause before another attempt to start, and the first pause while the load is too high."""
 _STOP_SEC: Final = 20.0
+_PROGRAM: Final = f"{__package__}.cluster_process"
+_LOG: Final = logging.getLogger(__name__)
 
 ENVIRONMENT: Final = {
     "RAY_USAGE_STATS_ENABLED": "0",
@@ -26,16 +32,24 @@ ENVIRONMENT: Final = {
 class LocalCluster:
     """Nodes on the loopback interface, for one machine and for tests. Not for many machines."""
 
-    def __init__(self, nodes: Sequence[Mapping[str, int]], *, start_sec: float = 90) -> None:
+    def __init__(
+        self,
+        nodes: Sequence[Mapping[str, int]],
+        *,
+        start_sec: float = 90,
+        idle_sec: float = 90,
+    ) -> None:
         """Prepare a cluster.
 
         Args:
             nodes: The resources of each node, such as `{"benchflow": 8}`. The first one is the
                 head.
             start_sec: The longest time that a node may take to start.
+            idle_sec: How long a start waits while the machine is too busy for Ray.
         """
         self._resources = [dict(node) for node in nodes]
         self._start_sec = start_sec
+        self._idle_sec = idle_sec
         self._process: asyncio.subprocess.Process | None = None
         self.address = ""
         """The address of the head, after the start."""
@@ -50,18 +64,43 @@ class LocalCluster:
         await self.close()
 
     async def start(self) -> None:
-        """Start the nodes, one after the other.
+        """Start the nodes, one after the other. If that fails, end all of them and start once more.
 
         Raises:
-            RayStartError: The machine is too busy, or a node did not start in time.
+            RayStartError: The machine stayed too busy, or a node did not start in time, twice.
         """
-        cores, load = os.cpu_count() or 1, os.getloadavg()[0]
-        if load > _MOST_LOAD * cores:
-            raise RayStartError(f"Ray did not start: the load is {load:.0f} on {cores} cores")
+        causes: list[str] = []
+        while True:
+            await self._until_idle()
+            try:
+                return await self._start_once()
+            except RayStartError as error:
+                causes.append(str(error))
+            if len(causes) == _ATTEMPTS:
+                # The same cause twice is one cause.
+                both = "; then: ".join(dict.fromkeys(causes))
+                raise RayStartError(f"Ray did not start in {_ATTEMPTS} attempts: {both}")
+            _LOG.warning("Ray did not start: %s; trying once more", causes[-1])
+            await asyncio.sleep(_PAUSE_SEC)
+
+    async def _until_idle(self) -> None:
+        """Wait until the load is low enough for Ray, with growing pauses."""
+        pause, waited = _PAUSE_SEC, 0.0
+        cores = os.cpu_count() or 1
+        while (load := os.getloadavg()[0]) > _MOST_LOAD * cores:
+            busy = f"the load is {load:.0f} on {cores} cores"
+            if waited >= self._idle_sec:
+                raise RayStartError(f"Ray did not start: {busy}, after {waited:.0f} s")
+            pause = min(pause, self._idle_sec - waited)
+            _LOG.warning("Ray waits %.0f s to start: %s", pause, busy)
+            await asyncio.sleep(pause)
+            pause, waited = 2 * pause, waited + pause
+
+    async def _start_once(self) -> None:
         self._process = await asyncio.create_subprocess_exec(
             sys.executable,
             "-m",
-            f"{__package__}.cluster_process",
+            _PROGRAM,
             str(self._start_sec),
             stdin=asyncio.subprocess.PIPE,
             stdout=asyncio.subprocess.PIPE,
@@ -81,7 +120,7 @@ class LocalCluster:
         """Start one more node, and return its number.
 
         Raises:
-            RayStartError: The node did not start in time.
+            RayStartError: The node did not start in time. The whole cluster is closed.
         """
         answer = await self._ask({"add": dict(resources)})
         self.address = answer["address"]
@@ -116,8 +155,11 @@ class LocalCluster:
             async with asyncio.timeout(self._start_sec):
                 line = await process.stdout.readline()
         except TimeoutError:
-            raise RayStartError(f"Ray did not start within {self._start_sec:g} s") from None
+            # The answer may still come, and would be taken for that of the next request.
+            await self.close()
+            message = f"a node did not start within {self._start_sec:g} s"
+            raise RayStartError(message) from None
         answer: dict[str, Any] = json.loads(line) if line else {"error": "its process ended"}
         if "error" in answer:
-            raise RayStartError(f"Ray did not start: {answer['error']}")
+            raise RayStartError(f"a node did not start: {answer['error']}")
         return answer

@@ -17,6 +17,7 @@ import time
 import traceback
 from contextlib import suppress
 from importlib import import_module
+from pathlib import Path
 from queue import SimpleQueue
 from typing import Any, Final
 
@@ -92,6 +93,9 @@ def main() -> None:
     answers = os.fdopen(os.dup(1), "w", buffering=1)
     os.dup2(2, 1)  # Ray prints to standard output
     directory = tempfile.mkdtemp(prefix="bf-ray-")
+    # Ray notes the address of the newest cluster there, for `ray.init()` of every program.
+    os.environ["RAY_TMPDIR"] = directory
+    Path(directory, "ray").mkdir()
     requests: SimpleQueue[dict[str, Any]] = SimpleQueue()
 
     def read() -> None:
