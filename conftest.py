@@ -13,6 +13,9 @@ from hypothesis import settings
 
 pytest_plugins = ["session_reports"]
 
+# An example is a package outside the workspace, which `tests/e2e/test_third_party.py` installs.
+collect_ignore = ["docs/examples"]
+
 # A loaded machine is no reason to fail: times belong to `benchmarks/perf`.
 settings.register_profile("untimed", deadline=None)
 settings.load_profile("untimed")
