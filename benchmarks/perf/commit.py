@@ -18,8 +18,7 @@ import tempfile
 import time
 from pathlib import Path
 
-from benchflow_contracts import Completion
-from benchflow_store import RolloutRecord
+from benchflow_contracts import Completion, RolloutRecord
 from benchflow_store.database import (
     ArtifactRef,
     Commit,

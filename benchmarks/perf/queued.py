@@ -13,12 +13,11 @@ import tempfile
 from collections.abc import Callable
 from pathlib import Path
 
-from benchflow_contracts import Event
+from benchflow_contracts import Event, RolloutRecord
 from benchflow_engine.flags import run_config
 from benchflow_engine.scaffold import write_task
 from benchflow_jobs.options import JobOptions
 from benchflow_jobs.runner import run_job
-from benchflow_store import RolloutRecord
 from report import emit
 
 ROLLOUTS, EARLY, WINDOW = 64, 12, 8

@@ -204,7 +204,7 @@ from benchflow_engine.config import RunConfig
 from benchflow_engine.planes import open_provider
 from benchflow_engine.rollout import run_in
 from benchflow_engine.task_formats import runnable_task
-from benchflow_store import RolloutRecord, write_result
+from benchflow_store import record_from_error, write_result
 
 async def main(sandbox, n, directory):
     config = RunConfig.model_validate({"sandbox": {"provider": sandbox}}).with_agent("oracle")
@@ -214,7 +214,7 @@ async def main(sandbox, n, directory):
         try:
             await run_in(provider, task, config, directory=home)
         except BenchFlowError as error:
-            record = RolloutRecord.from_error(home.name, task, config.ran_with, error)
+            record = record_from_error(home.name, task, config.ran_with, error)
             later.append((home, record))
 
     later = []

@@ -12,8 +12,7 @@ import sys
 from dataclasses import replace
 from pathlib import Path
 
-from benchflow_contracts import Completion, NodeError, StoreError
-from benchflow_store import RolloutRecord
+from benchflow_contracts import Completion, NodeError, RolloutRecord, StoreError
 from benchflow_store.database import (
     ARTIFACTS_DIR,
     UNCOMPARED,

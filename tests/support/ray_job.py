@@ -5,7 +5,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from benchflow_contracts import Completion, Dispatch, Event, WorkerBackend
+from benchflow_contracts import Completion, Dispatch, Event, RolloutRecord, WorkerBackend
 from benchflow_jobs.driver import JobDriver
 from benchflow_jobs.executor import end_of
 from benchflow_jobs.scheduling import (
@@ -17,7 +17,6 @@ from benchflow_jobs.scheduling import (
     SlotState,
     VariantPlan,
 )
-from benchflow_store import RolloutRecord
 from benchflow_store.database import AttemptRow, Commit, JobReader, JobWriter
 from benchflow_testing.fakes import FakeExecutor
 from job_records import PLAN, planned

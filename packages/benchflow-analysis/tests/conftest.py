@@ -6,8 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from benchflow_contracts import NodeError
-from benchflow_store import RolloutRecord
+from benchflow_contracts import NodeError, RolloutRecord
 
 Rewards = Mapping[str, Mapping[str, Sequence[float | None]]]
 """By variant and task: one for each repeat."""

@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 from benchflow_contracts import (
+    BeganFrom,
     Branched,
     BranchRecord,
     NodeError,
@@ -24,14 +25,7 @@ from benchflow_contracts.agent import AgentCapabilities
 from benchflow_engine.resume import ResumePoint, resume_points, was_cut_short
 from benchflow_kernel import CheckpointManifest, EventLog
 from benchflow_kernel.rollout.checkpoint_manifest import SavedSession, SavedStep, SavedTurn
-from benchflow_store import (
-    RESUMED_FROM,
-    BeganFrom,
-    StoredRollout,
-    name_successor,
-    seal_config,
-    write_inputs,
-)
+from benchflow_store import RESUMED_FROM, StoredRollout, name_successor, seal_config, write_inputs
 from benchflow_store.record import RanWith
 from benchflow_testing.fakes import FakeAgent
 

@@ -4,9 +4,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from benchflow_contracts import StoreError
+from benchflow_contracts import RolloutRecord, StoreError
 from benchflow_jobs import job_directories, read_job
-from benchflow_store import RolloutRecord, latest_records, write_result
+from benchflow_store import latest_records, write_result
 from old_job import write_old_plan
 
 DAY = 86_400.0

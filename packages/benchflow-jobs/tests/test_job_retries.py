@@ -40,7 +40,7 @@ from benchflow_jobs.hold import held, new_directory
 from benchflow_jobs.planning import config_of
 from benchflow_jobs.runner import run_job
 from benchflow_kernel import fold, load_task
-from benchflow_store import RolloutRecord, read_records
+from benchflow_store import read_records, record_from_tree
 from benchflow_testing.fakes import FakeCall, FakeSandboxProvider
 
 
@@ -162,7 +162,7 @@ def test_an_agent_that_was_late_does_not_hide_that_its_grading_may_be_tried_agai
         RolloutFinished(seq=3, ts=4, status="completed"),
     ]
     write_task(tmp_path / "task")
-    record = RolloutRecord.of(fold(events), load_task(tmp_path / "task"), RunConfig().ran_with)
+    record = record_from_tree(fold(events), load_task(tmp_path / "task"), RunConfig().ran_with)
     assert record.error is not None
     assert record.error.boundary == ("reward" if passes else "agent")
 

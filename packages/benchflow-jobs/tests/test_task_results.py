@@ -2,9 +2,9 @@
 
 from pathlib import Path
 
+from benchflow_contracts import RolloutRecord
 from benchflow_jobs import summarise
 from benchflow_jobs.task_results import TaskResult, mean_pass_at_k
-from benchflow_store import RolloutRecord
 
 
 def test_an_attempt_without_a_score_is_in_no_mean() -> None:

@@ -3,16 +3,16 @@
 from pathlib import Path
 
 import pytest
-from benchflow_contracts import ModelCall
+from benchflow_contracts import BeganFrom, ModelCall, Prior
 from benchflow_kernel import CheckpointManifest
 from benchflow_store import (
-    BeganFrom,
-    Prior,
     StoredRollout,
     earlier_attempt,
     last_attempt,
     name_successor,
     prior_calls,
+    read_began_from,
+    sum_prior,
     write_prior_calls,
 )
 
@@ -117,12 +117,12 @@ def test_all_calls_up_to_the_last_one_of_a_step_are_carried(tmp_path: Path) -> N
 def test_the_cost_of_the_part_before_is_the_sum_of_what_is_known() -> None:
     recorded = {c.id: c for c in (call("n0", 1, 0.5), call("n0", 2), call("n0", 3, 0.25))}
     saved = manifest(("n0.000001", "n0.000002"), ("n0.000003",))
-    assert Prior.of(saved, recorded) == Prior(steps=2, model_calls=3, cost_usd=0.75)
-    assert Prior.of(saved, {}).cost_usd is None
+    assert sum_prior(saved, recorded) == Prior(steps=2, model_calls=3, cost_usd=0.75)
+    assert sum_prior(saved, {}).cost_usd is None
 
 
 def test_a_branch_began_from_its_checkpoint_and_another_rollout_from_the_start() -> None:
     origin = {"rollout_id": "r1", "node": "n4", "ref": "x"}
-    began = BeganFrom.of({"continued_from": origin})
+    began = read_began_from({"continued_from": origin})
     assert (began.point, began.rollout, began.checkpoint) == ("checkpoint", "r1", "n4")
-    assert BeganFrom.of({}) == BeganFrom()
+    assert read_began_from({}) == BeganFrom()

@@ -6,8 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from benchflow_contracts import StoreError
-from benchflow_store import RolloutRecord
+from benchflow_contracts import RolloutRecord, StoreError
 from benchflow_store.database import (
     ArtifactRef,
     Commit,

@@ -5,8 +5,14 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import pytest
-from benchflow_contracts import Completion, CompletionStatus, Dispatch, EvidenceStore, NodeError
-from benchflow_store import RolloutRecord
+from benchflow_contracts import (
+    Completion,
+    CompletionStatus,
+    Dispatch,
+    EvidenceStore,
+    NodeError,
+    RolloutRecord,
+)
 from benchflow_store.database import (
     Commit,
     JobReader,

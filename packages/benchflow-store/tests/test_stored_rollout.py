@@ -19,10 +19,11 @@ from benchflow_contracts import (
 )
 from benchflow_store import (
     RanWith,
-    RolloutRecord,
     StoredRollout,
     read_finished_rollouts,
     read_records,
+    record_from_error,
+    record_from_tree,
     write_inputs,
     write_result,
     write_rollout,
@@ -76,7 +77,7 @@ def test_a_finished_rollout_is_read_as_it_was_written(tmp_path: Path) -> None:
     home = begun(tmp_path / "paint__1")
     stored = StoredRollout(home)
     write_rollout(home, stored.tree, stored.log.events)
-    record = RolloutRecord.of(stored.tree, task(), RAN)
+    record = record_from_tree(stored.tree, task(), RAN)
     write_result(home, record)
 
     assert stored.record == record
@@ -156,9 +157,9 @@ def test_a_rollout_never_replaces_another(tmp_path: Path) -> None:
 
 def test_a_job_has_the_rollouts_that_ran_and_the_refused_rollouts(tmp_path: Path) -> None:
     ran, refused = begun(tmp_path / "paint__1"), tmp_path / "paint__2"
-    write_result(ran, RolloutRecord.of(StoredRollout(ran).tree, task(), RAN))
+    write_result(ran, record_from_tree(StoredRollout(ran).tree, task(), RAN))
     error = BenchFlowError("there is no sandbox")
-    write_result(refused, RolloutRecord.from_error("paint__2", task(), RAN, error))
+    write_result(refused, record_from_error("paint__2", task(), RAN, error))
 
     records = list(read_records(tmp_path))
     assert [record.rollout_id for record in records] == ["paint__1", "paint__2"]

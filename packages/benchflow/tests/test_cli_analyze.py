@@ -9,7 +9,7 @@ import pytest
 from benchflow.cli.commands import with_default
 from benchflow.cli.completion import completions
 from benchflow.cli.entry import run
-from benchflow_store import RolloutRecord
+from benchflow_contracts import RolloutRecord
 
 
 def write_job(jobs: Path, name: str, rewards: dict[str, list[float | None]]) -> None:

@@ -27,6 +27,7 @@ from benchflow_contracts import (
     NodeValued,
     Question,
     RolloutFinished,
+    RolloutRecord,
     RolloutStarted,
     Step,
     StepFinished,
@@ -35,7 +36,6 @@ from benchflow_contracts import (
 )
 from benchflow_engine.cheating import CheatOutcome
 from benchflow_kernel import fold
-from benchflow_store import RolloutRecord
 
 BENCH = Path(sys.executable).with_name("bench")
 ROLLOUT = "reconcile-the-quarterly-ledger-of-the-northern-branch__0123abcd"

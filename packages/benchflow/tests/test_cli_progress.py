@@ -13,10 +13,9 @@ from benchflow.cli import format as fmt
 from benchflow.cli.job_progress import ProgressTracker, summary
 from benchflow.cli.live import LiveJob, ProgressForm
 from benchflow.cli.live_table import LiveTable, summary_text
-from benchflow_contracts import Completion, NodeError
+from benchflow_contracts import Completion, NodeError, RolloutRecord
 from benchflow_jobs.budget import Budget
 from benchflow_jobs.job_record import JobLimits
-from benchflow_store import RolloutRecord
 from benchflow_store.database import PlannedSlot
 from rich.console import Console
 

@@ -6,8 +6,7 @@ from typing import Any
 
 import pytest
 from benchflow.cli.entry import run
-from benchflow_contracts import RolloutStarted
-from benchflow_store import RolloutRecord
+from benchflow_contracts import RolloutRecord, RolloutStarted
 
 
 def write_result(home: Path, task: str, reward: float | None, *, at: float = 1.0) -> None:

@@ -8,6 +8,7 @@ from benchflow.cli.entry import run
 from benchflow_contracts import (
     NodeScored,
     RolloutFinished,
+    RolloutRecord,
     RolloutStarted,
     Step,
     StepFinished,
@@ -15,7 +16,7 @@ from benchflow_contracts import (
     VerifyResult,
 )
 from benchflow_jobs import read_job
-from benchflow_store import RolloutRecord, StoredRollout
+from benchflow_store import StoredRollout
 from old_job import write_old_plan
 
 STEP = Step(id="s1", message="Done.", started_at=1.0, finished_at=2.0)

@@ -19,7 +19,7 @@ from benchflow_export import export_trajectories_to_jsonl
 from benchflow_export.trainer import leaf_record
 from benchflow_jobs.report import summarise
 from benchflow_kernel import fold, load_task, value_of
-from benchflow_store import RanWith, RolloutRecord
+from benchflow_store import RanWith, record_from_tree
 
 RAN = RanWith(agent="oracle", model=None, sandbox="local")
 FINDING = {"path": "/usr/bin/python3", "change": "changed", "grade": "tampered"}
@@ -63,7 +63,7 @@ def task(tmp_path):
 
 
 def record_of(task, *verdicts):
-    return RolloutRecord.of(fold(events_of(*verdicts)), task, RAN)
+    return record_from_tree(fold(events_of(*verdicts)), task, RAN)
 
 
 def test_the_record_has_the_tampered_verdict_and_the_claimed_reward(task):
@@ -118,6 +118,6 @@ def test_a_record_has_the_images_of_the_sandbox_its_services_and_its_verifier(ta
     events = events_of(graded)
     events.insert(1, SandboxMade(seq=1, ts=1, node="n0", images=images))
     events.insert(2, SandboxMade(seq=2, ts=1, node="n1", images={"main": "sha256:later"}))
-    record = RolloutRecord.of(fold(events), task, RAN)
+    record = record_from_tree(fold(events), task, RAN)
     assert record.images == images
     assert record.verifier_images == {"reward": "sha256:3"}

@@ -8,8 +8,8 @@ from pathlib import Path
 from statistics import fmean
 from typing import Any, Final, cast
 
-from benchflow_contracts import NodeError, StoreError
-from benchflow_store import RolloutRecord, latest_records, read_records
+from benchflow_contracts import NodeError, RolloutRecord, StoreError
+from benchflow_store import latest_records, read_records
 
 from .fact_files import TABLES, file_name
 

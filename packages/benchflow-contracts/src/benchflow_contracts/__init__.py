@@ -182,6 +182,11 @@ from .reward import (
     needs_processes as needs_processes,
     stops_processes as stops_processes,
 )
+from .rollout_record import (
+    BeganFrom as BeganFrom,
+    Prior as Prior,
+    RolloutRecord as RolloutRecord,
+)
 from .sandbox import (
     ExecResult as ExecResult,
     FreezeLevel as FreezeLevel,

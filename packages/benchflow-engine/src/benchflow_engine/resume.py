@@ -7,6 +7,7 @@ from pathlib import Path
 
 from benchflow_contracts import (
     Agent,
+    BeganFrom,
     BenchFlowError,
     PhaseEntered,
     ReapPolicy,
@@ -22,9 +23,6 @@ from benchflow_contracts import (
 from benchflow_kernel import CheckpointManifest, while_log_locked, write_tree
 from benchflow_store import (
     RESUMED_FROM,
-    BeganFrom,
-    Prior,
-    RolloutRecord,
     StoredRollout,
     checkpoint_paths,
     earlier_attempt,
@@ -32,7 +30,10 @@ from benchflow_store import (
     later_attempts,
     name_successor,
     prior_calls,
+    read_began_from,
     read_trusted_manifest,
+    record_from_tree,
+    sum_prior,
 )
 
 from .config import RunConfig
@@ -179,7 +180,7 @@ def _failed_to_start(stored: StoredRollout) -> bool:
 def _write_ended(stored: StoredRollout, task: Task) -> RunResult:
     tree, directory = stored.tree, stored.directory
     identity = RolloutIdentity.model_validate(tree.meta.get("identity") or {})
-    record = RolloutRecord.of(tree, task, stored.config.ran, identity=identity)
+    record = record_from_tree(tree, task, stored.config.ran, identity=identity)
     write_tree(tree, directory)
     write_outcome(directory, tree, record, task)
     return RunResult(tree=tree, record=record, directory=directory)
@@ -241,7 +242,7 @@ def resume_points(
             refusals.append(f"{path.name}: {reason}")
     for path, manifest in sorted(saved, key=lambda each: each[1].taken_at, reverse=True):
         yield ResumePoint(_began_from(stored, path, manifest), path, manifest)
-    earlier = earlier_attempt(directory, BeganFrom.of(stored.tree.meta))
+    earlier = earlier_attempt(directory, read_began_from(stored.tree.meta))
     if earlier is not None:
         yield from resume_points(StoredRollout(earlier), task, agent, refusals, trust=trust)
 
@@ -250,7 +251,7 @@ def _failed_starts(directory: Path) -> dict[str, str]:
     """Return the checkpoints from which a later attempt failed to start, each with the reason."""
     found: dict[str, str] = {}
     for later in map(StoredRollout, later_attempts(directory)):
-        began = BeganFrom.of(later.tree.meta) if _has_log(later) else BeganFrom()
+        began = read_began_from(later.tree.meta) if _has_log(later) else BeganFrom()
         if began.rollout == directory.name and began.checkpoint and _failed_to_start(later):
             error = later.tree.error
             why = "" if error is None else f": {error.type}: {error.message}"
@@ -265,7 +266,7 @@ def _began_from(stored: StoredRollout, path: Path, manifest: CheckpointManifest)
         directory=str(stored.directory.resolve()),
         checkpoint=path.name,
         fidelity=manifest.fidelity,
-        prior=Prior.of(manifest, stored.calls),
+        prior=sum_prior(manifest, stored.calls),
     )
 
 

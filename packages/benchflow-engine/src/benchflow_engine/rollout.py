@@ -8,10 +8,12 @@ from pathlib import Path
 from typing import Any
 
 from benchflow_contracts import (
+    BeganFrom,
     Event,
     FinishedRollout,
     ModelCall,
     RolloutIdentity,
+    RolloutRecord,
     RolloutTree,
     SandboxImage,
     SandboxProvider,
@@ -25,10 +27,9 @@ from benchflow_export import write_trainer_rows
 from benchflow_kernel import Planes, RolloutConfig, continue_from, run_rollout, trajectories
 from benchflow_store import (
     RESUMED_FROM,
-    BeganFrom,
-    RolloutRecord,
     StoredRollout,
     new_rollout_id,
+    record_from_tree,
     write_inputs,
     write_prior_calls,
     write_result,
@@ -201,7 +202,7 @@ async def run_in(  # noqa: PLR0913 - one keyword per part of a run
             except CancelledError:
                 _write_cancelled(directory, task, config, identity)
                 raise
-        record = RolloutRecord.of(tree, task, config.ran_with, identity=identity)
+        record = record_from_tree(tree, task, config.ran_with, identity=identity)
         if directory is not None:
             write_outcome(directory, tree, record, task)
     return RunResult(tree=tree, record=record, directory=directory)
@@ -239,7 +240,7 @@ def _write_cancelled(
         return
     try:
         tree = StoredRollout(directory).tree
-        write_result(directory, RolloutRecord.of(tree, task, config.ran_with, identity=identity))
+        write_result(directory, record_from_tree(tree, task, config.ran_with, identity=identity))
     except StoreError as error:
         # The caller waits for the cancellation, not for this error.
         _logger.info("a cancelled rollout has no record: %s", error)

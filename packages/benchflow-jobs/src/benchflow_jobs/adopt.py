@@ -8,8 +8,8 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Literal
 
-from benchflow_contracts import Completion, EvidenceStore, StoreError
-from benchflow_store import RolloutRecord, read_record
+from benchflow_contracts import Completion, EvidenceStore, RolloutRecord, StoreError
+from benchflow_store import read_record
 from benchflow_store.database import DATABASE_FILE, JobReader, JobState, JobWriter
 
 from .attempt_events import stored_events

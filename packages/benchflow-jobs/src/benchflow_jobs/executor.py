@@ -24,7 +24,7 @@ from benchflow_contracts import (
 from benchflow_engine.config import RunConfig
 from benchflow_engine.resume import resume_rollout, was_cut_short
 from benchflow_engine.rollout import RunResult, run_in
-from benchflow_store import MODEL_DIR, RolloutRecord, read_model_calls, write_result
+from benchflow_store import MODEL_DIR, read_model_calls, record_from_error, write_result
 
 from .attempt_events import EventCollector, stored_events
 from .scheduling import End
@@ -91,11 +91,11 @@ class EngineExecutor:
             record, measured = result.record, measure(result.tree, result.directory or home)
         except BenchFlowError as error:
             ran = config.ran_with
-            record = RolloutRecord.from_error(home.name, task, ran, error, identity=identity)
+            record = record_from_error(home.name, task, ran, error, identity=identity)
             try:
                 write_result(home, record)
             except StoreError as failure:
-                record = RolloutRecord.from_error(home.name, task, ran, failure, identity=identity)
+                record = record_from_error(home.name, task, ran, failure, identity=identity)
         completion = Completion.of(
             dispatch,
             "scored" if record.is_final else "unscored",

@@ -7,8 +7,15 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Protocol
 
-from benchflow_contracts import Completion, Dispatch, Event, EvidenceStore, StoreError
-from benchflow_store import RolloutRecord, StoredRollout
+from benchflow_contracts import (
+    Completion,
+    Dispatch,
+    Event,
+    EvidenceStore,
+    RolloutRecord,
+    StoreError,
+)
+from benchflow_store import StoredRollout
 from benchflow_store.database import (
     Commit,
     EventRow,

@@ -8,13 +8,13 @@ from pathlib import Path
 from statistics import fmean, stdev
 from typing import Final, Literal
 
-from benchflow_contracts import ListedTask, Model, StoreError
+from benchflow_contracts import ListedTask, Model, RolloutRecord, StoreError
 from benchflow_export import (
     export_trajectories_to_jsonl,
     read_trainer_rows,
     with_inter_advantage,
 )
-from benchflow_store import RolloutRecord, latest_records, write_text
+from benchflow_store import latest_records, write_text
 from benchflow_store.database import (
     DATABASE_FILE,
     EmptyDatabaseError,

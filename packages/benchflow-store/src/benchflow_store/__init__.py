@@ -8,9 +8,18 @@ from .attempts import (
     prior_calls,
     write_prior_calls,
 )
-from .began_from import RESUMED_FROM, BeganFrom, Prior
 from .files import rewards_jsonl, write_inputs, write_result, write_rollout, write_text
-from .record import RanWith, RolloutRecord, new_job_name, new_rollout_id, pass_at_k
+from .record import (
+    RESUMED_FROM,
+    RanWith,
+    new_job_name,
+    new_rollout_id,
+    pass_at_k,
+    read_began_from,
+    record_from_error,
+    record_from_tree,
+    sum_prior,
+)
 from .rollout_summary import RolloutSummary, find_rollouts
 from .saved_checkpoints import (
     SavedCheckpoint,
@@ -52,16 +61,13 @@ from .views import (
 __all__ = [
     "MODEL_DIR",
     "RESUMED_FROM",
-    "BeganFrom",
     "EventKind",
     "EventLine",
     "LineKind",
     "NodeView",
     "PathNode",
-    "Prior",
     "RanWith",
     "RolloutProgress",
-    "RolloutRecord",
     "RolloutSummary",
     "SavedCheckpoint",
     "Segment",
@@ -88,15 +94,19 @@ __all__ = [
     "new_rollout_id",
     "pass_at_k",
     "prior_calls",
+    "read_began_from",
     "read_finished_rollouts",
     "read_model_calls",
     "read_record",
     "read_records",
     "read_trusted_manifest",
+    "record_from_error",
+    "record_from_tree",
     "rewards_jsonl",
     "seal_config",
     "step_lines",
     "step_title",
+    "sum_prior",
     "write_inputs",
     "write_prior_calls",
     "write_result",

@@ -5,10 +5,9 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any, Final
 
-from benchflow_contracts import ModelCall
+from benchflow_contracts import BeganFrom, ModelCall
 from benchflow_kernel import CheckpointManifest
 
-from .began_from import BeganFrom
 from .files import write_text
 from .stored_rollout import MODEL_DIR, StoredRollout
 

@@ -15,6 +15,7 @@ from benchflow_contracts import (
     Granularity,
     PhaseEntered,
     RewardEvent,
+    RolloutRecord,
     RolloutTree,
     Step,
     StoreError,
@@ -23,7 +24,7 @@ from benchflow_contracts import (
     WorldClosed,
 )
 
-from .record import RanWith, RolloutRecord
+from .record import RanWith
 from .sealed_config import seal_config
 
 

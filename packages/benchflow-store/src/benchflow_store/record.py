@@ -1,4 +1,4 @@
-"""RolloutRecord: the summary of a rollout, one line of `results.jsonl`."""
+"""Make the record of a rollout from its tree, or from the error that prevented it."""
 
 import math
 import secrets
@@ -7,29 +7,30 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from statistics import fmean
-from typing import Any, Literal, Self
+from typing import Any, Final, cast
 
 from benchflow_contracts import (
     NO_REWARDS,
+    BeganFrom,
     BenchFlowError,
     Cause,
     Grading,
-    Integrity,
-    Model,
+    ModelCall,
     NodeError,
+    Prior,
     RolloutIdentity,
     RolloutNode,
+    RolloutRecord,
     RolloutTree,
-    Status,
     Task,
-    Value,
+    Usage,
     blame,
 )
-from benchflow_kernel import value_of
+from benchflow_kernel import CheckpointManifest, value_of
 from benchflow_kernel.faults import node_error
-from pydantic import Field, model_validator
 
-from .began_from import BeganFrom
+RESUMED_FROM: Final = "resumed_from"
+"""The entry of the log's first event with a `BeganFrom`."""
 
 _ALONE = RolloutIdentity()
 """A rollout outside a job."""
@@ -44,147 +45,99 @@ class RanWith:
     sandbox: str
 
 
-class RolloutRecord(Model):
-    """`result.json`. An unscored rollout has `reward: null` and a cause."""
+def record_from_tree(
+    tree: RolloutTree, task: Task, ran: RanWith, *, identity: RolloutIdentity = _ALONE
+) -> RolloutRecord:
+    """Summarise a tree that has ended."""
+    leaves = tree.leaves
+    value = value_of(tree.root)
+    steps = [node.step for node in tree.nodes if node.step is not None]
+    only = leaves[0].results.get("reward") if len(leaves) == 1 else None
+    return RolloutRecord(
+        rollout_id=tree.rollout_id,
+        task_id=task.id,
+        task_digest=task.digest,
+        agent=ran.agent,
+        model=ran.model,
+        sandbox=ran.sandbox,
+        status=tree.status,
+        reward=None if value is None else value.mean,
+        value=value,
+        rewards=None if only is None or only.reward is None else dict(only.items),
+        grading=_grading(leaves),
+        **_integrity(leaves),
+        steps=len(steps),
+        asks=sum(step.ask is not None for step in steps),
+        leaves=len(leaves),
+        scored=sum(leaf.reward is not None for leaf in leaves),
+        branches=sum(n.branch is not None and n.branch.children > 0 for n in tree.nodes),
+        error=_first_error(tree),
+        cause=_cause(tree),
+        images=tree.images,
+        verifier_images=_verifier_images(tree),
+        slot=identity.slot,
+        attempt=identity.attempt,
+        epoch=identity.epoch,
+        began_from=read_began_from(tree.meta),
+        finished_at=time.time(),
+    )
 
-    schema_version: Literal["1.0"] = "1.0"
-    rollout_id: str
-    task_id: str
-    task_digest: str
-    agent: str
-    model: str | None
-    sandbox: str
-    status: Status
-    """`ungraded`: the agent ran to its end, and no grading gave a verdict."""
-    reward: float | None = None
-    """V of the root. For a linear rollout, V is its reward."""
-    value: Value | None = None
-    rewards: Mapping[str, float] | None = None
-    """The items of the verdict on the only leaf; `null` for a tree, or without a score."""
-    grading: Grading | None = None
-    integrity: Integrity | None = None
-    """The worst integrity among the verdicts on the leaves."""
-    tampered: int = 0
-    """The number of leaves whose verdict does not count: the agent may have steered the tests."""
-    claimed: float | None = None
-    """The mean of all verdicts, also those that do not count. `None` if every verdict counts."""
-    steps: int = 0
-    asks: int = 0
-    leaves: int = 0
-    scored: int = 0
-    branches: int = 0
-    error: NodeError | None = None
-    """The first failure, with the boundary where it happened."""
-    cause: Cause | None = None
-    """The cause of a missing verdict. If it is the agent, the rollout still has a score."""
-    images: Mapping[str, str] = {}
-    """The images of the first sandbox, as `main`, and of each service. An image of a registry is
-    `NAME@sha256:HEX`, another one `sha256:HEX`. Empty if the sandbox came from a checkpoint."""
-    verifier_images: Mapping[str, str] = {}
-    """The images of grading sandboxes that are not forks of the agent's sandbox, by verdict."""
-    slot: str | None = None
-    """The slot of the job's plan: `TASK#REPEAT`."""
-    attempt: int | None = Field(default=None, ge=1)
-    """The number of the try of the slot, from 1. `None` outside a job."""
-    epoch: str | None = None
-    """The run of the job that made the attempt. A later run has a greater one."""
-    began_from: BeganFrom = BeganFrom()
-    """The start of the task, or the checkpoint of the earlier attempt that this one resumed."""
-    finished_at: float
-    """Seconds since the epoch."""
 
-    @model_validator(mode="after")
-    def _upgrade_older_record(self) -> Self:
-        error = self.error
-        has_cause = error is not None and error.type != NO_REWARDS
-        if self.status == "completed" and self.reward is None and not self.tampered and has_cause:
-            object.__setattr__(self, "status", "ungraded")
-        return self
+def record_from_error(
+    rollout_id: str,
+    task: Task,
+    ran: RanWith,
+    error: BenchFlowError,
+    *,
+    identity: RolloutIdentity = _ALONE,
+) -> RolloutRecord:
+    """Return the record of a rollout that could not begin."""
+    return RolloutRecord(
+        rollout_id=rollout_id,
+        task_id=task.id,
+        task_digest=task.digest,
+        agent=ran.agent,
+        model=ran.model,
+        sandbox=ran.sandbox,
+        status="failed",
+        error=node_error(error),
+        cause=blame(error, inside="task"),
+        slot=identity.slot,
+        attempt=identity.attempt,
+        epoch=identity.epoch,
+        finished_at=time.time(),
+    )
 
-    @property
-    def is_final(self) -> bool:
-        """Whether a resumed job does not run the rollout again: it ended and was graded."""
-        return self.status == "completed" and (self.reward is not None or self.tampered > 0)
 
-    def counted_reward(self, *, count_tampered: bool = False) -> float | None:
-        """Return the reward that means count, `None` without a score.
+def read_began_from(meta: Mapping[str, object]) -> BeganFrom:
+    """Read the meta of a tree: of a rollout that resumed, was branched, or began anew."""
+    if (resumed := meta.get(RESUMED_FROM)) is not None:
+        return BeganFrom.model_validate(resumed)
+    branched = cast("Mapping[str, str] | None", meta.get("continued_from"))
+    if branched is None:
+        return BeganFrom()
+    return BeganFrom(
+        point="checkpoint", rollout=branched["rollout_id"], checkpoint=branched["node"]
+    )
 
-        A rollout whose verdict the agent may have steered counts as 0; with `count_tampered`, its
-        verdict counts.
-        """
-        if count_tampered and self.claimed is not None:
-            return self.claimed
-        return 0.0 if self.reward is None and self.tampered else self.reward
 
-    @classmethod
-    def of(
-        cls,
-        tree: RolloutTree,
-        task: Task,
-        ran: RanWith,
-        *,
-        identity: RolloutIdentity = _ALONE,
-    ) -> "RolloutRecord":
-        """Summarise a tree that has ended."""
-        leaves = tree.leaves
-        value = value_of(tree.root)
-        steps = [node.step for node in tree.nodes if node.step is not None]
-        only = leaves[0].results.get("reward") if len(leaves) == 1 else None
-        return cls(
-            rollout_id=tree.rollout_id,
-            task_id=task.id,
-            task_digest=task.digest,
-            agent=ran.agent,
-            model=ran.model,
-            sandbox=ran.sandbox,
-            status=tree.status,
-            reward=None if value is None else value.mean,
-            value=value,
-            rewards=None if only is None or only.reward is None else dict(only.items),
-            grading=_grading(leaves),
-            **_integrity(leaves),
-            steps=len(steps),
-            asks=sum(step.ask is not None for step in steps),
-            leaves=len(leaves),
-            scored=sum(leaf.reward is not None for leaf in leaves),
-            branches=sum(n.branch is not None and n.branch.children > 0 for n in tree.nodes),
-            error=_first_error(tree),
-            cause=_cause(tree),
-            images=tree.images,
-            verifier_images=_verifier_images(tree),
-            slot=identity.slot,
-            attempt=identity.attempt,
-            epoch=identity.epoch,
-            began_from=BeganFrom.of(tree.meta),
-            finished_at=time.time(),
-        )
-
-    @classmethod
-    def from_error(
-        cls,
-        rollout_id: str,
-        task: Task,
-        ran: RanWith,
-        error: BenchFlowError,
-        *,
-        identity: RolloutIdentity = _ALONE,
-    ) -> "RolloutRecord":
-        """Return the record of a rollout that could not begin."""
-        return cls(
-            rollout_id=rollout_id,
-            task_id=task.id,
-            task_digest=task.digest,
-            agent=ran.agent,
-            model=ran.model,
-            sandbox=ran.sandbox,
-            status="failed",
-            error=node_error(error),
-            cause=blame(error, inside="task"),
-            slot=identity.slot,
-            attempt=identity.attempt,
-            epoch=identity.epoch,
-            finished_at=time.time(),
-        )
+def sum_prior(manifest: CheckpointManifest, calls: Mapping[str, ModelCall]) -> Prior:
+    """Sum up the steps to a checkpoint. `calls` are the recorded calls of the attempt."""
+    steps = [saved.step for saved in manifest.history if saved.step is not None]
+    ids = [call for step in steps for call in step.model_calls]
+    usages = [step.usage for step in steps if step.usage is not None]
+    costs = [calls[i].cost_usd for i in ids if i in calls]
+    known = [cost for cost in costs if cost is not None]
+    return Prior(
+        steps=len(steps),
+        model_calls=len(ids),
+        usage=Usage(
+            input_tokens=sum(usage.input_tokens for usage in usages),
+            output_tokens=sum(usage.output_tokens for usage in usages),
+            cached_tokens=sum(usage.cached_tokens for usage in usages),
+        ),
+        cost_usd=sum(known) if known else None,
+    )
 
 
 def _grading(leaves: list[RolloutNode]) -> Grading | None:

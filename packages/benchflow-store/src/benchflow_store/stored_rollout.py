@@ -11,6 +11,7 @@ from benchflow_contracts import (
     FinishedRollout,
     ModelCall,
     RolloutNode,
+    RolloutRecord,
     RolloutTree,
     StoreError,
     UsageError,
@@ -19,7 +20,7 @@ from benchflow_gateway import read_calls
 from benchflow_kernel import EventsRead, fold, read_events
 from pydantic import ValidationError
 
-from .record import RanWith, RolloutRecord
+from .record import RanWith
 from .sealed_config import has_own_seal
 
 MODEL_DIR: Final = "model"

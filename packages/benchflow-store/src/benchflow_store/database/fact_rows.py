@@ -8,7 +8,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from hashlib import sha256
 from typing import Any, Final, cast
 
-from benchflow_store.record import RolloutRecord
+from benchflow_contracts import RolloutRecord
 
 from .reader import AttemptRow, JobReader, ResolvedSlot
 from .rows import PlanRevision, parse_json, to_json

@@ -7,10 +7,8 @@ from dataclasses import dataclass
 from typing import Any, Final, Literal, TypeVar, cast
 
 import pydantic_core
-from benchflow_contracts import Completion, Model, StoreError
+from benchflow_contracts import Completion, Model, RolloutRecord, StoreError
 from pydantic import Field, ValidationError
-
-from benchflow_store.record import RolloutRecord
 
 from .errors import DamagedDatabaseError
 

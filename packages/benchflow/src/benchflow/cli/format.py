@@ -3,8 +3,7 @@
 import textwrap
 from collections.abc import Mapping
 
-from benchflow_contracts import BranchRecord, Credit, Value
-from benchflow_store import RolloutRecord
+from benchflow_contracts import BranchRecord, Credit, RolloutRecord, Value
 
 
 def reward(value: float | None) -> str:

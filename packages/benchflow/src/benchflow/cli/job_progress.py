@@ -7,9 +7,9 @@ from collections.abc import Callable, Mapping, Sequence
 from statistics import fmean, stdev
 from typing import TYPE_CHECKING
 
-from benchflow_contracts import Completion
+from benchflow_contracts import Completion, RolloutRecord
 from benchflow_kernel.resolve import to_json
-from benchflow_store import RolloutProgress, RolloutRecord
+from benchflow_store import RolloutProgress
 
 from . import format as fmt
 

@@ -7,8 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from types import TracebackType
 from typing import TYPE_CHECKING, Literal, Self
 
-from benchflow_contracts import Completion, Event
-from benchflow_store import RolloutRecord
+from benchflow_contracts import Completion, Event, RolloutRecord
 
 from . import format as fmt
 from .job_progress import ProgressTracker, in_force

@@ -1,7 +1,8 @@
 """`bench rollout resume`: run the rest of a rollout that was cut short."""
 
+from benchflow_contracts import BeganFrom
 from benchflow_engine.resume import resume_rollout, was_cut_short
-from benchflow_store import BeganFrom, StoredRollout, last_attempt, new_rollout_id
+from benchflow_store import StoredRollout, last_attempt, new_rollout_id
 
 from .flags import DEFAULT_JOBS, JobsDir, Json
 from .narrate import narrator

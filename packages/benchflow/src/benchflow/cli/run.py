@@ -2,11 +2,11 @@
 
 from collections.abc import Sequence
 
+from benchflow_contracts import RolloutRecord
 from benchflow_engine.config import RunConfig
 from benchflow_engine.flags import RunFlags
 from benchflow_engine.rollout import RunResult
 from benchflow_engine.rollout import run as run_rollout
-from benchflow_store import RolloutRecord
 
 from . import format as fmt
 from .config import configuration
