@@ -21,15 +21,24 @@ from benchflow_contracts import (
     Observation,
     PhaseEntered,
     Question,
+    QuestionAnswered,
+    QuestionOpened,
     RewardEvent,
     RolloutFinished,
     RolloutStarted,
     StateCaptured,
+    StateRef,
+    StateUnavailable,
     Step,
     StepFinished,
+    StepStarted,
     TableState,
     ToolCall,
+    ToolCallEnded,
+    ToolCallStarted,
+    TurnStarted,
     Usage,
+    UsageReported,
     Value,
     VerifyResult,
     event_adapter,
@@ -135,7 +144,51 @@ values = st.builds(
     variance=st.floats(0, 1e9),
     stderr=st.floats(0, 1e9),
 )
-events = st.one_of(
+refs = st.builds(
+    StateRef,
+    digest=st.binary(min_size=32, max_size=32).map(lambda digest: f"sha256:{digest.hex()}"),
+    size=counts,
+    path=st.none() | names,
+)
+place = {**head, "world": names, "node": names}
+progress = st.one_of(
+    st.builds(StateUnavailable, **head, node=names, reason=text),
+    st.builds(
+        TurnStarted,
+        **place,
+        turn=counts,
+        role=names,
+        prompt=st.none() | text,
+        repeats=st.booleans(),
+    ),
+    st.builds(StepStarted, **place, role=names),
+    st.builds(ToolCallStarted, **place, call=names, title=text, name=st.none() | text),
+    st.builds(ToolCallEnded, **place, call=names, status=st.sampled_from(["completed", "failed"])),
+    st.builds(
+        QuestionOpened,
+        **place,
+        ask=names,
+        ask_kind=st.sampled_from(["question", "permission"]),
+        text=text,
+        options=tuples(text),
+    ),
+    st.builds(
+        QuestionAnswered,
+        **place,
+        ask=names,
+        outcome=st.sampled_from(["answered", "declined", "cancelled"]),
+        by=st.sampled_from(["user", "branch"]),
+    ),
+    st.builds(
+        UsageReported,
+        **place,
+        source=st.sampled_from(["gateway", "agent"]),
+        call=st.none() | names,
+        usage=st.none() | st.builds(Usage, input_tokens=counts, output_tokens=counts),
+        cost_usd=st.none() | st.floats(0, 1e9),
+    ),
+)
+events = progress | st.one_of(
     st.builds(RolloutStarted, **head, rollout_id=names, task_id=names, root=names, meta=mappings),
     st.builds(PhaseEntered, **head, node=names, phase=st.sampled_from(["setup", "verify"])),
     st.builds(StepFinished, **head, node=names, parent=names, step=steps, label=st.none() | text),
@@ -159,6 +212,7 @@ events = st.one_of(
         ),
     ),
     st.builds(StateCaptured, **head, node=names, state=states),
+    st.builds(StateCaptured, **head, node=names, ref=refs),
     st.builds(NodeScored, **head, node=names, name=names, result=results),
     st.builds(NodeValued, **head, node=names, value=values),
     st.builds(NodeFailed, **head, node=names, error=errors, label=st.none() | text),
@@ -188,6 +242,13 @@ def test_an_event_is_one_line_and_survives_json(event: Event):
     assert again == event
     assert type(again) is type(event)
     assert event_adapter.dump_json(again) == line
+
+
+@pytest.mark.parametrize("fields", [{}, {"state": {}, "ref": {"digest": "sha256:", "size": 0}}])
+def test_a_captured_state_is_a_file_or_inline_and_never_both(fields):
+    line = {"kind": "state_captured", "seq": 0, "ts": 0, "node": "n0", **fields}
+    with pytest.raises(ValidationError):
+        event_adapter.validate_python(line)
 
 
 @given(asks)

@@ -1,4 +1,5 @@
 import copy
+import hashlib
 import json
 import math
 
@@ -6,6 +7,7 @@ import pytest
 from benchflow_contracts import (
     Branched,
     BranchRecord,
+    EnvState,
     NodeError,
     NodeFailed,
     NodeScored,
@@ -13,11 +15,14 @@ from benchflow_contracts import (
     RolloutFinished,
     RolloutNode,
     RolloutStarted,
+    StateCaptured,
+    StateRef,
     Step,
     StepFinished,
     StoreError,
     Value,
     VerifyResult,
+    event_adapter,
 )
 from benchflow_kernel import (
     TreeFold,
@@ -91,6 +96,75 @@ def test_folding_a_prefix_and_then_the_rest_is_folding_all(cut):
     for event in events()[cut:]:
         state.apply(event)
     assert tree_to_bytes(state.tree) == tree_to_bytes(fold(events()))
+
+
+def numbered(log: list) -> list:
+    return [event.model_copy(update={"seq": at}) for at, event in enumerate(log)]
+
+
+def progress_at(node: str, kind: str):
+    """Return an event for live views, in the world that began at the root."""
+    fields = {
+        "turn_started": {"turn": 0, "role": "agent", "prompt": "Do it."},
+        "step_started": {"role": "agent"},
+        "tool_call_started": {"call": "c", "title": "ls"},
+        "tool_call_ended": {"call": "c", "status": "failed"},
+        "question_opened": {"ask": "q", "ask_kind": "question", "text": "Which?"},
+        "question_answered": {"ask": "q", "outcome": "answered", "by": "user"},
+        "usage_reported": {"source": "gateway"},
+        "state_unavailable": {"reason": "the server is gone"},
+    }[kind]
+    world = {} if kind == "state_unavailable" else {"world": "n0"}
+    head = {"kind": kind, "seq": 0, "ts": 0.0, "node": node}
+    return event_adapter.validate_python({**head, **world, **fields})
+
+
+KINDS = (
+    "turn_started",
+    "step_started",
+    "tool_call_started",
+    "tool_call_ended",
+    "question_opened",
+    "question_answered",
+    "usage_reported",
+    "state_unavailable",
+)
+
+
+@given(inserted=st.lists(st.tuples(st.integers(1, 11), st.sampled_from(KINDS)), max_size=12))
+def test_events_of_what_begins_leave_the_tree_as_it_is(inserted):
+    log = events()
+    for place, kind in sorted(inserted, key=lambda each: each[0], reverse=True):
+        log.insert(place, progress_at("n0", kind))
+    assert tree_to_bytes(fold(numbered(log))) == tree_to_bytes(fold(events()))
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_an_event_of_what_begins_names_a_node_of_the_tree(kind):
+    with pytest.raises(StoreError, match="n9"):
+        fold([events()[0], progress_at("n9", kind)])
+
+
+STATES = st.builds(
+    EnvState, files=st.dictionaries(st.text(max_size=3), st.text(max_size=3), max_size=2)
+)
+
+
+@given(states=st.lists(STATES, min_size=1, max_size=4), inline=st.lists(st.booleans(), min_size=4))
+def test_a_log_with_inline_states_gives_the_digests_of_a_log_with_files(states, inline):
+    log, digests = events()[:6], {}
+    nodes = ["n0", "n1", "n2", "n3"]
+    for node, state, old in zip(nodes, states, inline, strict=False):
+        text = state.model_dump_json().encode()
+        digests[node] = f"sha256:{hashlib.sha256(text).hexdigest()}"
+        ref = StateRef(digest=digests[node], size=len(text), path="states/x.json")
+        fields = {"state": state} if old else {"ref": ref}
+        log.append(StateCaptured(seq=0, ts=0, node=node, **fields))
+    tree = fold(numbered(log))
+    found = {n["id"]: n["state"]["digest"] for n in tree_to_json(tree)["nodes"] if n["state"]}
+    assert found == digests
+    for node, state, old in zip(nodes, states, inline, strict=False):
+        assert tree.index[node].env_state == (state if old else None)
 
 
 def test_tree_json_says_everything_in_one_order():

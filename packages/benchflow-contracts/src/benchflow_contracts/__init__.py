@@ -5,6 +5,8 @@ A provider needs this package alone; `benchflow_testing` checks it.
 
 from ._model import Model as Model
 from .agent import (
+    Activity as Activity,
+    ActivityHandler as ActivityHandler,
     Agent as Agent,
     AgentCapabilities as AgentCapabilities,
     AgentNeeds as AgentNeeds,
@@ -14,7 +16,10 @@ from .agent import (
     Session as Session,
     SessionSnapshot as SessionSnapshot,
     SessionState as SessionState,
+    StepActivity as StepActivity,
     StepHandler as StepHandler,
+    SupportsActivity as SupportsActivity,
+    ToolActivity as ToolActivity,
 )
 from .ask import (
     Answer as Answer,
@@ -65,6 +70,7 @@ from .environment import (
     EnvState as EnvState,
     ProvisionContext as ProvisionContext,
     ReadinessProbe as ReadinessProbe,
+    StateRef as StateRef,
     StateSnapshot as StateSnapshot,
     TableState as TableState,
     needs_spawn as needs_spawn,
@@ -111,11 +117,19 @@ from .events import (
     NodeValued as NodeValued,
     Phase as Phase,
     PhaseEntered as PhaseEntered,
+    QuestionAnswered as QuestionAnswered,
+    QuestionOpened as QuestionOpened,
     RolloutFinished as RolloutFinished,
     RolloutStarted as RolloutStarted,
     SandboxMade as SandboxMade,
     StateCaptured as StateCaptured,
+    StateUnavailable as StateUnavailable,
     StepFinished as StepFinished,
+    StepStarted as StepStarted,
+    ToolCallEnded as ToolCallEnded,
+    ToolCallStarted as ToolCallStarted,
+    TurnStarted as TurnStarted,
+    UsageReported as UsageReported,
     WorldClosed as WorldClosed,
     event_adapter as event_adapter,
 )
@@ -139,6 +153,7 @@ from .gateway import (
     ModelCall as ModelCall,
     ModelGateway as ModelGateway,
     ModelRoute as ModelRoute,
+    SupportsCallReports as SupportsCallReports,
     UpstreamAnswer as UpstreamAnswer,
 )
 from .identity import RolloutIdentity as RolloutIdentity

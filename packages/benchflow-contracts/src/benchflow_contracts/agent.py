@@ -1,8 +1,9 @@
 """The Agent plane: who acts, and the live session."""
 
 from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal, Protocol
+from typing import Any, Literal, Protocol, runtime_checkable
 
 from pydantic import Field
 
@@ -11,10 +12,32 @@ from .ask import Answer, Ask
 from .bundle import Bundle
 from .door import Door
 from .sandbox import Sandbox
-from .step import Step, StopReason
+from .step import Step, StopReason, ToolStatus
 
 AskUserHandler = Callable[[Ask], Awaitable[Answer]]
 StepHandler = Callable[[Step], None]
+
+
+@dataclass(frozen=True, slots=True)
+class StepActivity:
+    """The agent began a step."""
+
+
+@dataclass(frozen=True, slots=True)
+class ToolActivity:
+    """A tool call began, or has its first result."""
+
+    call: str
+    """`ToolCall.id`."""
+    title: str
+    name: str | None
+    kind: str
+    status: ToolStatus
+    """`completed` or `failed` at the result, else another one."""
+
+
+Activity = StepActivity | ToolActivity
+ActivityHandler = Callable[[Activity], None]
 
 
 class McpServer(Model):
@@ -188,6 +211,18 @@ class Session(Protocol):
 
     async def aclose(self) -> None:
         """End the agent's process and all processes that it started. Idempotent."""
+        ...
+
+
+@runtime_checkable
+class SupportsActivity(Protocol):
+    """A `Session` that reports what its agent does before the step ends."""
+
+    def on_activity(self, handler: ActivityHandler) -> None:
+        """Call `handler` at the start of each step, and at the start and result of each tool call.
+
+        The handler must not block. An activity may belong to a step that is never reported.
+        """
         ...
 
 

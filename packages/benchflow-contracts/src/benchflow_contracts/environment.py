@@ -64,6 +64,18 @@ class EnvState(Model):
     """Digests of state files that are not databases, by path."""
 
 
+class StateRef(Model):
+    """A recorded `EnvState`, by its content."""
+
+    digest: str = Field(pattern=r"^sha256:[0-9a-f]{64}$")
+    """Of the JSON text of the state, as it is in the file."""
+    size: int = Field(ge=0)
+    """Bytes of that text."""
+    path: str | None = None
+    """The file, relative to the rollout's directory; `None` if the rollout has no directory, or if
+    the state is inline in a log of version 0.8 and before."""
+
+
 @dataclass(frozen=True, slots=True)
 class ProvisionContext:
     """The input of `Environment.provision`."""

@@ -5,14 +5,15 @@ from 0 without gaps. A reader removes and counts an incomplete last line.
 """
 
 from collections.abc import Mapping
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, Self
 
-from pydantic import Field, TypeAdapter
+from pydantic import Field, TypeAdapter, model_validator
 
 from ._model import Model
+from .ask import AskKind
 from .door import DoorPath
-from .environment import EnvState
-from .step import Step
+from .environment import EnvState, StateRef
+from .step import Step, ToolStatus, Usage
 from .tree import BranchRecord, Credit, NodeError, Value
 from .verdict import VerifyResult
 
@@ -103,11 +104,134 @@ class Branched(_Event):
 
 
 class StateCaptured(_Event):
-    """The environment's state at `node`."""
+    """The environment's state at `node`. Either `ref` or `state` is set."""
 
     kind: Literal["state_captured"] = "state_captured"
     node: str
-    state: EnvState
+    ref: StateRef | None = None
+    """The file with the state. Nodes with equal states share one file."""
+    state: EnvState | None = None
+    """The state itself, only in logs of version 0.8 and before."""
+
+    @model_validator(mode="after")
+    def _check_one(self) -> Self:
+        if (self.ref is None) == (self.state is None):
+            raise ValueError("a captured state has either `ref` or `state`")
+        return self
+
+
+class StateUnavailable(_Event):
+    """The environment's state at `node` was due, and could not be read or written.
+
+    The rollout continues, and its reward does not change.
+    """
+
+    kind: Literal["state_unavailable"] = "state_unavailable"
+    node: str
+    reason: str
+
+
+class TurnStarted(_Event):
+    """An agent got a prompt, or continues a turn after a restored question.
+
+    In this event and the next ones, `world` names a world as in `PhaseEntered.node`, and `node` is
+    its last node at that time: the next step of the world is a child of `node`. Texts are cut to
+    500 characters.
+    """
+
+    kind: Literal["turn_started"] = "turn_started"
+    world: str
+    node: str
+    turn: int = Field(ge=0)
+    """The place in the branch's schedule."""
+    role: str
+    prompt: str | None = None
+    """`None` if the turn continues after a restored question."""
+    prompt_chars: int = Field(default=0, ge=0)
+    """The length of the whole prompt."""
+    repeats: bool = False
+    """Whether the turn first repeats recorded steps. Only new steps have events."""
+
+
+class StepStarted(_Event):
+    """The agent began to think, to write or to act, in a step that is not finished."""
+
+    kind: Literal["step_started"] = "step_started"
+    world: str
+    node: str
+    role: str
+
+
+class ToolCallStarted(_Event):
+    """The agent reported a tool call that runs."""
+
+    kind: Literal["tool_call_started"] = "tool_call_started"
+    world: str
+    node: str
+    call: str
+    """`ToolCall.id`; unique within a turn."""
+    title: str
+    name: str | None = None
+    """The tool's own name, if the agent reports it."""
+    tool_kind: str = "other"
+    """`ToolCall.kind`."""
+
+
+class ToolCallEnded(_Event):
+    """A tool call has its first result. The step of the call has the whole result."""
+
+    kind: Literal["tool_call_ended"] = "tool_call_ended"
+    world: str
+    node: str
+    call: str
+    status: ToolStatus
+
+
+class QuestionOpened(_Event):
+    """The agent asked and waits. `node` is the end of the step with the whole question.
+
+    A fork at the question ends the world, and each child answers for itself.
+    """
+
+    kind: Literal["question_opened"] = "question_opened"
+    world: str
+    node: str
+    ask: str
+    """`Ask.id`."""
+    ask_kind: AskKind
+    text: str
+    """The first question."""
+    options: tuple[str, ...] = ()
+    """The labels of the first 20 options."""
+
+
+class QuestionAnswered(_Event):
+    """The agent gets the answer to a question. The next step has the whole answer."""
+
+    kind: Literal["question_answered"] = "question_answered"
+    world: str
+    node: str
+    ask: str
+    outcome: Literal["answered", "declined", "cancelled"]
+    by: Literal["user", "branch"]
+    """`branch`: the world is a child of a fork, and its label is the answer."""
+
+
+class UsageReported(_Event):
+    """A model call ended, or an agent reported the tokens of its turn."""
+
+    kind: Literal["usage_reported"] = "usage_reported"
+    world: str
+    node: str
+    source: Literal["gateway", "agent"]
+    """`gateway`: of one recorded model call. `agent`: of a whole turn, without a gateway."""
+    call: str | None = None
+    """`ModelCall.id`."""
+    model: str | None = None
+    usage: Usage | None = None
+    """`None` if nothing reported tokens: unknown, not 0."""
+    cost_usd: float | None = Field(default=None, ge=0)
+    """`None` if unknown."""
 
 
 class NodeScored(_Event):
@@ -166,6 +290,14 @@ Event = Annotated[
     | Checkpointed
     | Branched
     | StateCaptured
+    | StateUnavailable
+    | TurnStarted
+    | StepStarted
+    | ToolCallStarted
+    | ToolCallEnded
+    | QuestionOpened
+    | QuestionAnswered
+    | UsageReported
     | NodeScored
     | NodeValued
     | NodeCredited

@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal, Protocol
+from typing import Any, Literal, Protocol, runtime_checkable
 
 from pydantic import Field
 
@@ -110,6 +110,18 @@ class ModelRoute(Protocol):
 
     async def aclose(self) -> None:
         """Refuse later calls and cut those in flight. Keep the record. Idempotent."""
+        ...
+
+
+@runtime_checkable
+class SupportsCallReports(Protocol):
+    """A `ModelRoute` that reports each call when it ends."""
+
+    def on_call(self, callback: Callable[[ModelCall], None]) -> None:
+        """Call `callback` with the outline of each call from now on, after it is recorded.
+
+        The callback must not block or raise.
+        """
         ...
 
 

@@ -8,7 +8,7 @@ from pydantic import Field
 
 from ._model import Model
 from .door import DoorPath
-from .environment import EnvState
+from .environment import EnvState, StateRef
 from .errors import Culprit
 from .step import Step
 from .verdict import VerifyResult
@@ -92,7 +92,10 @@ class RolloutNode:
     value: Value | None = None
     credit: Credit | None = None
     error: NodeError | None = None
+    state_ref: StateRef | None = None
+    """The recorded state. `benchflow_store.StoredRollout.state` reads it."""
     env_state: EnvState | None = None
+    """The state itself: while the rollout runs, and from a log of version 0.8 and before."""
     took_sec: dict[str, float] = field(default_factory=dict[str, float])
     """The seconds of a fork. At a captured node: `quiesce`, `checkpoint`, `frozen` and `dump`. At a
     child: `waited` (for a slot), `restore`, `ready` (environment, invariants), `connect`,

@@ -1,7 +1,7 @@
 """Fold events into a tree."""
 
 from collections.abc import Callable, Iterable
-from typing import Any, Final
+from typing import Any, Final, get_args
 
 from benchflow_contracts import (
     Branched,
@@ -12,15 +12,36 @@ from benchflow_contracts import (
     NodeScored,
     NodeValued,
     PhaseEntered,
+    QuestionAnswered,
+    QuestionOpened,
     RolloutFinished,
     RolloutNode,
     RolloutStarted,
     RolloutTree,
     SandboxMade,
     StateCaptured,
+    StateUnavailable,
     StepFinished,
+    StepStarted,
     StoreError,
+    ToolCallEnded,
+    ToolCallStarted,
+    TurnStarted,
+    UsageReported,
     WorldClosed,
+)
+
+from .states import encode_state
+
+_Progress = (
+    StateUnavailable
+    | TurnStarted
+    | StepStarted
+    | ToolCallStarted
+    | ToolCallEnded
+    | QuestionOpened
+    | QuestionAnswered
+    | UsageReported
 )
 
 _INTERVALS: Final = (
@@ -168,7 +189,10 @@ def _apply_fork(state: TreeFold, event: Branched) -> None:
 
 
 def _apply_state(state: TreeFold, event: StateCaptured) -> None:
-    state.node(event.node, event).env_state = event.state
+    node = state.node(event.node, event)
+    node.env_state, node.state_ref = event.state, event.ref
+    if event.state is not None:
+        node.state_ref, _ = encode_state(event.state)
 
 
 def _apply_score(state: TreeFold, event: NodeScored) -> None:
@@ -191,6 +215,11 @@ def _apply_end(state: TreeFold, event: RolloutFinished) -> None:
 def _apply_phase(state: TreeFold, event: PhaseEntered) -> None:
     """Keep only the phase times of a fork's children."""
     state.times.record_phase(event)
+
+
+def _check_node(state: TreeFold, event: _Progress) -> None:
+    """Only check the node: the event is for live views, and the finished step has its content."""
+    state.node(event.node, event)
 
 
 def _ignore_close(state: TreeFold, event: WorldClosed) -> None:
@@ -219,4 +248,5 @@ _APPLY: dict[type, Callable[[TreeFold, Any], None]] = {
     NodeCredited: _apply_credit,
     NodeFailed: _apply_failure,
     RolloutFinished: _apply_end,
+    **dict.fromkeys(get_args(_Progress), _check_node),
 }

@@ -7,7 +7,8 @@ from typing import Any, Final
 from benchflow_contracts import Answer, Ask, RolloutNode, RolloutTree, Trajectory, VerifyResult
 from pydantic import TypeAdapter
 
-TREE_SCHEMA_VERSION: Final = "1.0"
+TREE_SCHEMA_VERSION: Final = "1.1"
+"""1.1: a node has `state`, the digest and file of its state. 1.0 had the state itself."""
 
 _ANY: TypeAdapter[Any] = TypeAdapter(Any, config={"ser_json_inf_nan": "constants"})
 _plain = partial(_ANY.dump_python, mode="json")
@@ -58,7 +59,7 @@ def _fields(node: RolloutNode) -> dict[str, object]:
         "credit": node.credit,
         "error": node.error,
         "checkpoint_ref": node.checkpoint_ref,
-        "env_state": node.env_state,
+        "state": node.state_ref,
         "took_sec": node.took_sec,
     }
 
