@@ -11,20 +11,27 @@ from benchflow_engine.flags import run_config
 from benchflow_engine.scaffold import write_task
 from benchflow_jobs.driver import SystemClock
 from benchflow_jobs.executor import EngineExecutor, RolloutInputs
+from benchflow_jobs.job_record import DatabaseRecord
 from benchflow_jobs.local_backend import LocalBackend
 from benchflow_kernel import load_task
+from benchflow_store.database import JobWriter
 from benchflow_testing import (
     BackendCheck,
     BackendSubject,
     CheckResult,
     ExecutorSubject,
+    JobStoreCheck,
+    JobStoreSubject,
     backend_checks,
     check_clock,
     check_executor,
+    job_store_checks,
     resizable_backend_checks,
     run_check,
 )
 from benchflow_testing.fakes import FakeCall, FakeExecutor, FakeSandboxProvider
+from database_job import DatabaseJob
+from job_records import planned
 
 
 def all_passed(results: list[CheckResult]) -> None:
@@ -39,6 +46,17 @@ def test_the_local_backend_keeps_the_promises(check: BackendCheck, tmp_path: Pat
 
 def test_the_clock_of_the_machine_keeps_the_promises() -> None:
     all_passed(asyncio.run(check_clock(SystemClock())))
+
+
+@pytest.mark.parametrize("check", job_store_checks(), ids=str)
+def test_the_record_of_the_driver_keeps_the_promises(check: JobStoreCheck, tmp_path: Path) -> None:
+    def record_of(writer: JobWriter) -> DatabaseRecord:
+        return DatabaseRecord(writer, tmp_path, planned(4))
+
+    async def new_job() -> DatabaseJob:
+        return DatabaseJob(tmp_path / "record.db", record_of)
+
+    asyncio.run(run_check(check, JobStoreSubject(new_job))).raise_if_failed()
 
 
 class Grading(FakeSandboxProvider):

@@ -94,7 +94,10 @@ def _ignore(*what: object) -> None:
 
 @dataclass(slots=True)
 class DatabaseRecord:
-    """A `JobRecord` in the job's database, which also tells a listener what happens."""
+    """A `JobRecord` in the job's database, which also informs a listener.
+
+    It is a `JobStore`, too.
+    """
 
     writer: JobWriter
     directory: Path
@@ -116,6 +119,11 @@ class DatabaseRecord:
     _model_limits: dict[str, int] = field(default_factory=dict[str, int])
     _newest: dict[int, RolloutRecord] = field(default_factory=dict[int, RolloutRecord])
     """The last record of each slot that may run again."""
+
+    @property
+    def epoch(self) -> int:
+        """The number of this run of the job."""
+        return self.writer.epoch
 
     async def start(self, dispatch: Dispatch) -> None:
         """Record that an attempt runs."""
@@ -144,6 +152,10 @@ class DatabaseRecord:
         if reason := self.budget.spent():
             self.on_spent(reason)
         self.on_commit()
+
+    async def close(self) -> None:
+        """Release the database. Repeatable."""
+        await self.writer.close()
 
     async def resolve(self, index: int, state: SlotState) -> None:
         """Record that a slot does not run again. A commit has recorded that it is completed."""
