@@ -17,7 +17,7 @@ from pathlib import Path
 import nox
 
 ROOT = Path(__file__).parent
-MEMBERS = ("packages", "adapters", "benchmarks")
+MEMBERS = ("packages", "adapters", "apps", "benchmarks")
 PACKAGES = {
     tomllib.loads(path.read_text())["project"]["name"]: str(path.parent.relative_to(ROOT))
     for place in MEMBERS

@@ -11,7 +11,7 @@ import pytest
 ROOT = Path(__file__).parents[2]
 HOMES = [
     path.parent
-    for place in ("packages", "adapters", "benchmarks")
+    for place in ("packages", "adapters", "apps", "benchmarks")
     for path in ROOT.glob(f"{place}/*/src")
 ]
 SOURCES = sorted(

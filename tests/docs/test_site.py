@@ -83,7 +83,7 @@ def test_the_copy_of_mermaid_is_the_one_of_its_manifest() -> None:
 
 
 def test_every_package_is_in_the_reference() -> None:
-    homes = [*ROOT.glob("packages/*/src/*"), *ROOT.glob("adapters/*/src/*")]
+    homes = [p for place in ("packages", "adapters", "apps") for p in ROOT.glob(f"{place}/*/src/*")]
     packages = {home.name for home in homes if (home / "__init__.py").is_file()}
     pages = [page.read_text() for page in ROOT.glob("docs/reference/**/*.md")]
     named = {name for text in pages for name in re.findall(r"^::: (\w+)", text, re.MULTILINE)}

@@ -37,6 +37,8 @@ class Group:
     commands: dict[str, Command]
     default: str | None = None
     """The command for words that name none: `bench analyze JOB`."""
+    runs_alone: bool = False
+    """Whether the group without any word runs `default`: `bench dashboard`."""
 
 
 ROOT: dict[str, Command] = {
@@ -156,6 +158,14 @@ GROUPS: dict[str, Group] = {
             ),
         },
     ),
+    "dashboard": Group(
+        "Show runs, rollout trees and rewards in the browser.",
+        {
+            "serve": Command("benchflow.cli.dashboard:serve", "Serve the dashboard (the default)."),
+        },
+        default="serve",
+        runs_alone=True,
+    ),
     "agent": Group(
         "List, show and probe agents.",
         {
@@ -206,8 +216,10 @@ Exit codes: 0 success, 1 ran but failed, 2 wrong usage, 3 wrong task or manifest
 def with_default(words: list[str]) -> list[str]:
     """Return `words` with the default command of their group, if they name none of the group."""
     group = GROUPS.get(words[0])
-    if group is None or group.default is None or len(words) == 1:
+    if group is None or group.default is None:
         return words
+    if len(words) == 1:
+        return [words[0], group.default] if group.runs_alone else words
     is_named = words[1] in group.commands or words[1] in {"--help", "-h"}
     return words if is_named else [words[0], group.default, *words[1:]]
 

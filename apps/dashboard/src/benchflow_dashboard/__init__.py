@@ -1,0 +1,20 @@
+"""The dashboard: runs, rollout trees and rewards in the browser. It only reads what runs write."""
+
+from importlib import import_module
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from .app import create_app
+    from .serve import serve
+    from .settings import DashboardSettings
+
+__all__ = ["DashboardSettings", "create_app", "serve"]
+
+_HOMES = {"DashboardSettings": "settings", "create_app": "app", "serve": "serve"}
+
+
+def __getattr__(name: str) -> object:
+    """Import a public name on first use: `bench --help` needs none of them."""
+    if name not in _HOMES:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return getattr(import_module(f".{_HOMES[name]}", __name__), name)

@@ -1,0 +1,1 @@
+"""JSON of the view models of the pages, and what machines ask a server."""

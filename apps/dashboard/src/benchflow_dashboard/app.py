@@ -1,0 +1,92 @@
+"""The application: its pages, its guards and its templates."""
+
+from typing import Any, Final, cast
+
+from jinja2 import Environment, PackageLoader, StrictUndefined
+from litestar import Litestar, Request, Response
+from litestar.config.compression import CompressionConfig
+from litestar.datastructures import State
+from litestar.di import Provide
+from litestar.exceptions import HTTPException
+from litestar.plugins.jinja import JinjaTemplateEngine
+from litestar.template import TemplateConfig
+from litestar.types import ControllerRouterHandler
+
+from .api.health import check_health
+from .assets import asset_url, serve_asset, serve_icon
+from .index import Index
+from .pages.page import go_to_runs, render, set_theme, show_help, show_rollout
+from .pages.runs import show_runs
+from .rollouts import RolloutCache
+from .security.access import viewer
+from .security.headers import add_security_headers
+from .security.hosts import HostGuard
+from .settings import DashboardSettings
+from .stop import StopEvent
+
+PAGES: Final[tuple[ControllerRouterHandler, ...]] = (
+    go_to_runs,
+    set_theme,
+    show_help,
+    show_runs,
+    show_rollout,
+)
+"""The route handlers of the pages. A new page adds its line here."""
+
+API: Final[tuple[ControllerRouterHandler, ...]] = (check_health,)
+"""The route handlers for machines."""
+
+
+def create_app(settings: DashboardSettings, *, index: Index | None = None) -> Litestar:
+    """Return the application.
+
+    Raises:
+        UsageError: The settings bind a public address without authentication, or the index is
+            inside the jobs directory.
+    """
+    settings.check_bind()
+    the_index = Index(settings.jobs_dir) if index is None else index
+    rollouts = RolloutCache()
+    stop = StopEvent()
+    return Litestar(
+        route_handlers=[serve_asset, serve_icon, *PAGES, *API],
+        guards=[viewer],
+        middleware=[HostGuard((*settings.allowed_hosts, settings.host))],
+        before_send=[add_security_headers],
+        exception_handlers={HTTPException: show_error},
+        template_config=TemplateConfig(instance=_template_engine()),
+        compression_config=CompressionConfig(backend="gzip", exclude=["^/static", "/live"]),
+        dependencies={
+            "settings": Provide(lambda: settings, sync_to_thread=False),
+            "index": Provide(lambda: the_index, sync_to_thread=False),
+            "rollouts": Provide(lambda: rollouts, sync_to_thread=False),
+            "stop": Provide(lambda: stop, sync_to_thread=False),
+        },
+        state=State({"settings": settings, "index": the_index, "rollouts": rollouts, "stop": stop}),
+        openapi_config=None,
+        logging_config=None,
+    )
+
+
+def show_error(request: Request[Any, Any, Any], error: HTTPException) -> Response[Any]:
+    """Return an error as a page, or as JSON below `/api/`."""
+    if request.url.path.startswith(("/api/", "/v1/", "/healthz", "/metrics")):
+        body = {"status": error.status_code, "detail": error.detail}
+        return Response(body, status_code=error.status_code, headers=error.headers)
+    page = render(request, "error.html", error, title=f"Error {error.status_code}")
+    page.status_code = error.status_code
+    page.headers.update(error.headers or {})
+    return page
+
+
+def _template_engine() -> JinjaTemplateEngine:
+    # StrictUndefined: a template that names a missing value fails its test, and shows no blank.
+    environment = Environment(
+        loader=PackageLoader("benchflow_dashboard", "templates"),
+        autoescape=True,
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
+    environment.globals["asset_url"] = cast("Any", asset_url)
+    return JinjaTemplateEngine.from_environment(environment)

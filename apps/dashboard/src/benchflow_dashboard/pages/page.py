@@ -1,0 +1,119 @@
+"""What each page has: the frame, the theme, and the command that prints the same data."""
+
+import shlex
+from collections.abc import Mapping, Sequence
+from typing import Any, Final, Literal
+
+from litestar import Request, get, post
+from litestar.datastructures import Cookie
+from litestar.di import NamedDependency
+from litestar.exceptions import NotFoundException
+from litestar.params import FromPath
+from litestar.response import Redirect, Template
+
+from benchflow_dashboard.index import Index, RolloutEntry
+
+PageRequest = Request[Any, Any, Any]
+Theme = Literal["light", "dark"]
+
+NAVIGATION: Final = (("runs", "Runs", "/runs"),)
+"""The links of the header: key, text, URL. A new page adds its line."""
+_THEMES: Final = ("light", "dark", "auto")
+_YEAR: Final = 365 * 24 * 3600
+
+
+def render(
+    request: PageRequest,
+    template: str,
+    view: object,
+    *,
+    title: str,
+    section: str = "",
+    cli: Sequence[str] = (),
+    fragment: str | None = None,
+    context: Mapping[str, object] | None = None,
+) -> Template:
+    """Return the page `template` with `view`, or only `fragment` for a request of htmx.
+
+    `section` is the key of the link in the header. `cli` has the words of the command that prints
+    the same data.
+    """
+    is_fragment = fragment is not None and "hx-request" in request.headers
+    theme = request.cookies.get("theme")
+    return Template(
+        template_name=fragment if is_fragment and fragment else template,
+        context={
+            "view": view,
+            "title": title,
+            "section": section,
+            "cli": shlex.join(cli),
+            "theme": theme if theme in {"light", "dark"} else None,
+            "here": _here(request),
+            "navigation": NAVIGATION,
+            **(context or {}),
+        },
+        headers={"Vary": "HX-Request, Cookie"},
+    )
+
+
+def find_one(index: Index, prefix: str, kind: str = "rollout") -> RolloutEntry:
+    """Return the only rollout whose id is `prefix` or begins with `prefix`.
+
+    Raises:
+        NotFoundException: No rollout matches, or several do.
+    """
+    found = index.find(prefix)
+    if len(found) == 1:
+        return found[0]
+    reason = f"no {kind} has this id" if not found else f"several {kind}s begin with this id"
+    raise NotFoundException(reason)
+
+
+def _here(request: PageRequest) -> str:
+    query = request.url.query
+    return f"{request.url.path}?{query}" if query else request.url.path
+
+
+@get("/", include_in_schema=False)
+async def go_to_runs() -> Redirect:
+    """Redirect the root to the list of runs."""
+    return Redirect("/runs")
+
+
+@get("/help", include_in_schema=False)
+async def show_help(request: PageRequest) -> Template:
+    """Show the keyboard map as a page, for a browser without JavaScript."""
+    return render(request, "help.html", None, title="Help")
+
+
+@post("/theme", include_in_schema=False, status_code=303)
+async def set_theme(request: PageRequest) -> Redirect:
+    """Store the theme in a cookie, and return to the page."""
+    form = await request.form()
+    theme, back = str(form.get("theme", "")), str(form.get("back", ""))
+    cookie = Cookie(
+        key="theme",
+        value=theme if theme in _THEMES else "auto",
+        max_age=_YEAR,
+        samesite="strict",
+        httponly=True,
+    )
+    return Redirect(local_path(back), status_code=303, cookies=[cookie])
+
+
+def local_path(path: str) -> str:
+    """Return `path` if it leads to this dashboard, else the start page."""
+    is_local = path.startswith("/") and path[1:2] not in {"/", "\\"} and path.isprintable()
+    return path if is_local else "/"
+
+
+@get("/r/{rollout:str}", include_in_schema=False, sync_to_thread=True)
+def show_rollout(
+    request: PageRequest, index: NamedDependency[Index], rollout: FromPath[str]
+) -> Template | Redirect:
+    """Show one rollout."""
+    entry = find_one(index, rollout)
+    if entry.id != rollout:
+        return Redirect(f"/r/{entry.id}")
+    cli = ("bench", "rollout", "show", entry.id)
+    return render(request, "rollout_summary.html", entry, title=entry.id, section="runs", cli=cli)

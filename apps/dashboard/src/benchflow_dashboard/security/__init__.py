@@ -1,0 +1,1 @@
+"""Headers, hosts and access: what each response and each request must satisfy."""

@@ -1,0 +1,35 @@
+"""The allowed names in the `Host` header: a page of another site must not reach the loopback."""
+
+from collections.abc import Iterable
+
+from litestar.exceptions import HTTPException
+from litestar.middleware import ASGIMiddleware
+from litestar.types import ASGIApp, Receive, Scope, Send
+
+LOOPBACK_NAMES = frozenset({"127.0.0.1", "localhost", "[::1]"})
+
+
+class HostGuard(ASGIMiddleware):
+    """Refuse a request whose `Host` is not allowed (DNS rebinding). Ports are not compared.
+
+    Litestar's own check compares the port too, and the port behind a proxy or a tunnel differs.
+    """
+
+    def __init__(self, allowed: Iterable[str]) -> None:
+        self._allowed = LOOPBACK_NAMES | {name.lower() for name in allowed}
+
+    async def handle(self, scope: Scope, receive: Receive, send: Send, next_app: ASGIApp) -> None:
+        """Pass the request on, or raise status 421."""
+        hosts = [value for name, value in scope["headers"] if name == b"host"]
+        if len(hosts) != 1 or host_name(hosts[0].decode("latin-1")) not in self._allowed:
+            raise HTTPException(
+                status_code=421, detail="the Host header does not name this dashboard"
+            )
+        await next_app(scope, receive, send)
+
+
+def host_name(value: str) -> str:
+    """Return the name in a `Host` header, in lower case and without the port."""
+    if value.startswith("["):
+        return value.partition("]")[0].lower() + "]"
+    return value.partition(":")[0].lower()

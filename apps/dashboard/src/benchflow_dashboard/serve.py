@@ -1,0 +1,88 @@
+"""The server. Streams end cleanly on SIGTERM and SIGINT."""
+
+import signal
+import socket
+import threading
+from collections.abc import Callable, Generator
+from contextlib import contextmanager
+from types import FrameType
+from typing import Final
+
+import uvicorn
+from benchflow_contracts import UsageError
+
+from .app import create_app
+from .settings import DashboardSettings
+
+_GRACE_SEC: Final = 2
+"""The seconds that open requests have after the stop event. Streams that wait on it need none."""
+
+
+class _Server(uvicorn.Server):
+    """A server that sets the stop event of the application before it begins to shut down.
+
+    By itself uvicorn waits for open streams, and no stream knows that it should end.
+    """
+
+    def __init__(self, config: uvicorn.Config, on_stop: Callable[[], None]) -> None:
+        super().__init__(config)
+        self._on_stop = on_stop
+
+    def handle_exit(self, sig: int, frame: FrameType | None) -> None:
+        self._on_stop()
+        super().handle_exit(sig, frame)
+
+
+def serve(settings: DashboardSettings, *, on_ready: Callable[[str], None] | None = None) -> None:
+    """Serve the dashboard until SIGINT or SIGTERM. `on_ready` receives the URL.
+
+    Raises:
+        UsageError: The address is in use, is public without authentication, or is not of this
+            machine.
+    """
+    app = create_app(settings)
+    with _bind(settings) as listener:
+        host, port = listener.getsockname()[:2]
+        config = uvicorn.Config(
+            app,
+            access_log=False,
+            log_level="warning",
+            server_header=False,
+            proxy_headers=False,
+            timeout_graceful_shutdown=_GRACE_SEC,
+        )
+        server = _Server(config, app.state["stop"].set)
+        if on_ready is not None:
+            on_ready(f"http://{f'[{host}]' if ':' in host else host}:{port}")
+        with _ignore_repeated_signals():
+            server.run([listener])
+
+
+def _bind(settings: DashboardSettings) -> socket.socket:
+    family = socket.AF_INET6 if ":" in settings.host else socket.AF_INET
+    listener = socket.socket(family)
+    listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    try:
+        listener.bind((settings.host, settings.port))
+    except OSError as error:
+        listener.close()
+        raise UsageError(
+            f"cannot listen on {settings.host}:{settings.port}: {error.strerror or error}",
+            hint="name another port with --port; --port 0 takes a free one",
+        ) from error
+    return listener
+
+
+@contextmanager
+def _ignore_repeated_signals() -> Generator[None]:
+    """Uvicorn raises the signal that ended it once more, after it has restored the handlers."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    numbers = (signal.SIGINT, signal.SIGTERM)
+    earlier = {number: signal.signal(number, lambda _number, _frame: None) for number in numbers}
+    try:
+        yield
+    finally:
+        for number, handler in earlier.items():
+            signal.signal(number, handler)

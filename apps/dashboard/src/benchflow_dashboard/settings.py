@@ -1,0 +1,78 @@
+"""The settings of one dashboard."""
+
+import hashlib
+import os
+from ipaddress import ip_address
+from pathlib import Path
+
+from benchflow_contracts import UsageError
+from pydantic import BaseModel, ConfigDict
+
+DEFAULT_PORT = 8642
+
+
+class DashboardSettings(BaseModel):
+    """Where the dashboard reads, where it listens, and who may open it."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    jobs_dir: Path = Path("jobs")
+    """The directory of jobs. The dashboard never writes below it."""
+    host: str = "127.0.0.1"
+    port: int = DEFAULT_PORT
+    """The port; 0 lets the system choose a free one."""
+    allowed_hosts: tuple[str, ...] = ()
+    """Further names in the `Host` header. Names of the loopback and `host` are always allowed."""
+    index: Path | None = None
+    """The file of the index (default: a file in the user's cache directory)."""
+    database_url: str | None = None
+    """The record of a fleet (Postgres). `None` reads only the files of `jobs_dir`."""
+    has_auth: bool = False
+    """Whether requests must carry a session. Without it only the loopback is served."""
+
+    def index_path(self) -> Path:
+        """Return the file of the index, which is never inside `jobs_dir`.
+
+        Raises:
+            UsageError: `index` is inside `jobs_dir`.
+        """
+        jobs = self.jobs_dir.resolve()
+        if self.index is None:
+            name = hashlib.sha256(os.fsencode(jobs)).hexdigest()[:16]
+            return cache_directory() / f"index-{name}.db"
+        path = self.index.resolve()
+        if path.is_relative_to(jobs):
+            raise UsageError(
+                f"the index {str(path)!r} is inside the jobs directory {str(jobs)!r}",
+                hint="name a file outside of the jobs directory with --index",
+            )
+        return path
+
+    def check_bind(self) -> None:
+        """Refuse a public address without authentication.
+
+        Raises:
+            UsageError: `host` is not a loopback address, and `has_auth` is not set.
+        """
+        if not self.has_auth and not is_loopback(self.host):
+            raise UsageError(
+                f"refused to listen on {self.host!r}: anyone in the network could read every run",
+                hint="listen on 127.0.0.1, and reach it through `ssh -L`",
+            )
+
+
+def cache_directory() -> Path:
+    """Return the directory of the dashboard's own files, below `$XDG_CACHE_HOME` or `~/.cache`."""
+    base = os.environ.get("XDG_CACHE_HOME") or ""
+    root = Path(base) if Path(base).is_absolute() else Path.home() / ".cache"
+    return root / "benchflow" / "dashboard"
+
+
+def is_loopback(host: str) -> bool:
+    """Return whether `host` names this machine only."""
+    if host == "localhost":
+        return True
+    try:
+        return ip_address(host.strip("[]")).is_loopback
+    except ValueError:
+        return False

@@ -1,0 +1,60 @@
+"""`bench dashboard`: runs, rollout trees and rewards in the browser."""
+
+import webbrowser
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+from benchflow_contracts import UsageError
+from cyclopts import Parameter
+from cyclopts.validators import Number
+
+from .flags import DEFAULT_JOBS, JobsDir
+from .output import note
+
+if TYPE_CHECKING:
+    from types import ModuleType
+
+
+def serve(
+    *,
+    jobs_dir: JobsDir = DEFAULT_JOBS,
+    host: str = "127.0.0.1",
+    port: Annotated[int, Parameter(validator=Number(gte=0, lte=65535))] = 8642,
+    no_open: bool = False,
+    index: Path | None = None,
+) -> None:
+    """Serve the dashboard of a directory of jobs, also while jobs run.
+
+    The dashboard never writes into the directory of the jobs.
+
+    Examples:
+        bench dashboard serve
+        bench dashboard --jobs-dir /data/jobs --port 0 --no-open
+
+    Args:
+        host: Address to listen on. An address other than the loopback needs authentication.
+        port: Port; 0 takes a free one.
+        no_open: Do not open a browser.
+        index: File of the index (default: a file in the user's cache directory).
+    """
+    dashboard = _package()
+    settings = dashboard.DashboardSettings(jobs_dir=jobs_dir, host=host, port=port, index=index)
+
+    def show(url: str) -> None:
+        note(f"dashboard of {jobs_dir}: {url}")
+        note("stop with Ctrl-C")
+        if not no_open:
+            webbrowser.open(url)
+
+    dashboard.serve(settings, on_ready=show)
+
+
+def _package() -> "ModuleType":
+    try:
+        import benchflow_dashboard
+    except ModuleNotFoundError as error:
+        raise UsageError(
+            f"the dashboard is not installed: {error}",
+            hint="install it: pip install 'benchflow[dashboard]'",
+        ) from error
+    return benchflow_dashboard
