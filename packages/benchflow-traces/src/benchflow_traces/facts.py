@@ -1,0 +1,141 @@
+"""What a dialect reads from one span or log record."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, Literal, TypeAlias
+
+Role = Literal["system", "user", "assistant", "tool"]
+
+
+@dataclass(frozen=True, slots=True)
+class CalledTool:
+    """A tool call that the model wrote."""
+
+    id: str
+    """Empty if the program did not report one."""
+    name: str
+    arguments: Any = None
+    """Parsed JSON where the program sent JSON as text."""
+
+
+@dataclass(frozen=True, slots=True)
+class ToolResult:
+    """A result of a tool that the program sent to the model."""
+
+    id: str
+    content: str
+
+
+@dataclass(frozen=True, slots=True)
+class Message:
+    """One message of a conversation with a model."""
+
+    role: Role
+    text: str = ""
+    reasoning: str = ""
+    calls: tuple[CalledTool, ...] = ()
+    results: tuple[ToolResult, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Tokens:
+    """Tokens of one model call. None is unknown, never 0."""
+
+    input: int | None = None
+    """All input tokens, cached ones included."""
+    output: int | None = None
+    """All output tokens, reasoning included."""
+    cached: int | None = None
+    """Input tokens read from a cache."""
+
+
+@dataclass(frozen=True, slots=True)
+class Failure:
+    """Why an operation failed."""
+
+    type: str
+    message: str
+
+
+@dataclass(frozen=True, slots=True)
+class AgentRun:
+    """A span around an agent or a workflow. Model calls and tools lie below it."""
+
+    name: str
+    prompt: str | None = None
+    failure: Failure | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class UserPrompt:
+    """What a person wrote to the agent, if the program reports prompts apart from model calls."""
+
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
+class ModelCall:
+    """One request to a model and its response."""
+
+    model: str | None
+    input: tuple[Message, ...] = ()
+    output: Message | None = None
+    """None if the program does not report content."""
+    finish: str | None = None
+    tokens: Tokens = Tokens()
+    failure: Failure | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class ToolRun:
+    """One execution of a tool."""
+
+    id: str
+    """The id of the tool call; empty if the program did not report one."""
+    name: str
+    arguments: Any = None
+    result: str | None = None
+    """None if the program does not report content."""
+    failure: Failure | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class MemoryUse:
+    """One operation on the agent's memory, such as a search."""
+
+    operation: str
+    content: str | None = None
+    failure: Failure | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Evaluation:
+    """A score that the program itself gave."""
+
+    name: str
+    score: float | None = None
+    label: str | None = None
+    explanation: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class PermissionWait:
+    """The agent waited for a person, for example for a permission."""
+
+    text: str
+    answer: str | None = None
+
+
+Fact: TypeAlias = (
+    AgentRun | UserPrompt | ModelCall | ToolRun | MemoryUse | Evaluation | PermissionWait
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Reading:
+    """The facts of one span or log record."""
+
+    dialect: str
+    facts: tuple[Fact, ...]
+    extra: Mapping[str, str] = field(default_factory=dict[str, str])
+    """`conversation`, if the program names one."""

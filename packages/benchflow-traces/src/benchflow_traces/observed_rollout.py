@@ -1,0 +1,392 @@
+"""Fold the items of a conversation into a trajectory: the same tree that a rollout has."""
+
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+
+from benchflow_contracts import (
+    Ask,
+    NodeError,
+    Observation,
+    Question,
+    RewardEvent,
+    RolloutNode,
+    RolloutTree,
+    Status,
+    Step,
+    StopReason,
+    ToolCall,
+    ToolStatus,
+    Usage,
+)
+
+from .conversations import Item, conversations
+from .facts import (
+    AgentRun,
+    CalledTool,
+    Evaluation,
+    Fact,
+    Failure,
+    MemoryUse,
+    Message,
+    ModelCall,
+    PermissionWait,
+    Tokens,
+    ToolRun,
+    UserPrompt,
+)
+from .messages import bounded
+from .spans import LogRecord, Span
+
+_STOP: Mapping[str, StopReason] = {
+    "stop": "end_turn",
+    "end_turn": "end_turn",
+    "stop_sequence": "end_turn",
+    "length": "max_tokens",
+    "max_tokens": "max_tokens",
+    "content_filter": "refusal",
+    "refusal": "refusal",
+}
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class ObservedRollout:
+    """One conversation of a production agent."""
+
+    id: str
+    """The id that the program gave the conversation, else that of its trace."""
+    tree: RolloutTree
+    """A tree without forks: one node for each model call. Tools are in the node of their call."""
+    service: str
+    version: str
+    environment: str
+    models: tuple[str, ...]
+    dialects: tuple[str, ...]
+    started_at: float
+    """Seconds since the epoch."""
+    ended_at: float
+    """The end of the last span so far."""
+    complete: bool
+    """Whether the root span of each trace is there. Roots come last."""
+    spans: int
+    unknown_spans: int
+    """Spans that no dialect knows."""
+    evaluations: tuple[RewardEvent, ...] = ()
+    """Scores that the program itself gave."""
+    questions: int = 0
+    """How often the agent waited for a person."""
+
+    @property
+    def steps(self) -> tuple[Step, ...]:
+        """The steps in order."""
+        return tuple(node.step for node in self.tree.index.values() if node.step is not None)
+
+
+@dataclass(slots=True)
+class _Draft:
+    """A step whose tools and results may still come."""
+
+    id: str
+    trace: str
+    role: str
+    start_ns: int
+    end_ns: int
+    call: ModelCall | None = None
+    prompt: str | None = None
+    calls: list[CalledTool] = field(default_factory=list[CalledTool])
+    runs: dict[str, ToolRun] = field(default_factory=dict[str, ToolRun])
+    results: dict[str, str] = field(default_factory=dict[str, str])
+    ask: Ask | None = None
+    failure: Failure | None = None
+
+
+def observed_rollout(key: str, items: Iterable[Item]) -> ObservedRollout:
+    """Return the trajectory of one conversation.
+
+    `items` are those of `conversations`. Content that a program does not report is missing in the
+    steps: an empty message and no usage, never a usage of 0.
+    """
+    known = tuple(items)
+    fold = _Fold(known)
+    fold.run()
+    spans = [item for item in known if not item.is_log]
+    times = [item for item in known if item.start_ns] or list(known)
+    return ObservedRollout(
+        id=key,
+        tree=_tree(key, fold, complete=_is_complete(spans)),
+        service=_resource(known, "service.name") or "unknown",
+        version=_resource(known, "service.version"),
+        environment=_resource(known, "deployment.environment.name", "deployment.environment"),
+        models=tuple(sorted({d.call.model for d in fold.drafts if d.call and d.call.model})),
+        dialects=tuple(sorted({item.reading.dialect for item in known if item.reading})),
+        started_at=min((item.start_ns for item in times), default=0) / 1e9,
+        ended_at=max((item.end_ns for item in times), default=0) / 1e9,
+        complete=_is_complete(spans),
+        spans=len(known),
+        unknown_spans=sum(item.reading is None for item in known),
+        evaluations=tuple(fold.evaluations),
+        questions=fold.questions,
+    )
+
+
+def observed_rollouts(
+    spans: Iterable[Span], logs: Iterable[LogRecord] = ()
+) -> tuple[ObservedRollout, ...]:
+    """Return the trajectory of each conversation, sorted by key.
+
+    The result does not depend on the order of the arguments, nor on spans that come twice.
+    """
+    groups = conversations(spans, logs)
+    return tuple(observed_rollout(key, items) for key, items in groups.items())
+
+
+class _Fold:
+    def __init__(self, items: tuple[Item, ...]) -> None:
+        self._items = items
+        self._by_id = {(item.trace, item.id): item for item in items}
+        self.drafts: list[_Draft] = []
+        self.failures: list[tuple[str, Failure]] = []
+        self.evaluations: list[RewardEvent] = []
+        self.questions = 0
+        self._prompts: dict[str, str] = {}
+        self._of_span: dict[tuple[str, str], _Draft] = {}
+
+    def run(self) -> None:
+        """Apply all facts. Log records repeat what spans of model calls say."""
+        has_calls = any(self._has(item, ModelCall) for item in self._items if not item.is_log)
+        facts = [
+            (item, fact)
+            for item in self._items
+            if item.reading and not (item.is_log and has_calls)
+            for fact in item.reading.facts
+        ]
+        for item, fact in facts:
+            self._apply(item, fact)
+        for item, fact in facts:
+            if isinstance(fact, Evaluation):
+                self._evaluation(item, fact)
+
+    def _apply(self, item: Item, fact: Fact) -> None:
+        match fact:
+            case AgentRun():
+                self._agent_run(item, fact)
+            case UserPrompt():
+                self._prompts[self._role(item)] = bounded(fact.text)
+            case ModelCall():
+                self._model_call(item, fact)
+            case ToolRun():
+                self._tool_run(item, fact)
+            case MemoryUse():
+                self._memory_use(item, fact)
+            case PermissionWait():
+                self._question(item, fact)
+            case Evaluation():
+                """It is applied when all steps are there."""
+
+    def _agent_run(self, item: Item, fact: AgentRun) -> None:
+        if fact.prompt:
+            self._prompts[self._role(item)] = bounded(fact.prompt)
+        if fact.failure is not None:
+            self.failures.append((fact.name, fact.failure))
+
+    def _model_call(self, item: Item, fact: ModelCall) -> None:
+        if any(self._has(parent, ModelCall) for parent in self._above(item)):
+            # Two libraries report one call. The outer span is the call.
+            return
+        for message in fact.input:
+            for result in message.results:
+                self._result(result.id, result.content)
+        role = self._role(item)
+        said = self._prompts.pop(role, None)
+        draft = self._draft(item, role)
+        draft.call = fact
+        draft.prompt = _prompt(fact.input) or said
+        draft.failure = fact.failure
+        if fact.output is not None:
+            draft.calls.extend(
+                call if call.id else _with_id(call, f"{item.id}-{number}")
+                for number, call in enumerate(fact.output.calls)
+            )
+
+    def _tool_run(self, item: Item, fact: ToolRun) -> None:
+        if any(self._has(parent, ToolRun) for parent in self._above(item)):
+            return
+        draft = self._caller(fact, self._role(item))
+        if draft is None:
+            draft = self._draft(item, self._role(item))
+            draft.calls.append(CalledTool(fact.id or item.id, fact.name, fact.arguments))
+        call = next(c for c in draft.calls if _is_call_of(c, fact, draft))
+        draft.runs[call.id] = fact
+        draft.end_ns = max(draft.end_ns, item.end_ns)
+        self._of_span[item.trace, item.id] = draft
+
+    def _memory_use(self, item: Item, fact: MemoryUse) -> None:
+        draft = self._draft(item, self._role(item))
+        draft.calls.append(CalledTool(item.id, fact.operation))
+        draft.runs[item.id] = ToolRun(
+            item.id, fact.operation, result=fact.content or "", failure=fact.failure
+        )
+
+    def _question(self, item: Item, fact: PermissionWait) -> None:
+        self.questions += 1
+        if self.drafts:
+            asked = Question(id="permission", text=bounded(fact.text))
+            self.drafts[-1].ask = Ask(
+                id=item.id, channel="permission", kind="permission", questions=(asked,)
+            )
+
+    def _evaluation(self, item: Item, fact: Evaluation) -> None:
+        if fact.score is None or fact.score != fact.score or abs(fact.score) == float("inf"):
+            return
+        places = (item, *self._above(item))
+        drafts = (self._of_span.get((place.trace, place.id)) for place in places)
+        draft = next((one for one in drafts if one is not None), None)
+        notes = {"label": fact.label, "explanation": fact.explanation}
+        self.evaluations.append(
+            RewardEvent(
+                source=fact.name,
+                value=fact.score,
+                granularity="terminal" if draft is None else "step",
+                step_id=None if draft is None else draft.id,
+                meta={name: text for name, text in notes.items() if text is not None},
+            )
+        )
+
+    def _draft(self, item: Item, role: str) -> _Draft:
+        draft = _Draft(item.id, item.trace, role, item.start_ns, item.end_ns)
+        self.drafts.append(draft)
+        self._of_span[item.trace, item.id] = draft
+        return draft
+
+    def _caller(self, fact: ToolRun, role: str) -> _Draft | None:
+        """Return the latest step that called the tool and has no run of this call yet."""
+        for draft in reversed(self.drafts):
+            if any(_is_call_of(call, fact, draft) for call in draft.calls):
+                return draft if fact.id or draft.role == role else None
+        return None
+
+    def _result(self, call_id: str, content: str) -> None:
+        for draft in reversed(self.drafts):
+            if any(call.id == call_id for call in draft.calls):
+                draft.results.setdefault(call_id, content)
+                return
+
+    def _above(self, item: Item) -> Iterator[Item]:
+        seen = {item.id}
+        parent = self._by_id.get((item.trace, item.parent or ""))
+        while parent is not None and parent.id not in seen:
+            seen.add(parent.id)
+            yield parent
+            parent = self._by_id.get((parent.trace, parent.parent or ""))
+
+    def _role(self, item: Item) -> str:
+        for place in (item, *self._above(item)):
+            for fact in place.reading.facts if place.reading else ():
+                if isinstance(fact, AgentRun):
+                    return fact.name[:200]
+        return "agent"
+
+    @staticmethod
+    def _has(item: Item, kind: type[ModelCall | ToolRun]) -> bool:
+        return item.reading is not None and any(isinstance(f, kind) for f in item.reading.facts)
+
+
+def _is_call_of(call: CalledTool, fact: ToolRun, draft: _Draft) -> bool:
+    if fact.id:
+        return call.id == fact.id
+    return call.name == fact.name and call.id not in draft.runs
+
+
+def _with_id(call: CalledTool, identifier: str) -> CalledTool:
+    return CalledTool(identifier, call.name, call.arguments)
+
+
+def _prompt(messages: tuple[Message, ...]) -> str | None:
+    """Return what the user wrote after the last answer of the model, or None."""
+    texts: list[str] = []
+    for message in reversed(messages):
+        if message.role == "assistant":
+            break
+        if message.role == "user" and message.text:
+            texts.append(message.text)
+    return "\n".join(reversed(texts)) or None
+
+
+def _tree(key: str, fold: _Fold, *, complete: bool) -> RolloutTree:
+    root = RolloutNode(id="root")
+    index = {root.id: root}
+    node = root
+    for draft in fold.drafts:
+        child = RolloutNode(id=_node_id(draft, index), parent=node, step=_step(draft))
+        node.children.append(child)
+        index[child.id] = child
+        node = child
+    failures = [*fold.failures, *((d.role, d.failure) for d in fold.drafts[-1:] if d.failure)]
+    if failures:
+        role, failure = failures[0]
+        message = f"{role}: {failure.message}" if failure.message else role
+        node.error = NodeError(boundary="agent", type=failure.type, message=message)
+    status: Status = "failed" if failures else "completed" if complete else "running"
+    return RolloutTree(rollout_id=key, task_id="", root=root, index=index, status=status)
+
+
+def _node_id(draft: _Draft, index: Mapping[str, RolloutNode]) -> str:
+    # Two traces of one conversation may use the same span id.
+    return draft.id if draft.id not in index else f"{draft.trace}-{draft.id}"
+
+
+def _step(draft: _Draft) -> Step:
+    call, output = draft.call, draft.call.output if draft.call else None
+    return Step(
+        id=draft.id,
+        role=draft.role,
+        prompt=draft.prompt,
+        reasoning=output.reasoning if output else "",
+        message=output.text if output else "",
+        tool_calls=tuple(
+            ToolCall(id=c.id, title=c.name, name=c.name, raw_input=c.arguments) for c in draft.calls
+        ),
+        observations=tuple(_observations(draft)),
+        ask=draft.ask,
+        usage=None if call is None else _usage(call.tokens),
+        stop_reason=None if call is None else _STOP.get((call.finish or "").lower()),
+        meta={} if call is None or call.model is None else {"model": call.model},
+        started_at=draft.start_ns / 1e9,
+        finished_at=draft.end_ns / 1e9,
+    )
+
+
+def _observations(draft: _Draft) -> Iterator[Observation]:
+    for call in draft.calls:
+        run = draft.runs.get(call.id)
+        content = draft.results.get(call.id) if run is None or run.result is None else run.result
+        if run is None and content is None:
+            continue
+        failure = None if run is None else run.failure
+        if not content and failure is not None:
+            content = f"{failure.type}: {failure.message}" if failure.message else failure.type
+        status: ToolStatus = "completed" if failure is None else "failed"
+        yield Observation(tool_call_id=call.id, status=status, content=content or "")
+
+
+def _usage(tokens: Tokens) -> Usage | None:
+    if tokens.input is None or tokens.output is None:
+        return None
+    return Usage(
+        input_tokens=tokens.input,
+        output_tokens=tokens.output,
+        cached_tokens=tokens.cached or 0,
+    )
+
+
+def _is_complete(spans: Iterable[Item]) -> bool:
+    known = tuple(spans)
+    traces = {item.trace for item in known}
+    return bool(known) and traces == {item.trace for item in known if item.parent is None}
+
+
+def _resource(items: Iterable[Item], *names: str) -> str:
+    for item in items:
+        for name in names:
+            if isinstance(value := item.resource.get(name), str) and value:
+                return value[:200]
+    return ""
