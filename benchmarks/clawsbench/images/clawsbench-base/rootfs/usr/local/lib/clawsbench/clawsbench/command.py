@@ -7,12 +7,10 @@ from argparse import ArgumentParser, Namespace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from .client import request_from, send_request
-from .database import create
 from .errors import UsageError
 from .kinds import Integer, ListOf
 from .operation import Field, Operation, Request, Service
-from .store import read_seed, transaction
+from .store import seed_database
 
 if TYPE_CHECKING:
     from .front import Attend
@@ -34,18 +32,7 @@ def serve(service: Service, options: Namespace) -> int:
 
 def seed(service: Service, options: Namespace) -> int:
     """Fill an empty world; the same seed again is no change, another one an error."""
-    world, digest = read_seed(options.file)
-    db = create(_database(options), service.tables)
-    try:
-        with transaction(db, writes=True):
-            row = db.execute("SELECT value FROM settings WHERE key = 'seed'").fetchone()
-            if row is not None and row["value"] != digest:
-                raise UsageError(f"{options.db} is seeded with another file")
-            if row is None:
-                service.seed(db, world)
-                db.execute("INSERT INTO settings VALUES ('seed', ?)", (digest,))
-    finally:
-        db.close()
+    seed_database(service, _database(options), options.file)
     return 0
 
 
@@ -58,6 +45,8 @@ def _database(options: Namespace) -> Path:
 
 def act(request: Request, options: Namespace) -> int:
     """Send one request; the exit code is 0 for success and 1 for a refusal."""
+    from .client import send_request  # noqa: PLC0415 - only a client loads HTTP
+
     status, text = send_request(options.url, request)
     sys.stdout.write(text)
     return 0 if status < 400 else 1
@@ -116,7 +105,13 @@ def _add_operation(parser: ArgumentParser, operation: Operation) -> None:
     inside = operation.path_names
     for each in operation.fields:
         _add_field(parser, each, positional=each.name in inside)
-    parser.set_defaults(run=lambda options: act(request_from(operation, options), options))
+    parser.set_defaults(run=lambda options: _operate(operation, options))
+
+
+def _operate(operation: Operation, options: Namespace) -> int:
+    from .client import request_from  # noqa: PLC0415 - only a client loads HTTP
+
+    return act(request_from(operation, options), options)
 
 
 def main(service: Service) -> int:

@@ -1,4 +1,4 @@
-"""The way in of the `claw-*` commands: straight to the listener when that is all it takes."""
+"""The way in of the `claw-*` commands: a world's start goes past the parser of all commands."""
 
 import sys
 
@@ -6,44 +6,63 @@ from .errors import UsageError
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from .front import Attend
     from .operation import Service
 
 
 def main(name: str) -> int:
     """Run one command; 2 is a mistake in its use."""
-    wanted = _usual(sys.argv[1:])
-    if wanted is None:
-        from .command import main as run  # noqa: PLC0415 - slow to import
+    run = _usual(name, sys.argv[1:])
+    if run is None:
+        from .command import main as parse  # noqa: PLC0415 - slow to import
 
-        return run(_service(name))
+        return parse(_service(name))
+    try:
+        return run()
+    except UsageError as error:
+        print(f"{name}: {error}", file=sys.stderr)
+        return 2
+
+
+def _usual(name: str, words: list[str]) -> "Callable[[], int] | None":
+    """Return the command of words as a manifest and a task say them.
+
+    Any other way to say it is left to the parser of all commands.
+    """
+    match words:
+        case ["--db", database, "serve", "--host", host, "--port", port, *rest]:
+            usual = port.isascii() and port.isdecimal() and rest in ([], ["--no-mcp"])
+            if usual and _plain(database, host):
+                return lambda: _serve(name, database, host, int(port[:9]), mcp=not rest)
+        case ["--db", database, "seed", file] if _plain(database, file):
+            return lambda: _seed(name, database, file)
+    return None
+
+
+def _plain(*words: str) -> bool:
+    return all(word and not word.startswith("-") for word in words)
+
+
+def _serve(name: str, database: str, host: str, port: int, *, mcp: bool) -> int:
     from .front import Front  # noqa: PLC0415 - for servers only
-
-    database, host, port, mcp = wanted
 
     def load() -> "Attend":
         from .web import Web  # noqa: PLC0415 - slow to import
 
         return Web(_service(name), database, mcp=mcp).attend
 
-    try:
-        return Front(name, database, load).serve(_tables(name), host, port)
-    except UsageError as error:
-        print(f"{name}: {error}", file=sys.stderr)
-        return 2
+    return Front(name, database, load).serve(_tables(name), host, port)
 
 
-def _usual(words: list[str]) -> tuple[str, str, int, bool] | None:
-    """Read `--db PATH serve --host HOST --port PORT [--no-mcp]`, as a manifest says it.
+def _seed(name: str, database: str, file: str) -> int:
+    from pathlib import Path  # noqa: PLC0415 - a server needs no path
 
-    Any other way to say it is left to the parser of all commands.
-    """
-    match words:
-        case ["--db", database, "serve", "--host", host, "--port", port, *rest]:
-            plain = all(word and not word.startswith("-") for word in (database, host))
-            if plain and port.isascii() and port.isdecimal() and rest in ([], ["--no-mcp"]):
-                return database, host, int(port[:9]), not rest
-    return None
+    from .store import seed_database  # noqa: PLC0415 - a server needs no seed
+
+    seed_database(_service(name), Path(database), Path(file))
+    return 0
 
 
 def _service(name: str) -> "Service":

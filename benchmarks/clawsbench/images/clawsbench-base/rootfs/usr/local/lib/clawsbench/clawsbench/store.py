@@ -7,9 +7,13 @@ import sqlite3
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
+from .database import create
 from .errors import ApiError, UsageError
+
+if TYPE_CHECKING:
+    from .operation import Service
 
 _NUMBERED = re.compile(r"([a-z]+)-([1-9][0-9]{0,8})")
 
@@ -75,3 +79,23 @@ def read_seed(path: Path) -> tuple[dict[str, Any], str]:
     if not isinstance(value, dict):
         raise UsageError(f"the seed {str(path)!r} is not a JSON object")
     return value, hashlib.sha256(raw).hexdigest()
+
+
+def seed_database(service: "Service", database: Path, file: Path) -> None:
+    """Fill an empty world; the same seed again changes nothing.
+
+    Raises:
+        UsageError: The seed cannot be read, or the world has another seed.
+    """
+    world, digest = read_seed(file)
+    db = create(database, service.tables)
+    try:
+        with transaction(db, writes=True):
+            row = db.execute("SELECT value FROM settings WHERE key = 'seed'").fetchone()
+            if row is not None and row["value"] != digest:
+                raise UsageError(f"{database} is seeded with another file")
+            if row is None:
+                service.seed(db, world)
+                db.execute("INSERT INTO settings VALUES ('seed', ?)", (digest,))
+    finally:
+        db.close()
