@@ -48,6 +48,7 @@ from .tree import (
     tree_to_bytes,
     tree_to_json,
     value_of,
+    values_below,
     verdict_name,
     verdicts_at,
 )
@@ -109,6 +110,7 @@ __all__ = [
     "tree_to_bytes",
     "tree_to_json",
     "value_of",
+    "values_below",
     "verdict_name",
     "verdicts_at",
     "while_log_locked",

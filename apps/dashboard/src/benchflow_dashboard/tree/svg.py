@@ -1,0 +1,290 @@
+"""A rollout tree as SVG text. It has presentation attributes and classes, and no `style`."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from html import escape
+from typing import Final, Literal
+from urllib.parse import quote
+
+from benchflow_contracts import RolloutNode
+from benchflow_store import step_title
+
+from benchflow_dashboard.visible_text import one_line
+
+from .display import DisplayTree
+from .glyphs import Kind, fold_label, kind_of, letter_of, shape, words_of
+from .layout import tidy_rows
+from .measure import UNKNOWN, Measure
+
+Detail = Literal["text", "numbers", "shapes"]
+
+TEXT_NODES: Final = 60
+"""From this number of drawn nodes on, the text of the steps is not drawn."""
+NUMBER_NODES: Final = 1_200
+"""From this number of drawn nodes on, only the shapes are drawn."""
+NAMED_NODES: Final = 300
+"""From this number on, the accessible names do not have the titles of the steps."""
+_NAME: Final = 80
+"""The maximum number of characters of a title in an accessible name."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Grid:
+    """Pixels of one detail: the distances of columns and of rows, and the characters of a title."""
+
+    column: int
+    row: int
+    title: int
+    left: int = 20
+    top: int = 22
+
+
+_GRIDS: Final[Mapping[Detail, _Grid]] = {
+    "text": _Grid(column=172, row=46, title=26),
+    "numbers": _Grid(column=62, row=26, title=0),
+    "shapes": _Grid(column=32, row=24, title=0),
+}
+_CHUNK: Final = (1_600, 600)
+"""The maximum width and height of a chunk, in pixels."""
+
+
+@dataclass(frozen=True, slots=True)
+class Marks:
+    """What is special about nodes, by id."""
+
+    selected: str | None = None
+    a: str | None = None
+    """The node that a comparison starts from."""
+    best: frozenset[str] = frozenset()
+    """The nodes on the path to the best leaf."""
+    running: frozenset[str] = frozenset()
+
+
+@dataclass(frozen=True, slots=True)
+class Links:
+    """The URL of a node: `before`, its quoted id, and `after`. Both are without quotes and `<`."""
+
+    before: str = "?sel="
+    after: str = ""
+    opened: str = ""
+    """The ids of unfolded nodes in the URL so far, as `a,b`."""
+
+    def to(self, name: str) -> str:
+        """Return the URL that selects a node, escaped for an attribute."""
+        quoted = quote_id(name)
+        return f"{self.before}{quoted}{escape(self.after)}#t-{quoted}"
+
+    def unfolding(self, name: str) -> str:
+        """Return the URL that selects and unfolds a node, escaped for an attribute."""
+        quoted = quote_id(name)
+        opened = f"{self.opened},{quoted}" if self.opened else quoted
+        return f"{self.before}{quoted}&amp;open={opened}{escape(self.after)}#t-{quoted}"
+
+
+def quote_id(name: str) -> str:
+    """Return the id of a node as part of a URL or of an `id` attribute."""
+    if name.isascii() and name.isalnum():
+        return name
+    return quote(name, safe="", errors="replace")
+
+
+@dataclass(slots=True)
+class _Chunk:
+    """Consecutive nodes in depth-first order that are near each other. A browser hides it as one."""
+
+    left: int
+    top: int
+    right: int
+    bottom: int
+    items: list[str] = field(default_factory=list[str])
+    edges: dict[str, list[str]] = field(default_factory=dict[str, list[str]])
+    """The path data by class."""
+
+    def fits(self, x: int, y: int) -> bool:
+        """Return whether the chunk stays small with a point at `x`, `y`."""
+        width = max(self.right, x) - min(self.left, x)
+        height = max(self.bottom, y) - min(self.top, y)
+        return width <= _CHUNK[0] and height <= _CHUNK[1]
+
+    def cover(self, x: int, y: int) -> None:
+        """Extend the chunk by a point."""
+        self.left, self.right = min(self.left, x), max(self.right, x)
+        self.top, self.bottom = min(self.top, y), max(self.bottom, y)
+
+    def draw(self) -> str:
+        """Return the group of the chunk. The edges are below the nodes."""
+        paths = (f'<path class="{name}" d="{"".join(d)}"/>' for name, d in self.edges.items())
+        box = f"{self.left} {self.top} {self.right} {self.bottom}"
+        return f'<g data-box="{box}">{"".join(paths)}{"".join(self.items)}</g>'
+
+
+@dataclass(frozen=True, slots=True)
+class Drawing:
+    """A drawn tree."""
+
+    svg: str
+    width: int
+    height: int
+    detail: Detail
+    ys: Sequence[int]
+    """The height of each drawn node, in pixels."""
+
+
+def detail_of(nodes: int) -> Detail:
+    """Return how much is drawn at each of so many nodes."""
+    if nodes < TEXT_NODES:
+        return "text"
+    return "numbers" if nodes < NUMBER_NODES else "shapes"
+
+
+def draw(display: DisplayTree, measure: Measure, marks: Marks, links: Links) -> Drawing:
+    """Lay out and draw a tree. All text of agents is escaped.
+
+    The nodes are links in depth-first order, with the role `treeitem`, their level and their place
+    among their siblings. The accessible name begins with the visible text.
+    """
+    detail = detail_of(len(display.nodes))
+    grid = _GRIDS[detail]
+    xs = [grid.left + depth * grid.column for depth in display.depths]
+    ys = [grid.top + row * grid.row for row in tidy_rows(display.children)]
+    body = _Pen(display, measure, marks, links, detail, xs, ys).draw()
+    width, height = max(xs) + grid.column, max(ys) + grid.row
+    svg = (
+        f'<svg id="tree" class="tree {detail}" role="tree" aria-label="Rollout tree"'
+        f' width="{width}" height="{height}" viewBox="0 0 {width} {height}">{body}</svg>'
+    )
+    return Drawing(svg, width, height, detail, ys)
+
+
+@dataclass(frozen=True, slots=True)
+class _Pen:
+    """Draws the nodes of one tree into chunks."""
+
+    display: DisplayTree
+    measure: Measure
+    marks: Marks
+    links: Links
+    detail: Detail
+    xs: list[int]
+    ys: list[int]
+
+    def draw(self) -> str:
+        """Return all chunks, in depth-first order of their nodes."""
+        xs, ys, parents = self.xs, self.ys, self.display.parents
+        positions = _positions(self.display)
+        far = _Chunk(0, 0, 0, 0)
+        chunk = _Chunk(xs[0], ys[0], xs[0], ys[0])
+        chunks = [far, chunk]
+        for place, parent in enumerate(parents):
+            x, y = xs[place], ys[place]
+            if not chunk.fits(x, y):
+                chunk = _Chunk(x, y, x, y)
+                chunks.append(chunk)
+            chunk.cover(x, y)
+            if parent >= 0:
+                self._draw_edge(chunk, far, parent, place)
+            chunk.items.append(self._item(place, *positions[place]))
+        # Long edges cross the chunks, so they are never hidden.
+        long = far.draw().replace(' data-box="0 0 0 0"', "", 1) if far.edges else ""
+        return long + "".join(each.draw() for each in chunks[1:])
+
+    def _draw_edge(self, chunk: _Chunk, far: _Chunk, parent: int, place: int) -> None:
+        node = self.display.nodes[place]
+        start, end, top, y = self.xs[parent], self.xs[place], self.ys[parent], self.ys[place]
+        name = "edge"
+        if node.step is None and node.error is not None:
+            name = "edge ghost"
+        elif node.id in self.marks.best:
+            name = "edge best"
+        if chunk.fits(start, top):
+            chunk.cover(start, top)
+        else:
+            chunk = far
+        bend = f"H{end - 14}V{y}" if y != top else ""
+        chunk.edges.setdefault(name, []).append(f"M{start + 6} {top}{bend}H{end - 6}")
+
+    def _item(self, place: int, position: int, siblings: int) -> str:
+        display, marks = self.display, self.marks
+        node, fold, hidden = display.nodes[place], display.folds[place], display.hidden[place]
+        name = node.id
+        kind = kind_of(node, fold, is_running=name in marks.running)
+        label = "" if fold else self.measure.labels.get(name, "")
+        shown = self._shown(node, kind, label, hidden)
+        below = bool(display.children[place])
+        expanded = f' aria-expanded="{"true" if below else "false"}"' if below or fold else ""
+        selected = ' aria-selected="true"' if name == marks.selected else ""
+        url = self.links.unfolding(name) if fold else self.links.to(name)
+        css = self.measure.classes.get(name, "")
+        return (
+            f'<a id="t-{quote_id(name)}" href="{url}" role="treeitem"'
+            f' aria-level="{display.depths[place] + 1}" aria-posinset="{position}"'
+            f' aria-setsize="{siblings}"{expanded}{selected}'
+            f' aria-label="{self._name(node, kind, label, shown, hidden)}">'
+            f"{shape(kind, self.xs[place], self.ys[place], css)}"
+            f"{self._text(place, kind, *shown)}</a>"
+        )
+
+    def _shown(self, node: RolloutNode, kind: Kind, label: str, hidden: int) -> tuple[str, str]:
+        """Return the escaped text beside a node: its number, and its title."""
+        if kind in {"chain", "subtree"}:
+            return fold_label(kind, hidden), ""
+        mark = "A" if node.id == self.marks.a else ""
+        if self.detail == "shapes":
+            return mark, ""
+        number = label or (UNKNOWN if _is_unscored(node) else "")
+        values = " ".join(part for part in (mark, letter_of(node), number) if part)
+        if self.detail == "numbers":
+            return values, ""
+        return values, escape(one_line(f"{node.id} {_title(node)}", _GRIDS["text"].title))
+
+    def _name(
+        self, node: RolloutNode, kind: Kind, label: str, shown: tuple[str, str], hidden: int
+    ) -> str:
+        """Return the escaped accessible name: the visible text, then the rest."""
+        parts = [" ".join(filter(None, shown))]
+        if self.detail != "text":
+            parts.append(_escaped(node.id))
+        parts.append(words_of(kind, hidden, has_number=bool(label)))
+        if label:
+            parts.append(f"{self.measure.unit} {label}")
+        if len(self.display.nodes) < NAMED_NODES:
+            parts.append(escape(one_line(_title(node), _NAME)))
+        return ", ".join(filter(None, parts))
+
+    def _text(self, place: int, kind: Kind, values: str, title: str) -> str:
+        if not values and not title:
+            return ""
+        x, y = self.xs[place], self.ys[place]
+        if kind in {"chain", "subtree"}:
+            return f'<text class="count" x="{x}" y="{y + 4}">{values}</text>'
+        # The edge to the children is on the right of a node.
+        level = y - 6 if self.display.children[place] or title else y + 4
+        line = f'<tspan x="{x - 4}" y="{y + 18}"> {title}</tspan>' if title else ""
+        return f'<text x="{x + 9}" y="{level}">{values}{line}</text>'
+
+
+def _positions(display: DisplayTree) -> list[tuple[int, int]]:
+    """Return the place of each node among its siblings, and their number."""
+    found = [(1, 1)] * len(display.nodes)
+    for below in display.children:
+        for position, child in enumerate(below, 1):
+            found[child] = position, len(below)
+    return found
+
+
+def _is_unscored(node: RolloutNode) -> bool:
+    return not node.children and node.error is None
+
+
+def _title(node: RolloutNode) -> str:
+    if node.label is not None:
+        return node.label
+    if node.error is not None and node.step is None:
+        return f"{node.error.boundary}: {node.error.message}"
+    return "start" if node.step is None else step_title(node.step)
+
+
+def _escaped(name: str) -> str:
+    if name.isascii() and name.isalnum():
+        return name
+    return escape(one_line(name, _NAME))
