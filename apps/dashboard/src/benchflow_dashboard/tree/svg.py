@@ -211,7 +211,7 @@ class _Pen:
         label = "" if fold else self.measure.labels.get(name, "")
         shown = self._shown(node, kind, label, hidden)
         below = bool(display.children[place])
-        expanded = f' aria-expanded="{"true" if below else "false"}"' if below or fold else ""
+        expanded = f' aria-expanded="{"false" if fold else "true"}"' if below or fold else ""
         selected = ' aria-selected="true"' if name == marks.selected else ""
         url = self.links.unfolding(name) if fold else self.links.to(name)
         css = self.measure.classes.get(name, "")

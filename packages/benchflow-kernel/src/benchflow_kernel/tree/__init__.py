@@ -1,6 +1,7 @@
 """The rollout tree, as a pure fold of the event log, and its views."""
 
 from .credit import credit_of, inter_advantages, value_of, values_below
+from .divergence import Divergence, DivergenceKind, first_divergence
 from .env_diff import EnvDiff, RowChange, TableDiff, diff_states
 from .fold import TreeFold, fold
 from .views import (
@@ -20,6 +21,8 @@ from .views import (
 __all__ = [
     "ASK_TOOL",
     "TREE_SCHEMA_VERSION",
+    "Divergence",
+    "DivergenceKind",
     "EnvDiff",
     "RowChange",
     "TableDiff",
@@ -28,6 +31,7 @@ __all__ = [
     "ask_arguments",
     "credit_of",
     "diff_states",
+    "first_divergence",
     "fold",
     "inter_advantages",
     "step_verdicts",
