@@ -29,7 +29,7 @@ PAYLOADS = (
     "javascript:alert('xss')",
     "<a href=\"javascript:alert('xss')\">x</a>",
     "<math><mtext><table><mglyph><style><img src=x onerror=alert('xss')>",
-    "<div hx-get=\"/xss\" hx-trigger=load>",
+    '<div hx-get="/xss" hx-trigger=load>',
     "{{ ''.__class__.__mro__ }}{% raw %}xss",
     "\u0000<\u0000script>alert('xss')</script>\ud800",
     "\u202e<style>@import '//xss';</style>\r\n\r\nHTTP/1.1 200 OK",

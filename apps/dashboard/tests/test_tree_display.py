@@ -94,4 +94,6 @@ def test_siblings_are_in_the_order_of_their_numbers_not_of_the_log() -> None:
 
 
 def test_questions_labels_failures_and_forks_are_not_folded_into_chains() -> None:
-    assert drawn(DisplayTree.of(tree_of_all_kinds(), Folding())) == [f"n{n}" for n in (0, 1, 2, 5, 3, 4)]
+    assert drawn(DisplayTree.of(tree_of_all_kinds(), Folding())) == [
+        f"n{n}" for n in (0, 1, 2, 5, 3, 4)
+    ]

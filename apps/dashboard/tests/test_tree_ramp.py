@@ -1,6 +1,7 @@
 """The ramp of values: monotone in lightness, also for colour-blind eyes, and text is readable."""
 
 import re
+from collections.abc import Callable
 from importlib.resources import files
 from itertools import pairwise
 
@@ -45,9 +46,8 @@ def with_deuteranopia(colour: str) -> float:
 @pytest.mark.parametrize("seen_as", [in_greyscale, with_deuteranopia])
 @pytest.mark.parametrize("theme", THEMES)
 def test_neighbouring_steps_differ_in_lightness_in_one_direction(
-    theme: Theme, seen_as: object
+    theme: Theme, seen_as: Callable[[str], float]
 ) -> None:
-    assert callable(seen_as)
     steps = [seen_as(colour) for colour in ramp.ramp_of(theme)]
     differences = [after - before for before, after in pairwise(steps)]
     direction = 1 if theme == "light" else -1

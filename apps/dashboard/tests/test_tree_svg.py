@@ -6,19 +6,21 @@ from itertools import pairwise
 import pytest
 from benchflow_contracts import RolloutTree
 from benchflow_dashboard.tree.display import DisplayTree, Folding
-from benchflow_dashboard.tree.measure import MODES, Mode, measure
+from benchflow_dashboard.tree.measure import MODES, UNKNOWN, Mode, measure
 from benchflow_dashboard.tree.overview import overview
 from benchflow_dashboard.tree.svg import NUMBER_NODES, TEXT_NODES, Drawing, Links, Marks, draw
 from made_trees import random_tree, tree_of_all_kinds, tree_of_climbs
 from xss_payloads import PAYLOADS, MarkupReader, dangers, structure
 
+NO_MARKS, UNFOLDED, PLAIN_LINKS = Marks(), Folding(chains=False), Links()
+
 
 def drawing_of(
     tree: RolloutTree,
     mode: Mode = "value",
-    marks: Marks = Marks(),
-    folding: Folding = Folding(chains=False),
-    links: Links = Links(),
+    marks: Marks = NO_MARKS,
+    folding: Folding = UNFOLDED,
+    links: Links = PLAIN_LINKS,
 ) -> Drawing:
     return draw(DisplayTree.of(tree, folding), measure(tree, mode), marks, links)
 
@@ -76,7 +78,9 @@ def test_each_kind_has_its_glyph_and_its_word() -> None:
         "n4": "failed",
         "n5": "running",
     }
-    shapes = {name: [child.tag for child in item if child.tag != "text"] for name, item in found.items()}
+    shapes = {
+        name: [child.tag for child in item if child.tag != "text"] for name, item in found.items()
+    }
     assert shapes["n1"] == ["path"]
     assert shapes["n5"] == ["circle", "circle"]
     assert found["n3"][0].get("class") == "cross"
@@ -88,13 +92,13 @@ def test_an_unscored_node_is_hollow_and_says_so_and_is_not_0() -> None:
     tree.index["n1"].results.clear()
     leaf = items(drawing_of(tree).svg)["n1"]
     assert leaf[0].get("class") == "blank"
-    assert visible(leaf) == "– n1 run 1"
+    assert visible(leaf) == f"{UNKNOWN} n1 run 1"
     assert "state, not scored" in str(leaf.get("aria-label"))
 
 
 def test_unknown_tokens_are_not_0() -> None:
     shown = items(drawing_of(tree_of_climbs([0]), "cost").svg)["n1"]
-    assert visible(shown).startswith("–")
+    assert visible(shown).startswith(UNKNOWN)
 
 
 def test_the_best_path_is_thick_and_the_edge_to_a_lost_child_is_a_ghost() -> None:

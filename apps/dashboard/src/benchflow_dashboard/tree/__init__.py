@@ -1,0 +1,1 @@
+"""A rollout tree as a picture: layout, folds, numbers and SVG, without a browser or a server."""

@@ -11,7 +11,7 @@ from .ramp import step_of
 
 Mode = Literal["value", "advantage", "cost", "time"]
 MODES: Final[tuple[Mode, ...]] = get_args(Mode)
-UNKNOWN: Final = "–"
+UNKNOWN: Final = "\N{EN DASH}"
 """The label of a number that nothing reported. It is not 0."""
 _MOST_TOKENS: Final = 10**15
 
@@ -30,9 +30,7 @@ class Measure:
     """The ends of the ramp."""
 
 
-def measure(
-    tree: RolloutTree, mode: Mode, calls: Mapping[str, ModelCall] | None = None
-) -> Measure:
+def measure(tree: RolloutTree, mode: Mode, calls: Mapping[str, ModelCall] | None = None) -> Measure:
     """Return the numbers of `mode` for every node of `tree`.
 
     The cost of a node is the cost of the step that led to it: in dollars if the recorded `calls`
@@ -141,9 +139,7 @@ def _costs(tree: RolloutTree, calls: Mapping[str, ModelCall]) -> Measure:
 
 
 def _times(tree: RolloutTree) -> Measure:
-    took = {
-        name: max(step.finished_at - step.started_at, 0.0) for name, step in _steps(tree.nodes)
-    }
+    took = {name: max(step.finished_at - step.started_at, 0.0) for name, step in _steps(tree.nodes)}
     labels = {name: seconds(value) for name, value in took.items()}
     return _ramped("time", labels, took, "time of the step", 0.0, max(took.values(), default=1.0))
 

@@ -90,7 +90,7 @@ def quote_id(name: str) -> str:
 
 @dataclass(slots=True)
 class _Chunk:
-    """Consecutive nodes in depth-first order that are near each other. A browser hides it as one."""
+    """Near nodes that follow each other in depth-first order. A browser hides them as one."""
 
     left: int
     top: int
