@@ -4,6 +4,7 @@ import ast
 import re
 import subprocess
 import tomllib
+from importlib import import_module
 from pathlib import Path
 
 import pytest
@@ -49,6 +50,33 @@ def test_packages_hold_only_re_exports_in_their_init() -> None:
             and node.name != "__getattr__"
         ]
     assert not wrong
+
+
+INITS = sorted(ROOT.glob("packages/*/src/**/__init__.py"))
+
+
+def lazy_names(path: Path) -> dict[str, str]:
+    """Return the names that a package declares for type checkers alone, with their modules."""
+    guards = [node for node in ast.parse(path.read_text()).body if isinstance(node, ast.If)]
+    imports = [n for guard in guards for n in guard.body if isinstance(n, ast.ImportFrom)]
+    return {
+        alias.asname or alias.name: f"{'.' * node.level}{node.module}:{alias.name}"
+        for node in imports
+        for alias in node.names
+    }
+
+
+@pytest.mark.parametrize(
+    "path", [path for path in INITS if lazy_names(path)], ids=lambda p: p.parent.name
+)
+def test_a_lazy_name_of_a_package_is_what_type_checkers_see(path: Path) -> None:
+    source = next(parent for parent in path.parents if parent.name == "src")
+    name = ".".join(path.parent.relative_to(source).parts)
+    package = import_module(name)
+    for each, home in lazy_names(path).items():
+        module, _, attribute = home.partition(":")
+        expected = getattr(import_module(module, name), attribute)
+        assert getattr(package, each) is expected, f"{name}.{each}"
 
 
 def test_versions_move_in_lockstep() -> None:

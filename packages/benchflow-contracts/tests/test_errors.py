@@ -2,7 +2,6 @@
 
 import pytest
 
-import benchflow_contracts
 from benchflow_contracts import (
     AgentTimeoutError,
     BenchFlowError,
@@ -14,11 +13,12 @@ from benchflow_contracts import (
     SnapshotError,
     TransferError,
     UsageError,
+    errors,
 )
 
 EVERY = [
     kind
-    for kind in vars(benchflow_contracts).values()
+    for kind in vars(errors).values()
     if isinstance(kind, type) and issubclass(kind, BenchFlowError)
 ]
 

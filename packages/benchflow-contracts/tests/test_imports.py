@@ -8,6 +8,8 @@ _PROBE = """
 import json, sys
 before = set(sys.modules)
 import benchflow_contracts
+for name in benchflow_contracts._HOMES:
+    getattr(benchflow_contracts, name)
 print(json.dumps(sorted({name.partition(".")[0] for name in set(sys.modules) - before})))
 """
 

@@ -2,6 +2,8 @@
 
 import asyncio
 import json
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -73,6 +75,18 @@ def test_wrong_words_are_a_usage_error_with_a_hint(
     error = json.loads(output.err)
     assert says in error["error"]
     assert error["hint"]
+
+
+def test_the_state_of_a_job_is_shown_without_an_import_of_the_engine(job: Path) -> None:
+    code = (
+        "import sys; from benchflow.cli.entry import run; code = run(sys.argv[1:])\n"
+        "heavy = {'benchflow_engine', 'benchflow_kernel', 'benchflow_contracts.task'}\n"
+        "sys.exit(code or heavy & set(sys.modules) or 0)"
+    )
+    command = [sys.executable, "-c", code, "job", "status", str(job)]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    assert "job nightly" in done.stderr
 
 
 def test_the_state_of_a_job_whose_process_was_killed_is_not_shown_as_running(

@@ -1,62 +1,69 @@
-"""The files of a rollout: one writer and one reader."""
+"""The files of a rollout: one writer and one reader.
 
-from .attempts import (
-    earlier_attempt,
-    last_attempt,
-    later_attempts,
-    name_successor,
-    prior_calls,
-    write_prior_calls,
-)
-from .files import rewards_jsonl, write_inputs, write_result, write_rollout, write_text
-from .record import (
-    RESUMED_FROM,
-    RanWith,
-    new_job_name,
-    new_rollout_id,
-    pass_at_k,
-    read_began_from,
-    record_from_error,
-    record_from_tree,
-    sum_prior,
-)
-from .rollout_summary import RolloutSummary, find_rollouts
-from .saved_checkpoints import (
-    SavedCheckpoint,
-    checkpoint_paths,
-    checkpoints_below,
-    checkpoints_of,
-    delete_checkpoints,
-    export_checkpoint,
-    find_checkpoint,
-    read_trusted_manifest,
-)
-from .sealed_config import has_own_seal, seal_config
-from .stored_rollout import (
-    MODEL_DIR,
-    StoredConfig,
-    StoredRollout,
-    latest_records,
-    read_finished_rollouts,
-    read_model_calls,
-    read_record,
-    read_records,
-)
-from .views import (
-    EventKind,
-    EventLine,
-    LineKind,
-    NodeView,
-    PathNode,
-    RolloutProgress,
-    Segment,
-    StepLine,
-    TrajectoryView,
-    TreeView,
-    event_lines,
-    step_lines,
-    step_title,
-)
+The names below are loaded on first use: a program imports only the modules that it uses.
+"""
+
+from importlib import import_module
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from .attempts import (
+        earlier_attempt,
+        last_attempt,
+        later_attempts,
+        name_successor,
+        prior_calls,
+        write_prior_calls,
+    )
+    from .files import rewards_jsonl, write_inputs, write_result, write_rollout, write_text
+    from .record import (
+        RESUMED_FROM,
+        RanWith,
+        new_job_name,
+        new_rollout_id,
+        pass_at_k,
+        read_began_from,
+        record_from_error,
+        record_from_tree,
+        sum_prior,
+    )
+    from .rollout_summary import RolloutSummary, find_rollouts
+    from .saved_checkpoints import (
+        SavedCheckpoint,
+        checkpoint_paths,
+        checkpoints_below,
+        checkpoints_of,
+        delete_checkpoints,
+        export_checkpoint,
+        find_checkpoint,
+        read_trusted_manifest,
+    )
+    from .sealed_config import has_own_seal, seal_config
+    from .stored_rollout import (
+        MODEL_DIR,
+        StoredConfig,
+        StoredRollout,
+        latest_records,
+        read_finished_rollouts,
+        read_model_calls,
+        read_record,
+        read_records,
+    )
+    from .views import (
+        EventKind,
+        EventLine,
+        LineKind,
+        NodeView,
+        PathNode,
+        RolloutProgress,
+        Segment,
+        StepLine,
+        TrajectoryView,
+        TreeView,
+        event_lines,
+        step_lines,
+        step_title,
+    )
 
 __all__ = [
     "MODEL_DIR",
@@ -113,3 +120,41 @@ __all__ = [
     "write_rollout",
     "write_text",
 ]
+
+_HOMES = {
+    name: module
+    for module, names in {
+        "attempts": (
+            "earlier_attempt last_attempt later_attempts name_successor prior_calls "
+            "write_prior_calls"
+        ),
+        "files": "rewards_jsonl write_inputs write_result write_rollout write_text",
+        "record": (
+            "RESUMED_FROM RanWith new_job_name new_rollout_id pass_at_k read_began_from "
+            "record_from_error record_from_tree sum_prior"
+        ),
+        "rollout_summary": "RolloutSummary find_rollouts",
+        "saved_checkpoints": (
+            "SavedCheckpoint checkpoint_paths checkpoints_below checkpoints_of "
+            "delete_checkpoints export_checkpoint find_checkpoint read_trusted_manifest"
+        ),
+        "sealed_config": "has_own_seal seal_config",
+        "stored_rollout": (
+            "MODEL_DIR StoredConfig StoredRollout latest_records read_finished_rollouts "
+            "read_model_calls read_record read_records"
+        ),
+        "views": (
+            "EventKind EventLine LineKind NodeView PathNode RolloutProgress Segment "
+            "StepLine TrajectoryView TreeView event_lines step_lines step_title"
+        ),
+    }.items()
+    for name in names.split()
+}
+"""The module of each name."""
+
+if not TYPE_CHECKING:
+
+    def __getattr__(name: str) -> object:
+        if name not in _HOMES:
+            raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+        return getattr(import_module(f".{_HOMES[name]}", __name__), name)

@@ -19,6 +19,10 @@ from .errors import (
     failed_write,
 )
 
+DATABASE_FILE: Final = "record.db"
+ARTIFACTS_DIR: Final = "artifacts"
+"""The names below the directory of a job."""
+
 Row = tuple[Any, ...]
 Location = Path | str
 """The file of a SQLite database as a path, or the URL of a Postgres database as text."""

@@ -3,19 +3,17 @@
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Final, Literal
+from typing import Literal
 
 from benchflow_contracts import StoreError
 
-from .connection import Location, connect
+from .connection import ARTIFACTS_DIR, DATABASE_FILE, Location, connect
 from .evidence import LocalEvidenceStore
 from .job_lock import is_locked, lock_job
 from .projection import PROJECTED_FILES, project, projected
 from .reader import JobReader
 from .schema import migrate_schema
 
-DATABASE_FILE: Final = "record.db"
-ARTIFACTS_DIR: Final = "artifacts"
 FileState = Literal["equal", "behind", "different", "missing"]
 """`behind`: the file is a beginning of the projection, and the job has continued since."""
 

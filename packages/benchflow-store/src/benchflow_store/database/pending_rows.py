@@ -2,12 +2,13 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Any, Final
-
-from benchflow_contracts import Dispatch
+from typing import TYPE_CHECKING, Any, Final
 
 from .connection import SqlConnection
 from .rows import Commit, PlannedSlot, PlanRevision, SlotStatus, storable, to_json
+
+if TYPE_CHECKING:
+    from benchflow_contracts import Dispatch
 
 _ATTEMPT: Final = """
 INSERT INTO attempts (job, idx, entry, attempt, epoch, rollout, worker, status, error_boundary,
@@ -54,7 +55,7 @@ class PendingRows:
     _refs: list[_Values] = field(default_factory=list[_Values])
 
     def add_start(
-        self, entry: Entry, dispatch: Dispatch, worker: str, started: float | None
+        self, entry: Entry, dispatch: "Dispatch", worker: str, started: float | None
     ) -> None:
         """Add an attempt that runs."""
         key = self.job, *entry, dispatch.attempt, dispatch.epoch, storable(dispatch.rollout)

@@ -1,16 +1,18 @@
 """What a driver writes into the record database, and what the database answers."""
 
 import json
-import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Final, Literal, TypeVar, cast
+from typing import TYPE_CHECKING, Any, Final, Literal, TypeVar, cast
 
 import pydantic_core
-from benchflow_contracts import Completion, Model, RolloutRecord, StoreError
+from benchflow_contracts import Model
 from pydantic import Field, ValidationError
 
 from .errors import DamagedDatabaseError
+
+if TYPE_CHECKING:
+    from benchflow_contracts import Completion
 
 SlotStatus = Literal["pending", "completed", "failed", "skipped_pruned"]
 """`completed`: scored. `failed`: unscored after its last attempt."""
@@ -98,7 +100,7 @@ class ArtifactRef:
 class Commit:
     """One attempt that has ended, and all that the database keeps of it."""
 
-    completion: Completion
+    completion: "Completion"
     started: float | None = None
     """Seconds since the epoch."""
     finished: float | None = None
@@ -153,57 +155,6 @@ class JobState:
     control: RunControl
     created: float
     slots: tuple[StoredSlot, ...]
-
-
-def record_metrics(record: RolloutRecord) -> list[Metric]:
-    """Return the metrics of a record: `reward`, `reward.ITEM` for each item, and the counts."""
-    values = {} if record.reward is None else {"reward": record.reward}
-    # Names of items come from the verifier. Two of them may be stored as the same text.
-    values |= {storable(f"reward.{name}"): value for name, value in (record.rewards or {}).items()}
-    counts = ("steps", "asks", "leaves", "scored", "branches", "tampered")
-    values |= {name: float(getattr(record, name)) for name in counts}
-    return [Metric(name, value) for name, value in values.items()]
-
-
-def checked_record(commit: Commit) -> str | None:
-    """Return the record of a commit as JSON, `None` without one.
-
-    Raises:
-        StoreError: The commit contradicts itself.
-    """
-    completion = commit.completion
-    wrong = next((m.name for m in commit.metrics if not _is_finite(m.value)), None)
-    if wrong is not None:
-        raise StoreError(f"{_name(completion)}: metric {wrong!r} is not a finite number")
-    if completion.record is None:
-        if commit.is_scored:
-            raise StoreError(f"{_name(completion)} is scored, and has no record")
-        return None
-    try:
-        record = RolloutRecord.model_validate(completion.record)
-    except ValidationError as error:
-        raise StoreError(
-            f"{_name(completion)}: damaged record: {error.errors()[0]['msg']}"
-        ) from error
-    if record.rollout_id != completion.rollout:
-        raise StoreError(f"{_name(completion)}: the record is of rollout {record.rollout_id!r}")
-    if record.is_final != commit.is_scored:
-        raise StoreError(
-            f"{_name(completion)} is {completion.status}, and its record is {record.status} "
-            f"with reward {record.reward}"
-        )
-    return to_json(completion.record)
-
-
-def _is_finite(value: float) -> bool:
-    try:
-        return math.isfinite(value)
-    except OverflowError:  # a whole number that no float can hold
-        return False
-
-
-def _name(completion: Completion) -> str:
-    return f"attempt {completion.attempt} of {completion.slot!r}"
 
 
 def to_json(value: object) -> str:

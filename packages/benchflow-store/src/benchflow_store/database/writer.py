@@ -24,6 +24,7 @@ from .errors import (
     StaleWriterError,
     UnknownOutcomeError,
 )
+from .record_rows import checked_record
 from .rows import (
     Commit,
     JobState,
@@ -32,7 +33,6 @@ from .rows import (
     Receipt,
     RunControl,
     SlotStatus,
-    checked_record,
     to_json,
 )
 from .schema import create_or_check

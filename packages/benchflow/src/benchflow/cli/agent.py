@@ -8,9 +8,9 @@ from benchflow_engine.flags import RunFlags
 from benchflow_engine.planes import load_agent, open_provider
 from benchflow_kernel import Registry
 
-from .config import configuration
-from .flags import Json, Run
+from .flags import Json
 from .output import print_json, print_table
+from .rollout_flags import Run, configuration
 
 
 def list_agents(*, json: Json = False) -> None:

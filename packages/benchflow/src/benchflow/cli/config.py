@@ -1,22 +1,26 @@
-"""Options from the environment and from a file."""
+"""Options from the environment and from a file.
+
+Every command imports this module, and most commands run no rollout. The configuration of a rollout
+is therefore imported where a file has one.
+"""
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextvars import ContextVar
 from dataclasses import dataclass
 from difflib import get_close_matches
 from pathlib import Path
-from typing import Any, NoReturn, cast
+from typing import Any, Literal, NoReturn, cast
 
 from benchflow_contracts import UsageError
-from benchflow_engine.config import RunConfig, read_tables
-from benchflow_engine.flags import FLAGS, RunFlags, flag_name, with_flags
-from benchflow_kernel.resolve import Origin
 from cyclopts import App, ArgumentCollection
 from cyclopts.config import Dict, Env, Toml, Yaml
 from cyclopts.token import Token
 
+Source = tuple[Literal["flag", "variable", "file"], str]
+"""The kind and the place of the origin of a value."""
+
 _TABLES: ContextVar[Mapping[str, Any]] = ContextVar("tables")
-_ORIGINS: ContextVar[Mapping[str, Origin]] = ContextVar("origins")
+_SOURCES: ContextVar[Mapping[str, Source]] = ContextVar("sources")
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,17 +33,20 @@ class ConfigFile:
     def __call__(self, app: App, commands: tuple[str, ...], arguments: ArgumentCollection) -> None:
         """Set the arguments that the command line and the environment do not set.
 
-        The tables of a RunConfig are kept for `configuration`.
+        The tables of a RunConfig are saved for `configuration`.
 
         Raises:
             UsageError: A key is unknown, or its value is wrong.
         """
+        from benchflow_engine.config import RunConfig, read_tables
+        from benchflow_engine.flags import FLAGS, flag_name
+
         flags = {argument.name: argument.name for argument in arguments}
         runs = all(flag_name(name) in flags for name in FLAGS)
         tables = {k: v for k, v in self.data.items() if runs and k in RunConfig.model_fields}
         read_tables(tables, str(self.path))
         _TABLES.set(tables)
-        _ORIGINS.set(dict(self._origins("", tables)))
+        _SOURCES.set(dict(self._sources("", tables)))
         own = {name: value for name, value in self.data.items() if name not in tables}
         for name in own:
             if flag_name(name) not in flags or (runs and name in FLAGS):
@@ -52,6 +59,8 @@ class ConfigFile:
         Dict(data, source=str(self.path))(app, commands, arguments)
 
     def _refuse(self, key: str, tables: Sequence[str], flags: Iterable[str]) -> NoReturn:
+        from benchflow_engine.flags import FLAGS
+
         name = key.replace("-", "_")
         if tables and name in FLAGS:
             near = [FLAGS[name]]
@@ -63,13 +72,13 @@ class ConfigFile:
             where=str(self.path),
         )
 
-    def _origins(self, prefix: str, table: Mapping[str, Any]) -> Iterator[tuple[str, Origin]]:
+    def _sources(self, prefix: str, table: Mapping[str, Any]) -> Iterator[tuple[str, Source]]:
         for key, value in table.items():
             name = f"{prefix}{key}"
             if isinstance(value, Mapping):
-                yield from self._origins(f"{name}.", cast("Mapping[str, Any]", value))
+                yield from self._sources(f"{name}.", cast("Mapping[str, Any]", value))
             else:
-                yield name, Origin("file", f"{self.path}:{name}")
+                yield name, ("file", f"{self.path}:{name}")
 
 
 class OriginRecorder:
@@ -78,39 +87,31 @@ class OriginRecorder:
     def __call__(self, app: App, commands: tuple[str, ...], arguments: ArgumentCollection) -> None:
         """Record the origin of every argument that has a value. Comes after all sources."""
         del app, commands
-        found = dict(_ORIGINS.get({}))
+        found = dict(_SOURCES.get({}))
         for argument in arguments:
             if argument.tokens:
-                flag, dot, key = argument.name.removeprefix("--").partition(".")
-                name = flag.replace("-", "_")
-                found[FLAGS.get(name, name) + dot + key] = _origin(
-                    argument.name, argument.tokens[-1]
-                )
-        _ORIGINS.set(found)
+                found[argument.name] = _source(argument.name, argument.tokens[-1])
+        _SOURCES.set(found)
 
 
-def configuration(flags: RunFlags, defaults: Mapping[str, Any] | None = None) -> RunConfig:
-    """Return the configuration of a command's rollouts: `defaults`, the file, then the flags.
-
-    Raises:
-        UsageError: Two settings contradict each other.
-    """
-    return with_flags({**(defaults or {}), **_TABLES.get({})}, flags)
+def file_tables() -> Mapping[str, Any]:
+    """Return the tables of a RunConfig in the file of this command."""
+    return _TABLES.get({})
 
 
-def origins() -> Mapping[str, Origin]:
-    """Return the origin of each setting of this command that is not a default, by its name."""
-    return _ORIGINS.get({})
+def sources() -> Mapping[str, Source]:
+    """Return where the values of this command come from, by flag or by key of the file."""
+    return _SOURCES.get({})
 
 
-def _origin(flag: str, token: Token) -> Origin:
+def _source(flag: str, token: Token) -> Source:
     match token.source:
         case "cli":
-            return Origin("flag", flag)
+            return "flag", flag
         case "env":
-            return Origin("variable", f"${token.keyword}")
+            return "variable", f"${token.keyword}"
         case file:
-            return Origin("file", f"{file}:{flag.removeprefix('--')}")
+            return "file", f"{file}:{flag.removeprefix('--')}"
 
 
 Config = Env | ConfigFile | OriginRecorder
@@ -129,7 +130,7 @@ def take_config(words: list[str]) -> tuple[list[str], list[Config]]:
         UsageError: The file is missing, or is neither TOML nor YAML.
     """
     _TABLES.set({})
-    _ORIGINS.set({})
+    _SOURCES.set({})
     sources: list[Config] = [Env("BENCHFLOW_", command=False, show=False)]
     words = [part for word in words for part in _split(word)]
     if "--config" not in words:

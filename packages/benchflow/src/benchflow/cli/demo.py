@@ -9,9 +9,9 @@ from benchflow_engine.flags import RunFlags
 from benchflow_engine.rollout import RunResult
 from benchflow_engine.rollout import run as run_rollout
 
-from .config import configuration
-from .flags import DEFAULT_JOBS, JobsDir, Json, Run
+from .flags import DEFAULT_JOBS, JobsDir, Json
 from .output import print_json
+from .rollout_flags import Run, configuration
 from .run import exit_code
 from .story import Story
 

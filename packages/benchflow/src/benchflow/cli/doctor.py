@@ -15,9 +15,9 @@ from benchflow_engine.flags import RunFlags
 from benchflow_engine.planes import open_provider
 from benchflow_kernel import Registry
 
-from .config import configuration, origins
-from .flags import DEFAULT_JOBS, JobsDir, Json, Run
+from .flags import DEFAULT_JOBS, JobsDir, Json
 from .output import print_hanging, print_json, terminal_width
+from .rollout_flags import Run, configuration, origins
 
 VARIABLE = "BENCHFLOW_CRIU"
 OLDEST = (4, 2)

@@ -8,9 +8,9 @@ from benchflow_engine.flags import RunFlags
 from benchflow_engine.planes import open_provider
 from benchflow_env_manifest import load_manifest, manifest_environment
 
-from .config import configuration
-from .flags import Json, Run
+from .flags import Json
 from .output import note, print_json
+from .rollout_flags import Run, configuration
 
 
 async def check(

@@ -12,15 +12,15 @@ from benchflow_store import read_finished_rollouts
 from cyclopts import Parameter
 
 from . import format as fmt
-from .config import configuration
 from .entry import INTERRUPTED
 from .env_file import EnvFile, with_env_files
-from .flags import DEFAULT_JOBS, JobsDir, Json, Progress, Run
+from .flags import DEFAULT_JOBS, JobsDir, Json, Progress
 from .foreign_tasks import explain_refusals
 from .live import LiveJob
 from .output import note, print_blank_line, print_json, print_table
 from .preview import PreviewFlags, PreviewOnly, preview_job
 from .rollout import write_and_report
+from .rollout_flags import Run, configuration
 from .rollouts import find_job
 from .run import report_missing_forks
 

@@ -3,7 +3,6 @@
 from pathlib import Path
 from typing import Annotated, Literal
 
-from benchflow_engine.flags import RunFlags
 from cyclopts import Parameter
 
 Json = Annotated[bool, Parameter(name="--json", help="JSON on standard output.")]
@@ -15,7 +14,5 @@ Progress = Annotated[
     ),
 ]
 JobsDir = Annotated[Path, Parameter(help="Directory of the jobs.")]
-Run = Annotated[RunFlags, Parameter(name="*")]
-"""Each flag of a rollout."""
 
 DEFAULT_JOBS = Path("jobs")

@@ -2,8 +2,10 @@
 
 import textwrap
 from collections.abc import Mapping
+from typing import TYPE_CHECKING
 
-from benchflow_contracts import BranchRecord, Credit, RolloutRecord, Value
+if TYPE_CHECKING:
+    from benchflow_contracts import BranchRecord, Credit, RolloutRecord, Value
 
 
 def reward(value: float | None) -> str:
@@ -31,19 +33,19 @@ def count(number: float) -> str:
     return f"{number:.0f}"
 
 
-def value(v: Value | None) -> str:
+def value(v: "Value | None") -> str:
     """Return V with its sample size and standard error."""
     return "-" if v is None else f"{reward(v.mean)} (n={v.n}, se={reward(v.stderr)})"
 
 
-def credit(node: Credit) -> str:
+def credit(node: "Credit") -> str:
     """Return the known advantages, with their signs."""
     parts = [("step", node.step), ("process", node.process), ("intra", node.intra)]
     shown = [f"{name} {_signed(part)}" for name, part in parts if part is not None]
     return "A " + ", ".join(shown) if shown else ""
 
 
-def fork(record: BranchRecord) -> str:
+def fork(record: "BranchRecord") -> str:
     """Return the size and fidelity of a fork, or the reason that the node was not forked."""
     if not record.children:
         return record.reason
@@ -56,7 +58,7 @@ def took(seconds: Mapping[str, float]) -> str:
     return ", ".join(parts)
 
 
-def grading(record: RolloutRecord) -> str:
+def grading(record: "RolloutRecord") -> str:
     """Return the isolation of the grading, and the integrity unless it is clean."""
     integrity = record.integrity if record.integrity in {"suspicious", "tampered"} else None
     return " ".join(part for part in (record.grading, integrity) if part) or "-"
@@ -66,7 +68,7 @@ def _signed(number: float) -> str:
     return ("+" if number >= 0 else "-") + reward(abs(number))
 
 
-def outcome(record: RolloutRecord) -> str:
+def outcome(record: "RolloutRecord") -> str:
     """Return the status, or the boundary and message of a failure."""
     if record.reward is not None and record.cause is not None:
         return str(record.cause).splitlines()[0]

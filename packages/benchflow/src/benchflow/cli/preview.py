@@ -14,8 +14,8 @@ from benchflow_jobs import JobConfig, JobOptions, check_job, plan_of
 from benchflow_kernel.resolve import Origin, Setting, to_json
 from cyclopts import Parameter
 
-from .config import origins
 from .output import note, print_json, print_table
+from .rollout_flags import origins
 
 RAN_BUT_FAILED = 1
 

@@ -4,13 +4,16 @@ import time
 from collections.abc import Iterator
 from fnmatch import fnmatch
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from benchflow_contracts import StoreError, UsageError
-from benchflow_store import RolloutSummary, find_rollouts
 
 from . import format as fmt
 from .flags import DEFAULT_JOBS, JobsDir, Json
 from .output import note, print_json, print_table
+
+if TYPE_CHECKING:
+    from benchflow_store import RolloutSummary
 
 
 def find_rollout(name: str, jobs_dir: Path) -> Path:
@@ -95,14 +98,16 @@ def list_rollouts(
     print_table(columns, cells, empty=f"no rollouts below {parent}")
 
 
-def _is_selected(row: RolloutSummary, task: str | None, *, failed: bool) -> bool:
+def _is_selected(row: "RolloutSummary", task: str | None, *, failed: bool) -> bool:
     if failed and row.reward is not None:
         return False
     names = (row.task, row.task.rsplit("/", 1)[-1])
     return task is None or any(fnmatch(name, task) for name in names)
 
 
-def _rows(directory: Path) -> Iterator[RolloutSummary]:
+def _rows(directory: Path) -> Iterator["RolloutSummary"]:
+    from benchflow_store import RolloutSummary, find_rollouts
+
     for stored in find_rollouts(directory):
         try:
             yield RolloutSummary.of(stored)

@@ -9,12 +9,12 @@ from benchflow_engine.rollout import RunResult
 from benchflow_engine.rollout import run as run_rollout
 
 from . import format as fmt
-from .config import configuration
 from .env_file import EnvFile, with_env_files
-from .flags import DEFAULT_JOBS, JobsDir, Json, Run
+from .flags import DEFAULT_JOBS, JobsDir, Json
 from .narrate import narrator
 from .output import note, print_json
 from .preview import PreviewFlags, PreviewOnly, preview_run
+from .rollout_flags import Run, configuration
 
 
 async def run(

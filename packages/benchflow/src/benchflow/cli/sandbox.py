@@ -8,9 +8,9 @@ from benchflow_engine.leftovers import remove_directories
 from benchflow_engine.planes import open_provider
 from benchflow_testing import CheckResult, check_sandbox
 
-from .config import configuration
-from .flags import Json, Run
+from .flags import Json
 from .output import note, print_json, print_table
+from .rollout_flags import Run, configuration
 
 _IDENTITY = ("scope", "slot", "attempt", "rollout", "node")
 """The parts of the identity that have a column."""

@@ -12,11 +12,11 @@ from benchflow_engine.task_formats import adapter_for, listed_tasks
 from benchflow_engine.task_import import import_tasks
 from benchflow_kernel import find_tasks
 
-from .config import configuration, origins
-from .flags import Json, Run
+from .flags import Json
 from .foreign_check import ForeignCheck, check_foreign
 from .foreign_tasks import show_imported, show_listed
 from .output import note, print_json, print_table
+from .rollout_flags import Run, configuration, origins
 from .task_check import Row, check_cheats, read_only, run_expecting, warn
 
 
