@@ -32,6 +32,7 @@ from benchflow_store.database import DATABASE_FILE, JobReader, JobWriter, verify
 from benchflow_store.database.connection import connect
 from benchflow_store.database.schema import create_or_check
 from benchflow_testing.fakes import FakeSandboxProvider
+from watching import until
 
 
 class Gate(FakeSandboxProvider):
@@ -232,6 +233,27 @@ def test_a_job_is_extended_and_its_limits_are_changed_while_it_runs(play: Any) -
 
     report = play(act)
     assert (report.status, report.planned, report.finished) == ("completed", 12, 12)
+
+
+def test_slots_that_are_added_while_the_last_rollout_ends_run(
+    play: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def act(gate: Gate, job: Path) -> None:
+        extend = JobWriter.extend
+
+        async def extend_late(writer: JobWriter, *what: Any) -> int:
+            gate.open.set()
+            await asyncio.to_thread(until, "the ends", lambda: "pending" not in statuses(job))
+            await send(job, order.SetLimits(slots=2))
+            return await extend(writer, *what)
+
+        monkeypatch.setattr(JobWriter, "extend", extend_late)
+        await started(gate, 2)
+        reply = await send(job, order.Extend(replications=5))
+        assert reply.message == "added 1 slots; the job has 5"
+
+    report = play(act)
+    assert (report.status, report.planned, report.finished) == ("completed", 5, 5)
 
 
 @pytest.mark.parametrize(

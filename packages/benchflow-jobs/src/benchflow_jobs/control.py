@@ -71,10 +71,12 @@ class JobControl:
                 return _done(f"ending {count} rollouts")
             case orders.Requeue():
                 async with self._plan_lock:
-                    return await self._requeue(order)
+                    with self.driver.hold_open():
+                        return await self._requeue(order)
             case orders.Extend():
                 async with self._plan_lock:
-                    return await self._extend(order)
+                    with self.driver.hold_open():
+                        return await self._extend(order)
             case orders.SetLimits():
                 return await self._set(order)
 

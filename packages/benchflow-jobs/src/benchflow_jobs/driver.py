@@ -2,7 +2,8 @@
 
 import asyncio
 import time
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Generator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Protocol
 
@@ -14,6 +15,7 @@ from benchflow_contracts import (
     NodeError,
     StoreError,
     Ticket,
+    UsageError,
     WorkerBackend,
 )
 
@@ -99,12 +101,33 @@ class JobDriver:
     _broken: dict[Latch, str] = field(default_factory=dict[Latch, str])
     """The pauses that circuit breakers made, with their reasons."""
     _finish: Finish | None = None
+    _holds: int = 0
+    """The orders that are about to change the schedule."""
     failed_write: str | None = None
     """Why the record could not be written."""
 
     def tell(self, control: Control) -> None:
         """Give the scheduler an event, such as a pause. Call it on the driver's event loop."""
         self._inbox.put_nowait(control)
+
+    @contextmanager
+    def hold_open(self) -> Generator[None]:
+        """Do not complete the job before the events that the block sends: they may add slots.
+
+        Raises:
+            UsageError: The job has ended, and no event changes it.
+        """
+        if self._finish is not None:
+            raise UsageError("the job is ending", hint="wait until it has ended, and try again")
+        self._holds += 1
+        try:
+            yield
+        finally:
+            self.tell(self._release)
+
+    def _release(self, scheduler: Scheduler, now: float) -> list[Action]:
+        self._holds -= 1
+        return scheduler.tick(now)
 
     async def resize(self, capacity: Mapping[str, int]) -> None:
         """Set the resources of the backend, if it can change them."""
@@ -175,6 +198,8 @@ class JobDriver:
                 case PauseJob(latch, reason):
                     self._broken[latch] = reason
                     await self._write(self.record.pause(latch, reason))
+                case Finish("completed") if self._holds:
+                    pass  # `_release` repeats it, if nothing was added.
                 case Finish():
                     failed = self.failed_write
                     self._finish = action if failed is None else Finish("stopped", failed)
