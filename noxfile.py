@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import fcntl
 import json
 import os
 import re
@@ -13,6 +14,7 @@ import tempfile
 import tomllib
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from typing import IO
 
 import nox
 
@@ -233,21 +235,47 @@ def matrix(session: nox.Session) -> None:
 
 
 def _sync(session: nox.Session, *args: str) -> None:
-    session.run_install(
-        "uv",
-        "sync",
-        "--quiet",
-        "--exact",
-        *args,
-        f"--python={session.virtualenv.location}",
-        env={"UV_PROJECT_ENVIRONMENT": session.virtualenv.location},
-    )
+    """Install exactly these packages of the workspace and what they declare."""
+    python = f"--python=python{session.python}"
+    session.run_install("uv", "sync", "--quiet", "--exact", *args, python)
+
+
+def _sync_all(session: nox.Session) -> None:
+    """Install all packages, into one environment for all sessions of a Python."""
+    _share(session, "all")
+    _sync(session, "--all-packages", "--group=docs")
+
+
+def _share(session: nox.Session, name: str) -> None:
+    """Run the session in an environment that other sessions of its Python use, too.
+
+    An environment of its own compiles again whatever its tests import.
+    """
+    location = str(ROOT / ".nox" / f"{name}-{session.python}")
+    names = ("VIRTUAL_ENV", "UV_PROJECT_ENVIRONMENT", "UV_PYTHON")
+    session.virtualenv.env.update(dict.fromkeys(names, location))
+    session.virtualenv.location = location
+
+
+def _lock_environment(session: nox.Session) -> None:
+    """Wait for other processes of nox that change this session's environment, until this ends."""
+    path = Path(f"{session.virtualenv.location}.lock")
+    if path not in _LOCKS:
+        _LOCKS[path] = path.open("w")
+        fcntl.flock(_LOCKS[path], fcntl.LOCK_EX)
+
+
+_LOCKS: dict[Path, IO[str]] = {}
 
 
 @nox.session(python=PYTHONS)
 @nox.parametrize("package", [*PACKAGES])
 def unit(session: nox.Session, package: str) -> None:
     """Test one package alone, with only what it declares."""
+    if package not in HEAVY:
+        # The lane of a heavy package runs beside that of the others.
+        _share(session, "unit")
+        _lock_environment(session)
     _sync(session, f"--package={package}", "--no-default-groups", "--group=test")
     _pytest(session, f"{PACKAGES[package]}/tests", *session.posargs)
 
@@ -255,7 +283,7 @@ def unit(session: nox.Session, package: str) -> None:
 @nox.session(python=PYTHONS[:1])
 def quick(session: nox.Session) -> None:
     """Test what needs nothing but Python: no package that starts sandboxes or compiles."""
-    _sync(session, "--all-packages")
+    _sync_all(session)
     homes = (home for package, home in PACKAGES.items() if package not in HEAVY)
     _pytest(session, *(f"{home}/tests" for home in homes), *session.posargs)
 
@@ -310,7 +338,7 @@ def release(session: nox.Session) -> None:
 @nox.session(python=PYTHONS[:1])
 def lint(session: nox.Session) -> None:
     """Check style, import directions and the lock file."""
-    _sync(session, "--all-packages")
+    _sync_all(session)
     session.run("ruff", "check", ".")
     session.run("ruff", "format", "--check", ".")
     session.run("lint-imports")
@@ -362,7 +390,7 @@ def lock(session: nox.Session) -> None:
 @nox.session(python=PYTHONS[:1])
 def types(session: nox.Session) -> None:
     """Check types with mypy and pyright, both strict."""
-    _sync(session, "--all-packages")
+    _sync_all(session)
     session.run("mypy", *(f"{home}/src" for home in PACKAGES.values()))
     session.run("pyright", *(f"{home}/src" for home in PACKAGES.values()))
 
@@ -370,14 +398,14 @@ def types(session: nox.Session) -> None:
 @nox.session(python=PYTHONS[:1])
 def docs(session: nox.Session) -> None:
     """Build the documentation strictly and run every code block in it."""
-    _sync(session, "--all-packages", "--group=docs")
+    _sync_all(session)
     _pytest(session, "--reruns=0", "tests/docs", *session.posargs)
 
 
 @nox.session(python=NEWEST)
 def e2e(session: nox.Session) -> None:
     """Run the real thing: sandboxes, services, agents, attacks."""
-    _sync(session, "--all-packages")
+    _sync_all(session)
     targets = session.posargs or ["tests/integration", "tests/e2e"]
     _pytest(session, "--timeout=300", *targets)
 
@@ -386,7 +414,7 @@ def e2e(session: nox.Session) -> None:
 @nox.parametrize("part", ["docker", "faults", "grading", "local"])
 def slow(session: nox.Session, part: str) -> None:
     """Run what takes long: real forks, servers and kills, again and again."""
-    _sync(session, "--all-packages")
+    _sync_all(session)
     # Only files that have a slow test: pytest takes 15 s to read all files.
     homes = (*(f"{home}/tests" for home in PACKAGES.values()), "tests/integration", "tests/e2e")
     files = [path for home in homes for path in sorted(Path(home).glob("**/test_*.py"))]
@@ -414,7 +442,7 @@ def ray(session: nox.Session) -> None:
 @nox.session(python=PYTHONS[:1])
 def agents(session: nox.Session) -> None:
     """Run the real agents, which are fetched by package name."""
-    _sync(session, "--all-packages")
+    _sync_all(session)
     targets = session.posargs or ["tests/e2e"]
     _pytest(session, "-m", "agents", "--timeout=900", *targets)
 
@@ -449,6 +477,6 @@ def perf(session: nox.Session) -> None:
 
     `nox -s perf -- null_engine.py --peers` runs one, with the other engines beside it.
     """
-    _sync(session, "--all-packages")
+    _sync_all(session)
     for command in [session.posargs] if session.posargs else [[name] for name in PERF]:
         session.run("python", f"benchmarks/perf/{command[0]}", *command[1:])
