@@ -19,6 +19,7 @@ ALLOWED = {
         "pathspec",
         "yaml",
     },
+    "benchflow_monitor": {"httpx"},
     "benchflow_traces": {"pydantic", "benchflow_contracts", "google", "opentelemetry"},
     "benchflow_analysis": {"pydantic", "benchflow_contracts", "benchflow_store", "duckdb", "numpy"},
     "benchflow_clawsbench": set(),

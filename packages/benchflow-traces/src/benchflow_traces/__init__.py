@@ -4,12 +4,14 @@ Decode OTLP, group the spans by conversation, and fold each conversation into a 
 `Reward` scores its last node like that of a rollout, with `Evidence()`.
 """
 
+from .client_records import DecodedRecords, decode_records
 from .conversations import conversations
 from .observed_rollout import ObservedRollout, observed_rollout, observed_rollouts
 from .otlp import OtlpError, decode_logs, decode_traces
 from .spans import LogRecord, Span, SpanEvent
 
 __all__ = [
+    "DecodedRecords",
     "LogRecord",
     "ObservedRollout",
     "OtlpError",
@@ -17,6 +19,7 @@ __all__ = [
     "SpanEvent",
     "conversations",
     "decode_logs",
+    "decode_records",
     "decode_traces",
     "observed_rollout",
     "observed_rollouts",

@@ -71,6 +71,7 @@ class UserPrompt:
     """What a person wrote to the agent, if the program reports prompts apart from model calls."""
 
     text: str
+    role: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,6 +85,8 @@ class ModelCall:
     finish: str | None = None
     tokens: Tokens = Tokens()
     failure: Failure | None = None
+    role: str | None = None
+    """The agent of the call, if the program says so; else that of the enclosing `AgentRun`."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -170,7 +170,7 @@ class _Fold:
             case AgentRun():
                 self._agent_run(item, fact)
             case UserPrompt():
-                self._prompts[self._role(item)] = bounded(fact.text)
+                self._prompts[fact.role or self._role(item)] = bounded(fact.text)
             case ModelCall():
                 self._model_call(item, fact)
             case ToolRun():
@@ -195,7 +195,7 @@ class _Fold:
         for message in fact.input:
             for result in message.results:
                 self._result(result.id, result.content)
-        role = self._role(item)
+        role = fact.role or self._role(item)
         said = self._prompts.pop(role, None)
         draft = self._draft(item, role)
         draft.call = fact

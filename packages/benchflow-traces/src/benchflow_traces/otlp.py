@@ -55,7 +55,7 @@ def decode_logs(body: bytes, content_type: str, encoding: str = "") -> tuple[Log
 
 
 def _decode(kind: type[MessageT], body: bytes, content_type: str, encoding: str) -> MessageT:
-    data = _decompressed(body, encoding)
+    data = decompressed(body, encoding)
     media = content_type.partition(";")[0].strip().lower()
     if media == "application/x-protobuf":
         message = kind()
@@ -72,7 +72,12 @@ def _decode(kind: type[MessageT], body: bytes, content_type: str, encoding: str)
     )
 
 
-def _decompressed(body: bytes, encoding: str) -> bytes:
+def decompressed(body: bytes, encoding: str) -> bytes:
+    """Return the bytes of a body, at most `MAX_BODY`.
+
+    Raises:
+        OtlpError: The body is too large, or not in `encoding`.
+    """
     name = encoding.strip().lower()
     if name in {"", "identity"}:
         data = body

@@ -6,12 +6,13 @@ from typing import Final
 from benchflow_traces.facts import Reading
 from benchflow_traces.spans import LogRecord, Span
 
-from . import claude_code, codex, genai, openinference
+from . import benchflow, claude_code, codex, genai, openinference
 
 SpanReader = Callable[[Span], Reading | None]
 LogReader = Callable[[LogRecord], Reading | None]
 
 SPAN_DIALECTS: Final[Mapping[str, SpanReader]] = {
+    "benchflow": benchflow.read_span,
     "claude_code": claude_code.read_span,
     "openinference": openinference.read_span,
     "gen_ai": genai.read_span,
