@@ -14,6 +14,7 @@ from benchflow_contracts import (
     UsageError,
 )
 
+from .acp_messages import import_messages
 from .ask_mcp.tool import AskTool, wants_tool
 from .limits import WireLimits
 
@@ -92,8 +93,8 @@ class AcpAgent:
         Raises:
             AgentError: The agent did not start, or refused the session. Its processes are dead.
         """
-        # The schema models of the ACP library take about a second to import. A list of agents
-        # must not pay for that, and agents without a protocol need none of these modules.
+        # A list of agents, and agents without a protocol, need none of these modules.
+        import_messages()
         from .ask_mcp.joined_process import JoinedProcess  # noqa: PLC0415
         from .install import install  # noqa: PLC0415
         from .launch import Launcher  # noqa: PLC0415
@@ -135,6 +136,7 @@ class AcpAgent:
             AgentError: The state is of another agent or cannot be read, or the process is
                 missing.
         """
+        import_messages()
         from .session_factory import SessionFactory  # noqa: PLC0415 - see connect
 
         factory = SessionFactory(self.decl, sandbox, role, self._limits, log_dir)
