@@ -96,6 +96,10 @@ consecutive_failures = 4
 
 [evidence]
 store = true
+
+[backend]
+name = "ray"
+options.address = "HEAD:6379"
 """
 
 

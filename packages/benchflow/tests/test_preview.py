@@ -319,6 +319,17 @@ def test_the_dry_run_of_a_job_lists_the_checks(
     ]
 
 
+def test_the_dry_run_of_a_job_on_workers_finds_their_backend(
+    task: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    write_job('[run.agent]\nname = "nop"')
+    words = ("job", "run", "job.toml", "--dry-run", "--backend", "no-such")
+    assert run(words) == 1
+    shown = capsys.readouterr().err.splitlines()
+    assert shown[:2] == ["ok      agent", "ok      disk"]
+    assert shown[2].startswith("failed  backend: no benchflow.backends named 'no-such'; known: ")
+
+
 def test_the_dry_run_of_a_job_lists_every_problem(
     task: str, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -146,6 +146,7 @@ if TYPE_CHECKING:
     )
     from .factories import (
         AgentFactory as AgentFactory,
+        BackendFactory as BackendFactory,
         EnvironmentLoader as EnvironmentLoader,
         ExporterFactory as ExporterFactory,
         FetchingProviderFactory as FetchingProviderFactory,
@@ -175,6 +176,7 @@ if TYPE_CHECKING:
         Dispatch as Dispatch,
         EvidenceStore as EvidenceStore,
         Executor as Executor,
+        FileRef as FileRef,
         JobStore as JobStore,
         ResizableBackend as ResizableBackend,
         Ticket as Ticket,
@@ -336,8 +338,8 @@ _HOMES = {
         ),
         "exporter": "Exported Exporter FinishedRollout",
         "factories": (
-            "AgentFactory EnvironmentLoader ExporterFactory FetchingProviderFactory "
-            "RewardFactory SandboxProviderFactory TaskAdapterFactory"
+            "AgentFactory BackendFactory EnvironmentLoader ExporterFactory "
+            "FetchingProviderFactory RewardFactory SandboxProviderFactory TaskAdapterFactory"
         ),
         "gateway": (
             "CallBudget ModelApi ModelCall ModelGateway ModelRoute SupportsCallReports "
@@ -347,7 +349,7 @@ _HOMES = {
         "image": "ImageRecipe PullPolicy",
         "job": (
             "AttemptEvent Clock Completion CompletionStatus Dispatch EvidenceStore "
-            "Executor JobStore ResizableBackend Ticket WorkerBackend"
+            "Executor FileRef JobStore ResizableBackend Ticket WorkerBackend"
         ),
         "limits": "ResourceKind ResourceLimits",
         "network_switch": "SupportsNetworkSwitch",

@@ -1,14 +1,15 @@
 """The signatures of the entry points of each registry group."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Literal, Protocol
+from typing import Any, Literal, Protocol
 
 from .agent import Agent
 from .door import Endpoint
 from .environment import EnvironmentFactory
 from .exporter import Exporter
 from .image import PullPolicy
+from .job import WorkerBackend
 from .reward import Reward
 from .sandbox import SandboxProvider
 from .task import Task
@@ -77,6 +78,35 @@ class RewardFactory(Protocol):
 
         Raises:
             TaskError: The `[verifier]` table asks for what does not exist.
+        """
+        ...
+
+
+class BackendFactory(Protocol):
+    """Group `benchflow.backends`, and what `backend.import_path` of a job names."""
+
+    def __call__(
+        self,
+        executor: str,
+        capacity: Mapping[str, int],
+        *,
+        options: Mapping[str, Any],
+        on_capacity: Callable[[Mapping[str, int]], None],
+    ) -> WorkerBackend:
+        """Return the backend. Starts nothing.
+
+        The factory may have more keyword parameters: the table `[backend.options]` of a job.
+
+        Args:
+            executor: The executor, as `module:attr`, which every worker imports and calls with
+                `options`. The result is an asynchronous context manager of an `Executor`.
+            capacity: The resources that may be held at once; one that is left out is limited by
+                the workers only.
+            options: The arguments of the executor, as JSON.
+            on_capacity: Is called on the driver's event loop when workers joined or left.
+
+        Raises:
+            UsageError: A setting is wrong.
         """
         ...
 

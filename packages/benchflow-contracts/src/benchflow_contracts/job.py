@@ -63,6 +63,15 @@ class AttemptEvent(Model):
     data: Mapping[str, JsonValue] = {}
 
 
+class FileRef(Model):
+    """A file of a rollout whose bytes are in an `EvidenceStore`."""
+
+    role: str = Field(min_length=1)
+    """Its part and its path in the directory of the rollout, such as `outputs/tree.json`."""
+    sha256: str = Field(pattern=r"^[0-9a-f]{64}$")
+    size: int = Field(ge=0)
+
+
 class Completion(Model):
     """How one attempt ended."""
 
@@ -85,6 +94,8 @@ class Completion(Model):
     """Tokens and costs, by name. An unknown one is left out."""
     events: tuple[AttemptEvent, ...] = ()
     """The events of the rollout for the record of the job, in order, with a limit."""
+    files: tuple[FileRef, ...] = ()
+    """The files of a rollout whose directory the driver does not see."""
 
     @classmethod
     def of(

@@ -47,7 +47,7 @@ async def open_provider(config: RunConfig) -> AsyncGenerator[SandboxProvider]:
 
 
 def _make_provider(config: RunConfig) -> SandboxProvider:
-    found = _chosen("benchflow.sandboxes", config.sandbox.provider, config.sandbox.import_path)
+    found = find_plugin("benchflow.sandboxes", config.sandbox.provider, config.sandbox.import_path)
     if config.sandbox.pull is None:
         with _made_by(f"sandbox {config.sandbox.label!r}"):
             return cast("SandboxProviderFactory", found)(
@@ -96,7 +96,7 @@ def load_agent(config: RunConfig) -> Agent:
         return factory()
 
 
-def _chosen(group: str, name: str, import_path: str | None) -> object:
+def find_plugin(group: str, name: str, import_path: str | None) -> object:
     """Return the object of the operator's import path, else the registered one.
 
     Raises:
@@ -151,7 +151,7 @@ def load_environment(config: RunConfig, task: Task) -> EnvironmentFactory | None
     name, path = task.config.environment.provider, config.environment.import_path
     if manifest is None and name is None and path is None:
         return None
-    found = _chosen("benchflow.environments", name or "manifest", path)
+    found = find_plugin("benchflow.environments", name or "manifest", path)
     with _made_by(f"environment {path or name or 'manifest'!r}"):
         return cast("EnvironmentLoader", found)(task, manifest=manifest)
 
@@ -165,7 +165,7 @@ def load_rewards(config: RunConfig, task: Task) -> list[Reward]:
     """
     verifier, path = task.config.verifier, config.reward.import_path
     name = verifier.type
-    found = _chosen("benchflow.rewards", name, path)
+    found = find_plugin("benchflow.rewards", name, path)
     protocol = _grading_protocol(verifier.protocol)
     with _made_by(f"reward {path or name!r}"):
         rewards = list(

@@ -2,6 +2,6 @@
 
 from .backend import RayBackend
 from .cluster import LocalCluster
-from .errors import RayStartError
+from .errors import NoNodeError, RayStartError
 
-__all__ = ["LocalCluster", "RayBackend", "RayStartError"]
+__all__ = ["LocalCluster", "NoNodeError", "RayBackend", "RayStartError"]

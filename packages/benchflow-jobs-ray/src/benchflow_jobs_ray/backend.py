@@ -2,6 +2,7 @@
 
 import asyncio
 import logging
+import math
 import os
 import time
 from collections import Counter
@@ -14,7 +15,7 @@ from benchflow_jobs.worker import Room
 from . import connection
 from .cluster import LocalCluster
 from .connection import LABEL
-from .errors import RayStartError
+from .errors import NoNodeError, RayStartError
 from .host import key_of
 from .node import Node, NodeLostError
 
@@ -59,7 +60,13 @@ class RayBackend:
             start_sec: How long the first nodes may take to start.
             grace_sec: How long `close` waits for the teardown of what runs.
             on_capacity: Is called when nodes joined or left. It must not block.
+
+        Raises:
+            UsageError: A time is not a positive number of seconds.
         """
+        for seconds in (lease_sec, start_sec, grace_sec):
+            if not 0 < seconds < math.inf:
+                raise UsageError(f"{seconds!r} is not a positive number of seconds")
         self._executor = executor
         self._options = dict(options or {})
         self._address = address
@@ -99,7 +106,7 @@ class RayBackend:
     def capacity(self) -> Mapping[str, int]:
         """Return the resources of all nodes together, at most those that may be held."""
         limits = self._total.capacity
-        nodes = Counter[str]()
+        nodes = Counter(slots=0)
         for node in self._nodes.values():
             nodes.update(node.room.capacity)
         return {
@@ -115,7 +122,7 @@ class RayBackend:
         """Hand the attempt to the node with the most room; see `WorkerBackend`.
 
         Raises:
-            CapacityError: Also if no node takes part any more for `start_sec` seconds.
+            NoNodeError: No node takes part any more for `start_sec` seconds.
         """
         await self._total.take(dispatch)
         try:
@@ -205,7 +212,7 @@ class RayBackend:
                 raise CapacityError(str(refusals[0]))
             left = end - time.monotonic()
             if not nodes and left <= 0:
-                raise CapacityError(f"no node of the Ray cluster is left for {dispatch.slot!r}")
+                raise NoNodeError(f"no node of the Ray cluster is left for {dispatch.slot!r}")
             await self._wait(max(left, _WATCH_SEC) if not nodes else None)
 
     async def _wait(self, seconds: float | None) -> None:

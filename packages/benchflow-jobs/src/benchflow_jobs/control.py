@@ -3,7 +3,7 @@
 import asyncio
 import signal
 import time
-from collections.abc import Awaitable, Callable, Generator, Sized
+from collections.abc import Awaitable, Callable, Generator, Mapping, Sized
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from fnmatch import fnmatchcase
@@ -104,6 +104,14 @@ class JobControl:
         """Report the limit that an endpoint's answers set."""
         self.record.note_model_limit(url, limit)
         self.report_limits()
+
+    def note_capacity(self, capacity: Mapping[str, int]) -> None:
+        """Use what the workers have, because some joined or left.
+
+        Without a worker, one attempt may still start: its failure says that none is left.
+        """
+        limits = {**capacity, "slots": max(1, capacity.get("slots", 0))}
+        self._tell(lambda scheduler, now: scheduler.set_limits(now, limits))
 
     def report_limits(self) -> None:
         """Give the limits in force to the listener of the job."""

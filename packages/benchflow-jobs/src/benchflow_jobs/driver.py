@@ -12,7 +12,6 @@ from benchflow_contracts import (
     Clock,
     Completion,
     Dispatch,
-    NodeError,
     StoreError,
     Ticket,
     UsageError,
@@ -31,6 +30,7 @@ from .scheduling import (
     SlotState,
     Start,
 )
+from .worker import failure_of
 
 Control = Callable[[Scheduler, float], list[Action]]
 """A request of people: an event of the scheduler, given the time."""
@@ -227,7 +227,7 @@ class JobDriver:
         try:
             self._tickets[dispatch.index] = await self.backend.submit(dispatch)
         except BenchFlowError as error:
-            self._commit(group, Completion.of(dispatch, "unscored", error=_failure(error)))
+            self._commit(group, Completion.of(dispatch, "unscored", error=failure_of(error)))
 
     async def _read(self, group: asyncio.TaskGroup) -> None:
         async for completion in self.backend.completions():
@@ -259,13 +259,3 @@ class JobDriver:
             self.tell(lambda scheduler, _now: scheduler.stop(reason))
             return False
         return True
-
-
-def _failure(error: BenchFlowError) -> NodeError:
-    return NodeError(
-        boundary=error.boundary,
-        type=type(error).__name__,
-        message=str(error),
-        hint=error.hint,
-        retryable=error.retryable,
-    )

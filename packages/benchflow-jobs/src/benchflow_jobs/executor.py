@@ -49,10 +49,7 @@ _FINGERPRINT_CHARS = 200
 
 
 class EngineExecutor:
-    """Runs each dispatch. Its files are in a directory below `directory`.
-
-    `on_answer` hears how model endpoints answer; see `run_in`.
-    """
+    """Runs each dispatch. Its files are in a directory of its own."""
 
     def __init__(
         self,
@@ -60,9 +57,19 @@ class EngineExecutor:
         inputs: Callable[[Dispatch], RolloutInputs],
         *,
         on_answer: Callable[[UpstreamAnswer], None] | None = None,
+        job_dir: Path | None = None,
     ) -> None:
+        """Prepare the executor.
+
+        Args:
+            directory: The parent of the rollouts' directories.
+            inputs: Returns what a dispatch stands for.
+            on_answer: Hears how model endpoints answer; see `run_in`.
+            job_dir: The directory of the job, as its sandboxes are labelled (default:
+                `directory`).
+        """
         self._directory = directory
-        self._place = str(directory.resolve())
+        self._place = str((job_dir or directory).resolve())
         self._inputs = inputs
         self._on_answer = on_answer
 

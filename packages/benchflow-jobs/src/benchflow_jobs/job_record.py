@@ -17,6 +17,7 @@ from benchflow_contracts import (
 )
 from benchflow_store import StoredRollout
 from benchflow_store.database import (
+    ArtifactRef,
     Commit,
     EventRow,
     JobStatus,
@@ -28,7 +29,7 @@ from benchflow_store.database import (
     record_metrics,
 )
 
-from .attempt_evidence import store_files
+from .attempt_evidence import fetch_files, store_files
 from .budget import Budget
 from .executor import end_of
 from .scheduling import Latch, SlotState
@@ -206,15 +207,20 @@ async def with_files(
 ) -> Commit:
     """Return what the database keeps of an attempt, after its files are stored.
 
-    Only a scored attempt is sure to count. Without an evidence store, no file is stored.
+    The files of a rollout on another host are fetched into its directory here. Of other rollouts,
+    only a scored one is sure to count. Without an evidence store, no file is stored.
 
     Raises:
-        StoreError: An artifact cannot be stored.
+        StoreError: An artifact cannot be stored or fetched.
     """
-    commit = as_commit(completion)
-    if evidence is None or completion.status != "scored":
+    commit, files = as_commit(completion), list(completion.files)
+    if evidence is None:
         return commit
-    return replace(commit, refs=await store_files(evidence, directory / completion.rollout))
+    if files:
+        await fetch_files(evidence, files, directory / completion.rollout)
+    elif completion.status == "scored":
+        files = await store_files(evidence, directory / completion.rollout)
+    return replace(commit, refs=[ArtifactRef(f.role, f.sha256, f.size) for f in files])
 
 
 def as_commit(completion: Completion) -> Commit:

@@ -13,6 +13,8 @@ from benchflow_engine.descriptors import check_descriptors
 from benchflow_engine.planes import open_provider
 from benchflow_engine.preflight import check_agent, check_endpoint
 
+from .attempt_evidence import evidence_of
+from .backends import check_backend
 from .begin import PlannedJob, plan_of, slots_left
 from .hold import check_unlocked
 from .options import JobOptions
@@ -67,12 +69,14 @@ class Providers:
         return self._opened[key]
 
     async def open_for(self, job: PlannedJob) -> None:
-        """Open the providers of all variants.
+        """Open the providers of all variants. Workers on other hosts open their own.
 
         Raises:
             BenchFlowError: A provider cannot create sandboxes, or not as many as the job needs.
         """
         added: list[SandboxProvider] = []
+        if not job.plan.config.backend.is_local:
+            return
         for variant in job.plan.variants[len(self._of_variants) :]:
             provider = await self.open(variant.run)
             check_descriptors(provider, job.plan.config.concurrency.slots)
@@ -140,12 +144,25 @@ async def make_checks(job: PlannedJob, directory: Path | None, providers: Provid
     for variant in endpoints.values():
         with checks.check(_name("model endpoint", variant.id)):
             await check_endpoint(variant.run)
-    for variant in {each.run.sandbox.model_dump_json(): each for each in plan.variants}.values():
-        with checks.check(_name("sandbox provider", variant.id)):
-            await providers.open(variant.run)
+    await _check_workers(plan, providers, checks)
     if left:
         _check_host(plan, left, directory or plan.config.job.jobs_dir, providers.opened, checks)
     return checks.made
+
+
+async def _check_workers(plan: ResolvedJob, providers: Providers, checks: "_CheckLog") -> None:
+    """Open the sandbox providers here; of a job whose workers are elsewhere, find its backend."""
+    evidence = plan.config.evidence
+    if evidence.url is not None:
+        with checks.check("evidence"):
+            evidence_of(evidence, Path())
+    if not plan.config.backend.is_local:
+        with checks.check("backend"):
+            check_backend(plan.config)
+        return
+    for variant in {each.run.sandbox.model_dump_json(): each for each in plan.variants}.values():
+        with checks.check(_name("sandbox provider", variant.id)):
+            await providers.open(variant.run)
 
 
 def _check_host(

@@ -1,28 +1,35 @@
 """Runs a job: every slot once, some at a time, resumable."""
 
-from collections.abc import Callable, Generator
+from collections.abc import Callable, Generator, Mapping
 from contextlib import AsyncExitStack, contextmanager, nullcontext
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
+from typing import Any
 
-from benchflow_contracts import Dispatch, StoreError, UpstreamAnswer, UsageError
+from benchflow_contracts import (
+    Dispatch,
+    StoreError,
+    UpstreamAnswer,
+    UsageError,
+    WorkerBackend,
+)
 from benchflow_engine.leftovers import reap_leftovers
 from benchflow_store import new_rollout_id
 from benchflow_store.database import (
-    ARTIFACTS_DIR,
     DATABASE_FILE,
     JobReader,
     JobState,
     JobStatus,
     JobWriter,
-    LocalEvidenceStore,
     Projector,
     RunControl,
     read_job_state,
 )
 
 from .adopt import adopt_results
+from .attempt_evidence import evidence_of
+from .backends import make_backend, worker_limits
 from .begin import PlannedJob, plan_of, planned_before, settle_plan
 from .budget import Budget
 from .control import JobControl, signals_to
@@ -44,6 +51,7 @@ from .planning import (
 )
 from .preflight import Providers, prepare
 from .report import JobReport, has_record, make_report, write_report
+from .rollout_payload import RolloutPayload
 from .scheduling import Finish, ModelLimits, Schedule, Scheduler, SlotState
 
 _STATES = {"completed": SlotState.COMPLETED, "skipped_pruned": SlotState.PRUNED}
@@ -121,14 +129,11 @@ async def _run_held(
 ) -> JobReport:
     async with JobWriter(directory / DATABASE_FILE, directory.name) as writer:
         state = await open_record(writer, planned.plan, directory)
-        if await adopt_results(writer, state, directory, _evidence(planned.plan, directory)):
+        evidence = evidence_of(planned.plan.config.evidence, directory)
+        if await adopt_results(writer, state, directory, evidence):
             state = read_job_state(directory / DATABASE_FILE)
         run = _Run(planned, directory, writer, state, providers, followers)
         return await run.to_its_end()
-
-
-def _evidence(plan: ResolvedJob, directory: Path) -> LocalEvidenceStore | None:
-    return LocalEvidenceStore(directory / ARTIFACTS_DIR) if plan.config.evidence.store else None
 
 
 async def open_record(writer: JobWriter, plan: ResolvedJob, directory: Path) -> JobState:
@@ -179,7 +184,7 @@ class _Run:
         record = DatabaseRecord(
             self.writer, self.directory, slots, listener, facts.note_change, budget
         )
-        record.evidence = _evidence(self.job.plan, self.directory)
+        record.evidence = evidence_of(self.job.plan.config.evidence, self.directory)
         try:
             async with AsyncExitStack() as blocks:
                 # The plan in the directory may have more variants than the caller's.
@@ -245,7 +250,9 @@ class _Run:
 
     async def _drive(self, record: DatabaseRecord) -> Finish:
         config = self.job.plan.config
-        limits = resource_limits(config)
+        is_local = config.backend.is_local
+        # Workers elsewhere report what they have when they join.
+        limits = resource_limits(config) if is_local else {"slots": 0, **worker_limits(config)}
         scheduler = Scheduler(
             await self._schedule(), limits, policy_of(config), dict(config.concurrency.endpoints)
         )
@@ -254,8 +261,14 @@ class _Run:
         def on_answer(answer: UpstreamAnswer) -> None:
             driver.tell(lambda _scheduler, now: endpoints.note(answer, now))
 
-        executor = EngineExecutor(self.directory, self._inputs, on_answer=on_answer)
-        backend = LocalBackend(executor, dict(limits), on_event=record.receive)
+        def on_capacity(capacity: Mapping[str, int]) -> None:
+            control.note_capacity(capacity)
+
+        if is_local:
+            executor = EngineExecutor(self.directory, self._inputs, on_answer=on_answer)
+            backend: WorkerBackend = LocalBackend(executor, dict(limits), on_event=record.receive)
+        else:
+            backend = make_backend(self.job.plan, self.directory, on_capacity)
         meaning = partial(end_of, boundaries=config.retry.boundaries)
         driver = JobDriver(scheduler, backend, record, self._dispatch, meaning)
         control = self.control = JobControl(
@@ -307,17 +320,31 @@ class _Run:
             attempt=attempt,
             epoch=self.writer.epoch,
             rollout=new_rollout_id(slot.task),
-            payload=self._payload(index),
+            payload=self._payload(job, index),
+            needs=self._needs(job, index),
         )
 
-    def _payload(self, index: int) -> dict[str, str]:
+    def _needs(self, job: PlannedJob, index: int) -> Mapping[str, int]:
+        assert self.control is not None
+        schedule = self.control.driver.scheduler.schedule
+        return schedule.variants[job.plan.slots.place(index)[0]].needs
+
+    def _payload(self, job: PlannedJob, index: int) -> dict[str, Any]:
+        config = job.plan.config
+        rollout = self._cut_short(job, index)
+        if config.backend.is_local:
+            return {} if rollout is None else {RESUMES: rollout}
+        # Without the job's directory, a worker does not have the earlier attempt.
+        earlier = rollout if config.evidence.url is None else None
+        return RolloutPayload.dump(job, index, earlier)
+
+    def _cut_short(self, job: PlannedJob, index: int) -> str | None:
         """Return the rollout whose rest is run, if the last attempt was cut short and kept it."""
         rollout = self.cut_short.pop(index, None)
-        job = self.job if self.control is None else self.control.job
         variant = job.plan.variants[job.plan.slots.place(index)[0]]
-        if rollout is None or variant.run.keep.which == "none" or job.is_changed(index):
-            return {}
-        return {RESUMES: rollout}
+        if variant.run.keep.which == "none" or job.is_changed(index):
+            return None
+        return rollout
 
     def _status(self) -> JobStatus:
         if self.finish is not None and self.finish.status == "completed":

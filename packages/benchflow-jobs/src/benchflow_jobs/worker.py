@@ -4,7 +4,15 @@ import asyncio
 from collections import Counter
 from collections.abc import Callable, Mapping
 
-from benchflow_contracts import CapacityError, Completion, Dispatch, Event, Executor, NodeError
+from benchflow_contracts import (
+    BenchFlowError,
+    CapacityError,
+    Completion,
+    Dispatch,
+    Event,
+    Executor,
+    NodeError,
+)
 
 
 class Room:
@@ -96,6 +104,18 @@ async def run_attempt(
         message += f"{completion.attempt}, for slot {dispatch.slot!r}, attempt {dispatch.attempt}"
         return _unscored(dispatch, "WrongCompletionError", message)
     return completion
+
+
+def failure_of(error: BenchFlowError) -> NodeError:
+    """Return the error of an attempt that ran nothing."""
+    return NodeError(
+        boundary=error.boundary,
+        type=type(error).__name__,
+        message=str(error),
+        hint=error.hint,
+        retryable=error.retryable,
+        stops_job=error.stops_job,
+    )
 
 
 def _identity(each: Dispatch | Completion) -> tuple[object, ...]:

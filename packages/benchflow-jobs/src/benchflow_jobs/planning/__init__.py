@@ -14,7 +14,15 @@ from .job_config import JobConfig, TaskOverride, VariantConfig
 from .job_file import JobSource, parse_job, parse_override, read_job
 from .plan_files import difference, is_own_plan, load_plan, write_plan
 from .problems import JobConfigError, Problem
-from .resolved_job import ImageChoice, ResolvedJob, Revision, find_tasks, plan_job, resolve_job
+from .resolved_job import (
+    ImageChoice,
+    ResolvedJob,
+    Revision,
+    find_tasks,
+    overridden_task,
+    plan_job,
+    resolve_job,
+)
 from .slot_table import PlannedTask, SlotTable
 from .variants import Variant
 
@@ -40,6 +48,7 @@ __all__ = [
     "is_own_plan",
     "load_plan",
     "new_schedule",
+    "overridden_task",
     "parse_job",
     "parse_override",
     "plan_job",

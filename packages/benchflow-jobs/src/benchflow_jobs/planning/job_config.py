@@ -3,7 +3,7 @@
 import math
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import Annotated, Any, Literal, cast
+from typing import Annotated, Any, Final, Literal, cast
 
 from benchflow_contracts import Model
 from benchflow_contracts.errors import Boundary
@@ -11,6 +11,7 @@ from benchflow_contracts.task import IMAGE_NAME
 from benchflow_engine.config import RunConfig
 from pydantic import BeforeValidator, ConfigDict, Field, StringConstraints, model_validator
 
+LOCAL: Final = "local"
 _WITH_DOCS = ConfigDict(use_attribute_docstrings=True)
 _NAME = r"^\w[\w.@-]*$"
 _VARIANT = r"^[A-Za-z0-9][A-Za-z0-9._=,+:-]*$"
@@ -198,6 +199,24 @@ class EvidenceConfig(_Table):
 
     store: bool = False
     """Copy the main files of each scored rollout into `artifacts/` of the job, by their digest."""
+    url: str | None = Field(default=None, pattern=r"^[a-z][a-z0-9+.-]*://.")
+    """Place of the artifacts, instead of `artifacts/` of the job: `s3://BUCKET/PREFIX`, `gs://`,
+    `az://` or `file:///DIRECTORY`. The files of rollouts on other hosts come through it."""
+
+
+class BackendConfig(_Table):
+    """`[backend]`: where rollouts run. Results do not depend on it."""
+
+    name: str = LOCAL
+    """`local`, in the process of the job; a registry name such as `ray`; or an import path
+    `module:attr` of a factory."""
+    options: Mapping[str, Any] = {}
+    """Keyword arguments of the factory, such as `address`."""
+
+    @property
+    def is_local(self) -> bool:
+        """Whether rollouts run in the process of the job."""
+        return self.name == LOCAL
 
 
 class JobConfig(_Table):
@@ -220,3 +239,4 @@ class JobConfig(_Table):
     breaker: BreakerConfig = BreakerConfig()
     pruning: PruningConfig = PruningConfig()
     evidence: EvidenceConfig = EvidenceConfig()
+    backend: BackendConfig = BackendConfig()

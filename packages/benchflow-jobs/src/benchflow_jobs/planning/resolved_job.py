@@ -93,24 +93,28 @@ class ResolvedJob:
     def effective_task(self, index: int, task: Task) -> Task:
         """Return the slot's task with the image, variables and time limits of the job."""
         override = self.tasks[self.slots.place(index)[1]].override
-        image = self.image(index).image
-        if image is None and not override.model_fields_set:
-            return task
-        config = task.config
-        environment = config.environment.model_copy(
-            update={
-                "env": {**config.environment.env, **override.env},
-                "image": image or config.environment.image,
-            }
-        )
-        limited = _limited(config, override)
-        update: dict[str, Any] = {
-            "config": config.model_copy(update={**limited, "environment": environment}),
-            "steps": tuple(s.model_copy(update=_limited(s, override)) for s in task.steps),
+        return overridden_task(task, self.image(index).image, override)
+
+
+def overridden_task(task: Task, image: str | None, override: TaskOverride) -> Task:
+    """Return a task with the image and the other values of a job; the same one without any."""
+    if image is None and not override.model_fields_set:
+        return task
+    config = task.config
+    environment = config.environment.model_copy(
+        update={
+            "env": {**config.environment.env, **override.env},
+            "image": image or config.environment.image,
         }
-        if image is not None and task.own_parts is not None:
-            update["own_parts"] = task.own_parts.model_copy(update={"recipe": None})
-        return task.model_copy(update=update)
+    )
+    limited = _limited(config, override)
+    update: dict[str, Any] = {
+        "config": config.model_copy(update={**limited, "environment": environment}),
+        "steps": tuple(s.model_copy(update=_limited(s, override)) for s in task.steps),
+    }
+    if image is not None and task.own_parts is not None:
+        update["own_parts"] = task.own_parts.model_copy(update={"recipe": None})
+    return task.model_copy(update=update)
 
 
 def _limited(part: Any, override: TaskOverride) -> dict[str, Any]:  # noqa: ANN401

@@ -1,11 +1,12 @@
 """Check, rebuild, clean and migrate the record of a job's directory."""
 
+import asyncio
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
-from benchflow_contracts import StoreError
+from benchflow_contracts import EvidenceStore, StoreError
 
 from .connection import ARTIFACTS_DIR, DATABASE_FILE, Location, connect
 from .evidence import LocalEvidenceStore
@@ -68,8 +69,15 @@ class MigrateReport:
     after: int
 
 
-def verify(directory: Path, location: Location | None = None) -> VerifyReport:
+def verify(
+    directory: Path, location: Location | None = None, *, evidence: EvidenceStore | None = None
+) -> VerifyReport:
     """Check the database, the digests of all artifacts, and the projected files.
+
+    Args:
+        directory: The directory of the job.
+        location: The database (default: `record.db` of the job).
+        evidence: The artifacts of the job (default: `artifacts/` of the job).
 
     Raises:
         StoreError: The database cannot be opened, or has another schema version.
@@ -88,13 +96,17 @@ def verify(directory: Path, location: Location | None = None) -> VerifyReport:
     for name, state in files.items():
         if state != "equal" and not is_running:
             problems.append(f"{name} is {state}")
+    if evidence is None:
+        damaged = list(_damaged(directory / ARTIFACTS_DIR, digests))
+    else:
+        damaged = asyncio.run(_damaged_elsewhere(evidence, digests))
     return VerifyReport(
         slots=slots,
         cursor=cursor,
         artifacts=len(digests),
         files=files,
         is_running=is_running,
-        problems=(*problems, *_damaged(directory / ARTIFACTS_DIR, digests)),
+        problems=(*problems, *damaged),
     )
 
 
@@ -105,6 +117,16 @@ def _damaged(directory: Path, digests: Iterable[str]) -> Iterator[str]:
             store.read(digest)
         except StoreError as error:
             yield str(error)
+
+
+async def _damaged_elsewhere(store: EvidenceStore, digests: Iterable[str]) -> list[str]:
+    problems: list[str] = []
+    for digest in digests:
+        try:
+            await store.get(digest)
+        except StoreError as error:
+            problems.append(str(error))
+    return problems
 
 
 def rebuild(directory: Path, location: Location | None = None) -> RebuildReport:

@@ -26,6 +26,7 @@ async def run(
     *,
     set_: Annotated[tuple[str, ...], Parameter(name="--set")] = (),
     job_name: str | None = None,
+    backend: str | None = None,
     dry_run: bool = False,
     quiet: bool = False,
     progress: Progress = "auto",
@@ -39,18 +40,23 @@ async def run(
         bench job run job.toml
         bench job run job.toml --set design.replications=5 --set concurrency.slots=16
         bench job run job.toml --dry-run
+        bench job run job.toml --backend ray --set backend.options.address=HEAD:6379
         bench job run job.toml --set variants.small.agent.model=M --job-name nightly
 
     Args:
         file: File of the job.
         set_: Value that replaces one of the file, as KEY=VALUE. Repeatable.
         job_name: Name of the job's directory, instead of job.name of the file.
+        backend: Where rollouts run, instead of backend.name of the file: local, a registry name
+            such as ray, or an import path module:attr.
         dry_run: Every check that comes before the first rollout, instead of a run.
         quiet: No progress on standard error.
     """
     overrides = dict(parse_override(text) for text in set_)
     if job_name is not None:
         overrides["job.name"] = job_name
+    if backend is not None:
+        overrides["backend.name"] = backend
     config = read_job_config(file, overrides)
     if dry_run:
         return await preview_checks(config, json=json)

@@ -1,10 +1,13 @@
 """`bench store`: the record database of a job, its artifacts and its facts."""
 
+from contextlib import suppress
 from dataclasses import asdict
 from pathlib import Path
 from typing import Annotated
 
-from benchflow_contracts import UsageError
+from benchflow_contracts import EvidenceStore, StoreError, UsageError
+from benchflow_jobs.attempt_evidence import evidence_of
+from benchflow_jobs.planning import load_plan
 from benchflow_store import database as record
 from cyclopts import Parameter
 
@@ -34,7 +37,8 @@ def verify(
     Args:
         job: Job: its directory, or a unique start of its name.
     """
-    report = record.verify(_find(job, jobs_dir, database), database)
+    directory = _find(job, jobs_dir, database)
+    report = record.verify(directory, database, evidence=_evidence_of(directory))
     if json:
         print_json({**asdict(report), "ok": report.ok})
         return int(not report.ok)
@@ -118,6 +122,15 @@ def migrate(
         print_json(asdict(report))
     else:
         note(f"schema version {report.before} before, {report.after} now")
+
+
+def _evidence_of(directory: Path) -> EvidenceStore | None:
+    """Return the artifacts of a job that are at a URL. A damaged plan does not say where."""
+    with suppress(StoreError):
+        plan = load_plan(directory)
+        if plan is not None and plan.config.evidence.url is not None:
+            return evidence_of(plan.config.evidence, directory)
+    return None
 
 
 def _find(job: str, jobs_dir: Path, database: str | None) -> Path:
