@@ -17,11 +17,10 @@ from typing import Any
 
 import apsw
 import pytest
-from benchflow_engine.scaffold import write_task
 from benchflow_jobs import orders as order
 from benchflow_jobs.control_socket import send_order
 from benchflow_store.database import DATABASE_FILE, read_job_state
-from fault_job import BENCH, FaultJob, check_rewards, fault_job
+from fault_job import BENCH, FaultJob, check_rewards, fault_job, write_tasks
 from scripted_llm import ModelReply, ModelRequest, ScriptedLlm, ToolUse
 from watching import sleepers, until
 
@@ -34,13 +33,6 @@ KILLS = 4
 DAY = 86_400
 ORACLE = ("--agent=oracle", f"--repeats={SLOTS // 2}", "--concurrency=4")
 SOLVED = "#!/bin/sh\necho 'hello, world' > /workspace/greeting.txt\n"
-
-
-def write_tasks(home: Path, solution: str) -> None:
-    """Write two tasks with this solution."""
-    for name in ("one", "two"):
-        write_task(home / "tasks" / name)
-        (home / "tasks" / name / "solution/solve.sh").write_text(solution)
 
 
 @pytest.fixture(scope="module")

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from benchflow_contracts import StoreError
+from benchflow_engine.scaffold import write_task
 from benchflow_jobs.control_socket import SOCKET_FILE
 from benchflow_store.database import (
     DATABASE_FILE,
@@ -26,6 +27,14 @@ from watching import sleepers, until
 
 BENCH = Path(sys.executable).with_name("bench")
 _TIMES_AND_IDS = (*UNCOMPARED["facts/trials.jsonl"],)
+
+
+def write_tasks(home: Path, solution: str) -> None:
+    """Write two tasks with this solution."""
+    for name in ("one", "two"):
+        if not (home / "tasks" / name).exists():
+            write_task(home / "tasks" / name)
+        (home / "tasks" / name / "solution/solve.sh").write_text(solution)
 
 
 class FaultJob:
