@@ -212,7 +212,7 @@ class Simulation:
             if scored:
                 best = counted[index]
                 assert (best.attempt, best.epoch) == ledger.scores[index], "another score counts"
-            most = ATTEMPTS + ledger.granted[index]
+            most = ATTEMPTS + ledger.granted[index] + ledger.cut_short_of(index)
             assert ledger.attempts_of(index) <= most, f"slot {index} has too many attempts"
 
 

@@ -146,15 +146,23 @@ class Ledger:
         """Return the greatest attempt number of a slot."""
         return max((each.attempt for each in self.job.attempts if each.index == index), default=0)
 
+    def cut_short_of(self, index: int) -> int:
+        """Return the number of attempts of a slot that did not end by themselves."""
+        cut = {"interrupted", "cancelled"}
+        return sum(each.index == index and each.status in cut for each in self.job.attempts)
+
     def schedule(self, variants: list[VariantPlan]) -> Schedule:
         """Return the schedule of the next driver. A failed slot runs again if it may."""
         schedule = Schedule(variants)
         for index, variant in enumerate(self.variants):
             attempts = self.attempts_of(index)
-            if self.states.get(index) == SlotState.FAILED and attempts < ATTEMPTS:
+            tries = attempts - self.cut_short_of(index)
+            if self.states.get(index) == SlotState.FAILED and tries < ATTEMPTS:
                 del self.states[index]
             state = self.states.get(index, SlotState.WAITING)
-            schedule.add(variant, attempts=attempts, state=state)
+            schedule.add(
+                variant, attempts=attempts, cut_short=self.cut_short_of(index), state=state
+            )
         return schedule
 
 

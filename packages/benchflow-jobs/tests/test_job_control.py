@@ -217,6 +217,49 @@ def test_a_cancelled_job_records_what_was_cut_short(
     assert [record.status for record in report.records] == ["cancelled", "cancelled"]
 
 
+def test_attempts_that_were_cut_short_do_not_use_up_the_attempts_of_a_slot(
+    play: Any, tmp_path: Path
+) -> None:
+    async def act(gate: Gate, job: Path) -> None:
+        await started(gate, 2)
+        await send(job, order.Kill())
+
+    one_attempt = {"retry": {"retries": 0, "max_attempts": 1}}
+    play(act, **one_attempt)
+    for _ in range(2):
+        play(act, lambda: resume_job(tmp_path / "j"))
+    assert statuses(tmp_path / "j") == ["pending"] * 4
+
+    async def go(gate: Gate, job: Path) -> None:
+        gate.open.set()
+
+    assert play(go, lambda: resume_job(tmp_path / "j")).finished == 4
+    with JobReader(tmp_path / "j" / DATABASE_FILE) as reader:
+        assert [each.attempt for each in reader.attempts() if each.index == 0] == [1, 2, 3, 4]
+
+
+def test_a_rollout_over_its_deadline_fails_with_the_cause(play: Any, tmp_path: Path) -> None:
+    async def act(gate: Gate, job: Path) -> None:
+        await started(gate, 4)
+
+    late = {"budget": {"rollout_sec": 0.2}, "retry": {"retries": 2, "max_attempts": 1}}
+    report = play(act, **late)
+    assert report.status == "completed"
+    assert statuses(tmp_path / "j") == ["failed"] * 4
+    errors = [each.error for each in report.records if each.error is not None]
+    assert {each.type for each in errors} == {"RolloutTimeoutError"}
+    assert {each.message for each in errors} == {"the rollout took longer than 0.2 s"}
+    assert len(errors) == 4
+    # Its own failure uses up its only attempt, so a resume runs nothing.
+    play(act_not, lambda: resume_job(tmp_path / "j"))
+    with JobReader(tmp_path / "j" / DATABASE_FILE) as reader:
+        assert len(reader.attempts()) == 4
+
+
+async def act_not(gate: Gate, job: Path) -> None:
+    """Give no order."""
+
+
 def test_a_job_is_extended_and_its_limits_are_changed_while_it_runs(play: Any) -> None:
     async def act(gate: Gate, job: Path) -> None:
         await started(gate, 2)

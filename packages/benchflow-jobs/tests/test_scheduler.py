@@ -52,6 +52,15 @@ def test_a_job_without_slots_is_complete() -> None:
     assert scheduler(0).begin(0) == [Finish("completed")]
 
 
+def test_only_attempts_that_were_not_cut_short_count_against_the_cap() -> None:
+    schedule = Schedule([VariantPlan("a")])
+    schedule.add(0, attempts=10, cut_short=0)
+    schedule.add(0, attempts=10, cut_short=1)
+    job = Scheduler(schedule, {"slots": 2}, Policy(max_attempts=10))
+    assert job.begin(0) == [Resolve(0, SlotState.FAILED), Start(1, 11)]
+    assert Resolve(1, SlotState.FAILED) in job.ended(1, 11, LOST, 1)
+
+
 def test_a_second_report_of_an_attempt_changes_nothing() -> None:
     job = scheduler(3)
     job.begin(0)
@@ -120,7 +129,7 @@ def test_a_rollout_over_its_deadline_is_cancelled_once() -> None:
     job = scheduler(1, policy=Policy(deadline_sec=10))
     job.begin(100)
     assert job.wake_at() == 110
-    assert job.tick(110) == [Cancel(0, 1, "the rollout took longer than 10 s")]
+    assert job.tick(110) == [Cancel(0, 1, "the rollout took longer than 10 s", is_late=True)]
     assert job.tick(111) == []
 
 

@@ -12,6 +12,7 @@ from benchflow_contracts import (
     Clock,
     Completion,
     Dispatch,
+    NodeError,
     StoreError,
     Ticket,
     UsageError,
@@ -101,6 +102,8 @@ class JobDriver:
     _broken: dict[Latch, str] = field(default_factory=dict[Latch, str])
     """The pauses that circuit breakers made, with their reasons."""
     _finish: Finish | None = None
+    _late: dict[tuple[int, int], str] = field(default_factory=dict[tuple[int, int], str])
+    """Why an attempt was cancelled, by slot and attempt, if it took too long."""
     _holds: int = 0
     """The orders that are about to change the schedule."""
     failed_write: str | None = None
@@ -191,7 +194,9 @@ class JobDriver:
             match action:
                 case Start(index, attempt):
                     self._start(group, self.dispatch_of(index, attempt))
-                case Cancel(index):
+                case Cancel(index, attempt, reason, is_late):
+                    if is_late:
+                        self._late[index, attempt] = reason
                     self._cancel(group, index)
                 case Resolve(index, state):
                     await self._write(self.record.resolve(index, state))
@@ -239,6 +244,9 @@ class JobDriver:
         task.add_done_callback(self._commits.discard)
 
     async def _complete(self, completion: Completion) -> None:
+        late = self._late.pop((completion.index, completion.attempt), None)
+        if late is not None and completion.status == "cancelled":
+            completion = completion.model_copy(update={"error": _lateness(late)})
         is_durable = await self._write(self.record.commit(completion))
         # Without a record the attempt does not count, and the next run of the job repeats it.
         end = self.end_of(completion) if is_durable else End(scored=False)
@@ -259,3 +267,13 @@ class JobDriver:
             self.tell(lambda scheduler, _now: scheduler.stop(reason))
             return False
         return True
+
+
+def _lateness(reason: str) -> NodeError:
+    return NodeError(
+        boundary="agent",
+        type="RolloutTimeoutError",
+        message=reason,
+        hint="raise budget.rollout_sec, or find the cause of the delay",
+        caused_by="operator",
+    )

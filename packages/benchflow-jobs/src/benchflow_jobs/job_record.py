@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Protocol
 
 from benchflow_contracts import (
+    Cause,
     Completion,
     Dispatch,
     Event,
@@ -244,6 +245,9 @@ def with_record_on_disk(completion: Completion, directory: Path) -> Completion:
     with suppress(StoreError):
         record = StoredRollout(directory / completion.rollout).record
         if record is not None and not record.is_final:
+            if completion.error is not None and record.error is None:
+                cause = Cause(by=completion.error.caused_by, what=completion.error.message)
+                record = record.model_copy(update={"error": completion.error, "cause": cause})
             dump = record.model_dump(mode="json")
             return completion.model_copy(update={"record": dump, "error": record.error})
     return completion

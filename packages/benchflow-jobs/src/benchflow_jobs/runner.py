@@ -300,14 +300,17 @@ class _Run:
         """Return the schedule. A failed slot runs again if it has an attempt left."""
         plan = self.job.plan
         cap = plan.config.retry.max_attempts
+        with JobReader(self.directory / DATABASE_FILE) as reader:
+            cut_short = reader.cut_short_counts()
         failed = [each for each in self.state.slots if each.status == "failed"]
-        again = [each.index for each in failed if each.attempts < cap]
+        again = [i.index for i in failed if i.attempts - cut_short.get(i.index, 0) < cap]
         if again:
             await self.writer.requeue(again)
         schedule = Schedule(variant_plans(plan))
         for each, (variant, _, _) in zip(self.state.slots, plan.slots.places(), strict=True):
             state = _STATES.get(each.status, SlotState.WAITING)
-            schedule.add(variant, attempts=each.attempts, state=state)
+            cut = cut_short.get(each.index, 0)
+            schedule.add(variant, attempts=each.attempts, cut_short=cut, state=state)
         return schedule
 
     def _dispatch(self, index: int, attempt: int) -> Dispatch:

@@ -49,6 +49,7 @@ class Schedule:
         self._attempts = array("H")
         self._waiting: list[array[int]] = [array("I") for _ in variants]
         """The indexes of each variant's slots, in schedule order."""
+        self._cut_short: dict[int, int] = {}
         self._next = [0] * len(self.variants)
         self._left = 0
 
@@ -67,12 +68,24 @@ class Schedule:
         self._next.append(0)
         return len(self.variants) - 1
 
-    def add(self, variant: int, *, attempts: int = 0, state: SlotState = SlotState.WAITING) -> int:
-        """Append a slot and return its index. `attempts` and `state` are those of the record."""
+    def add(
+        self,
+        variant: int,
+        *,
+        attempts: int = 0,
+        cut_short: int = 0,
+        state: SlotState = SlotState.WAITING,
+    ) -> int:
+        """Append a slot and return its index. The other values are those of the record.
+
+        `cut_short` is the number of attempts that the end of an earlier run cut short.
+        """
         index = len(self._variant)
         self._variant.append(variant)
         self._state.append(state)
         self._attempts.append(attempts)
+        if cut_short:
+            self._cut_short[index] = cut_short
         self._waiting[variant].append(index)
         self._left += not state.is_resolved
         return index
@@ -88,6 +101,10 @@ class Schedule:
     def attempts_of(self, index: int) -> int:
         """Return how many attempts a slot has had, with those of earlier runs of the job."""
         return self._attempts[index]
+
+    def tries_of(self, index: int) -> int:
+        """Return how many attempts count against the slot: those that were not cut short."""
+        return self._attempts[index] - self._cut_short.get(index, 0)
 
     def begin(self, index: int) -> int:
         """Let a waiting slot run; return the number of the attempt."""

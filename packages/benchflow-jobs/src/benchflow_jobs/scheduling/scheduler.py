@@ -18,7 +18,7 @@ class Policy:
     pauses: tuple[float, ...] = (2, 10, 30)
     """Seconds before each of them; the last one holds for all further ones."""
     max_attempts: int = 10
-    """Attempts of a slot in all runs of the job together."""
+    """Attempts of a slot in all runs of the job together, without those that were cut short."""
     deadline_sec: float | None = None
     """The longest time of a rollout."""
     break_variant_after: int = 5
@@ -69,6 +69,8 @@ class Cancel:
     index: int
     attempt: int
     reason: str
+    is_late: bool = False
+    """Whether the attempt took too long, which is its own failure."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -169,7 +171,7 @@ class Scheduler:
             if running.deadline is not None and running.deadline <= now:
                 running.deadline = None
                 reason = f"the rollout took longer than {self.policy.deadline_sec:g} s"
-                actions.append(Cancel(index, running.attempt, reason))
+                actions.append(Cancel(index, running.attempt, reason, is_late=True))
         return actions + self._proceed(now)
 
     def wake_at(self) -> float | None:
@@ -220,7 +222,7 @@ class Scheduler:
         """Give each failed or pruned slot one more attempt, also beyond the cap."""
         for index in indexes:
             if self.schedule.state_of(index) in {SlotState.FAILED, SlotState.PRUNED}:
-                self._granted[index] = self.schedule.attempts_of(index) + 1
+                self._granted[index] = self.schedule.tries_of(index) + 1
                 self.schedule.rewind(index)
         return self._proceed(now)
 
@@ -315,7 +317,7 @@ class Scheduler:
 
     def _has_attempt(self, index: int) -> bool:
         most = max(self.policy.max_attempts, self._granted.get(index, 0))
-        return self.schedule.attempts_of(index) < most
+        return self.schedule.tries_of(index) < most
 
     def _release(self, index: int) -> None:
         running = self._running.pop(index)

@@ -192,6 +192,17 @@ class JobReader:
         did_not_end = {"interrupted", "cancelled", "lost"}
         return {int(i): str(r) for i, r, status in last.values() if status in did_not_end}
 
+    def cut_short_counts(self) -> dict[int, int]:
+        """Return the number of attempts that the end of a run cut short, by index of their slot.
+
+        An attempt that was cancelled with an error, such as a deadline, had a failure of its own.
+        """
+        sql = (
+            "SELECT idx, COUNT(*) FROM attempts WHERE job = ? AND (status = 'interrupted' "
+            "OR status = 'cancelled' AND error_type IS NULL) GROUP BY idx"
+        )
+        return {int(row[0]): int(row[1]) for row in self._db.query(sql, (self._id,))}
+
     def ended_rollouts(self) -> set[str]:
         """Return the rollout of every attempt whose end is on record."""
         sql = (
