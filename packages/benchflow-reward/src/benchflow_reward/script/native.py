@@ -34,7 +34,11 @@ protect() {
   chmod u=rwx,go=rx / /logs
 }
 make_empty() {
-  if rm -rf -- "$1" 2>/dev/null; then mkdir -- "$1"; fi
+  if rm -rf -- "$1" 2>/dev/null; then
+    mkdir -m "$3" -- "$1"
+    [ "$2" = root ] || chown "$2" "$1"
+    return
+  fi
   [ -d "$1" ] && [ ! -L "$1" ] && [ -z "$(ls -A -- "$1")" ] || exit 1
   owner_id=$2; [ "$2" != root ] || owner_id=0
   chown "$owner_id" "$1"
