@@ -5,6 +5,7 @@ from typing import Any
 
 from acp.schema import PromptRequest, PromptResponse, TextContentBlock
 from benchflow_contracts import (
+    ActivityHandler,
     AgentError,
     AgentProtocolError,
     AgentTimeoutError,
@@ -87,6 +88,10 @@ class AcpSession:
     def on_step(self, handler: StepHandler) -> None:
         """Call `handler` with each step as it finishes."""
         self._step_handler = handler
+
+    def on_activity(self, handler: ActivityHandler) -> None:
+        """Call `handler` with each step and tool call as it begins."""
+        self._builder.on_activity = handler
 
     async def prompt(self, text: str) -> StopReason:
         """Run one prompt turn. Raise `AgentError` if a turn is already running."""
@@ -178,7 +183,7 @@ class AcpSession:
         if self._closed:
             return
         self._closed = True
-        self._step_handler = None
+        self._step_handler = self._builder.on_activity = None
         self._connection.end("closed")
         await self._connection.aclose()
 

@@ -34,6 +34,11 @@ class ToolDraft:
     raw_output: Any = None
     diffs: list[object] = field(default_factory=list[object])
 
+    @property
+    def is_done(self) -> bool:
+        """Whether the call has a result."""
+        return self.status in _DONE
+
     def merge(self, update: ToolCallStart | ToolCallProgress) -> None:
         """Copy every field that the update sets."""
         self.title = cap_text(update.title, TITLE_CHARS) if update.title else self.title
@@ -94,6 +99,8 @@ class StepDraft:
     result_ids: dict[str, None] = field(default_factory=dict[str, None])
     """The ids of the tool calls that reported a result in this step, in order."""
     has_result: bool = False
+    has_begun: bool = False
+    """Whether the agent began to think, to write or to act in this step."""
     meta: dict[str, Any] = field(default_factory=dict[str, Any])
     finished_at: float = 0.0
 

@@ -2,6 +2,7 @@
 
 import re
 from collections.abc import Iterable
+from functools import partial
 
 from acp.schema import (
     AgentMessageChunk,
@@ -13,7 +14,16 @@ from acp.schema import (
     ToolCallStart,
     UsageUpdate,
 )
-from benchflow_contracts import AgentProtocolError, Ask, Step, StopReason, Usage
+from benchflow_contracts import (
+    ActivityHandler,
+    AgentProtocolError,
+    Ask,
+    Step,
+    StepActivity,
+    StopReason,
+    ToolActivity,
+    Usage,
+)
 from pydantic import BaseModel, ConfigDict, ValidationError
 
 from .asks import to_answer, to_ask
@@ -68,6 +78,11 @@ class StepBuilder:
         self._draft: StepDraft | None = None
         self._tools: dict[str, ToolDraft] = {}
         self._asks: dict[RequestId, Ask] = {}
+        self._open_calls: set[str] = set()
+        """The reported calls without a reported result."""
+        self.on_activity: ActivityHandler | None = None
+        """Gets the start of each step that the agent begins, and of each tool call and its result.
+        At most one start and one result for a call, and only for calls that its step has."""
 
     def state(self) -> BuilderState:
         """Return the state without `steps`."""
@@ -89,6 +104,7 @@ class StepBuilder:
         self._prompt_id = state.prompt_id
         self._cancelled = state.cancelled
         self._tools = state.tools
+        self._open_calls = self.running()
         self._asks = dict(state.asks)
         self._draft = state.draft
         if self._draft is not None:
@@ -132,6 +148,7 @@ class StepBuilder:
         self._prompt_id = record.msg["id"]
         self._cancelled = False
         self._tools = {}
+        self._open_calls.clear()
         text = "\n".join(block.get("text", "") for block in params["prompt"])
         self._draft = StepDraft(started_at=record.t, prompt=text)
 
@@ -221,6 +238,19 @@ class StepBuilder:
         tool = self._tools.setdefault(key, ToolDraft(key))
         tool.merge(update)
         draft.add_tool(tool, new=new)
+        if self.on_activity is not None:
+            self._report_tool(self.on_activity, tool, is_new=new and key in draft.calls)
+
+    def _report_tool(self, on_activity: ActivityHandler, tool: ToolDraft, *, is_new: bool) -> None:
+        activity = partial(
+            ToolActivity, call=tool.id, title=tool.title or tool.id, name=tool.name, kind=tool.kind
+        )
+        if is_new:
+            self._open_calls.add(tool.id)
+            on_activity(activity(status="in_progress"))
+        if tool.is_done and tool.id in self._open_calls:
+            self._open_calls.remove(tool.id)
+            on_activity(activity(status=tool.status))
 
     def _open_draft(self, at: float, *, begins: bool = False) -> StepDraft:
         """Return the open draft. `begins`: the update starts a new action of the agent."""
@@ -229,6 +259,10 @@ class StepBuilder:
         if self._draft is None:
             self._draft = StepDraft(started_at=at)
         self._draft.finished_at = at
+        if begins and not self._draft.has_begun:
+            self._draft.has_begun = True
+            if self.on_activity is not None:
+                self.on_activity(StepActivity())
         return self._draft
 
     def _close_draft(

@@ -1,7 +1,7 @@
 """The record of one route: a file of JSON lines. Calls are only appended."""
 
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Self
 
@@ -31,6 +31,8 @@ class CallLog:
         """The number of calls in the file when it was opened."""
         self.outline: list[ModelCall] = []
         """The calls without requests and responses, in the order of the file."""
+        self.on_call: Callable[[ModelCall], None] | None = None
+        """Gets each call of the outline after it is in the file."""
 
     @classmethod
     def open(cls, path: Path, space: RecordSize | None = None) -> Self:
@@ -74,7 +76,7 @@ class CallLog:
         pieces = self._line(call, request)
         self.check_space(sum(map(len, pieces)))
         self._write(pieces)
-        self.outline.append(_without_bodies(call))
+        self._add(_without_bodies(call))
 
     def append_stub(self, call: ModelCall) -> None:
         """Write a call without request and response, even beyond the limit of `space`.
@@ -84,7 +86,12 @@ class CallLog:
         """
         stub = _without_bodies(call)
         self._write(self._line(stub, None))
-        self.outline.append(stub)
+        self._add(stub)
+
+    def _add(self, outline: ModelCall) -> None:
+        self.outline.append(outline)
+        if self.on_call is not None:
+            self.on_call(outline)
 
     def _line(self, call: ModelCall, request: bytes | None) -> Sequence[bytes]:
         """Return a call as one line. `request`, which is JSON text, is not encoded again."""

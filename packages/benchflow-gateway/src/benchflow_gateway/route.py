@@ -95,6 +95,10 @@ class Route:
         else:
             self._callbacks.append(on_error)
 
+    def on_call(self, callback: Callable[[ModelCall], None]) -> None:
+        """Call `callback` with the outline of each call after it is recorded."""
+        self._log.on_call = callback
+
     def fail(self, error: BenchFlowError) -> None:
         """Store and report the error that ends the agent's work. Only the first error counts."""
         if self.error is None:

@@ -28,6 +28,7 @@ from .rollout import (
     saved_checkpoints,
     write_tree,
 )
+from .states import read_state
 from .tasks import find_tasks, load_task
 from .tree import (
     ASK_TOOL,
@@ -108,6 +109,7 @@ __all__ = [
     "make_user",
     "read_events",
     "read_manifest",
+    "read_state",
     "run_rollout",
     "saved_checkpoints",
     "step_verdicts",

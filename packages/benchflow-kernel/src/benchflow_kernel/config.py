@@ -13,7 +13,7 @@ from benchflow_contracts import (
     RewardFiles,
     Role,
 )
-from pydantic import AfterValidator, ConfigDict, Field
+from pydantic import AfterValidator, BeforeValidator, ConfigDict, Field
 
 _WITH_DOCS = ConfigDict(use_attribute_docstrings=True)
 """The text below a field describes it, also in the help of the flag that sets it."""
@@ -203,6 +203,15 @@ class UserConfig(Model):
     """Model behind a simulated user or a judge (default: --model)."""
 
 
+CaptureState = Literal["none", "leaves", "forks", "all"]
+"""The nodes whose state is recorded. Each value but `none` includes the ones before it."""
+
+
+def _without_bool(value: object) -> object:
+    """Return the word for a bool, which records of version 0.8 have."""
+    return {True: "leaves", False: "none"}[value] if isinstance(value, bool) else value
+
+
 class RolloutSettings(Model):
     """What one rollout is run with, except its roles and turns."""
 
@@ -229,8 +238,9 @@ class RolloutSettings(Model):
     value is not recorded. Repeatable."""
     timeout_multiplier: float = Field(default=1, gt=0, allow_inf_nan=False)
     """Factor for the time limits of tasks: agent, tests and image."""
-    capture_state: bool = True
-    """Whether the environment's state is read at every leaf, for graders and diffs."""
+    capture_state: Annotated[CaptureState, BeforeValidator(_without_bool)] = "forks"
+    """Nodes whose environment state is recorded, for rewards and `bench rollout diff`: the leaves,
+    also the root and the forks, also the start of every turn (`all`), or `none`."""
     keep: Keep = Keep()
     branch: BranchPolicy | None = None
     limits: ResourceLimits | None = None

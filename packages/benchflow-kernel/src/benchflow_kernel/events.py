@@ -8,13 +8,17 @@ from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
-from typing import IO, Self, TypeVar, cast
+from typing import IO, Final, Self, TypeVar, cast
 
 from benchflow_contracts import Event, StoreError, UsageError, event_adapter
 from benchflow_contracts.redaction import redactor
 from pydantic import BaseModel, ValidationError
 
 EventT = TypeVar("EventT", bound=Event)
+ModelT = TypeVar("ModelT", bound=BaseModel)
+
+EXCERPT_CHARS: Final = 500
+"""The most characters of a text in an event of what begins."""
 
 _MAX_DEPTH = 100
 """Parsers refuse JSON nested deeper than about 190. An agent may send more."""
@@ -85,17 +89,35 @@ class EventLog:
         """
         if self._path is not None and self._file is None:
             raise StoreError(f"event log {str(self._path)!r} is closed")
-        event, line = _encode(
+        event, line = self.encode(
             kind.model_validate({"seq": self._seq, "ts": self._clock(), **fields})
         )
-        if self._redactor and (clean := self._redactor.json(line)) != line:
-            event, line = _encode(_without_secrets(kind, clean))
         if self._file is not None:
             self._write(line + b"\n")
         self._seq += 1
         for callback in tuple(self._callbacks):
             self._notify(callback, event)
         return cast("EventT", event)
+
+    def encode(self, model: ModelT) -> tuple[ModelT, bytes]:
+        """Return a model as a reader of the record will get it, and its JSON text in one line.
+
+        The text has no secrets. Values that JSON does not support are readable text.
+
+        Raises:
+            StoreError: The model cannot be encoded.
+        """
+        clean, text = _encode(model)
+        if self._redactor and (redacted := self._redactor.json(text)) != text:
+            return _encode(_without_secrets(type(model), redacted))
+        return clean, text
+
+    def excerpt(self, text: str, most: int = EXCERPT_CHARS) -> str:
+        """Return the start of a text from an agent, without secrets.
+
+        Secrets are removed before the cut, because a cut secret would not be found.
+        """
+        return (self._redactor.text(text) if self._redactor else text)[:most]
 
     def close(self) -> None:
         """Release the file. Idempotent."""
@@ -179,31 +201,32 @@ def _parse(path: Path, index: int, line: bytes) -> Event:
     return event
 
 
-def _encode(event: EventT) -> tuple[EventT, bytes]:
-    """Return the event as a reader will get it, and its line without the newline.
+def _encode(model: ModelT) -> tuple[ModelT, bytes]:
+    """Return the model as a reader will get it, and its line without the newline.
 
-    This is nearly always `event` itself. Values from an agent may have lone surrogates,
-    foreign objects or deep nesting, which JSON does not support. The returned event then
+    This is nearly always `model` itself. Values from an agent may have lone surrogates,
+    foreign objects or deep nesting, which JSON does not support. The returned model then
     has readable text in place of these values.
 
     Raises:
-        StoreError: The event cannot be encoded.
+        StoreError: The model cannot be encoded.
     """
     try:
-        line = _dump(event)
+        line = _dump(model)
         if line.count(b"[") + line.count(b"{") > _MAX_DEPTH:
-            type(event).model_validate_json(line)
+            type(model).model_validate_json(line)
     except ValueError:
-        return _encode_plain(event)
-    return event, line
+        return _encode_plain(model)
+    return model, line
 
 
-def _encode_plain(event: EventT) -> tuple[EventT, bytes]:
+def _encode_plain(model: ModelT) -> tuple[ModelT, bytes]:
     try:
-        clean = cast("EventT", type(event).model_validate(_plain(event, 0)))
+        clean = type(model).model_validate(_plain(model, 0))
         return clean, _dump(clean)
     except (ValueError, ValidationError, RecursionError) as error:
-        raise StoreError(f"event {event.kind!r} cannot be written: {error}") from error
+        kind = type(model).__name__
+        raise StoreError(f"a record of kind {kind!r} cannot be written: {error}") from error
 
 
 def _dump(event: BaseModel) -> bytes:
@@ -229,12 +252,12 @@ def _plain(value: object, depth: int) -> object:
     return _plain(f"{value!r}", depth)
 
 
-def _without_secrets(kind: type[EventT], line: bytes) -> EventT:
+def _without_secrets(kind: type[ModelT], line: bytes) -> ModelT:
     try:
-        return cast("EventT", kind.model_validate_json(line))
+        return kind.model_validate_json(line)
     except ValidationError as error:
         raise StoreError(
-            f"an event of kind {kind.__name__!r} is invalid after its secrets were removed",
+            f"a record of kind {kind.__name__!r} is invalid after its secrets were removed",
             hint="a value of --agent-env or --forward-env is also a word of the record;"
             " give it another value",
         ) from error

@@ -14,6 +14,7 @@ from benchflow_contracts import (
     BenchFlowError,
     Cause,
     DoorPath,
+    EnvState,
     NodeError,
     NodeFailed,
     Phase,
@@ -21,6 +22,8 @@ from benchflow_contracts import (
     RolloutNode,
     RolloutTree,
     SandboxMade,
+    StateCaptured,
+    StateUnavailable,
     Step,
     StepFinished,
     StoreError,
@@ -31,6 +34,7 @@ from benchflow_kernel.config import RolloutConfig
 from benchflow_kernel.events import EventLog, EventT
 from benchflow_kernel.faults import node_error
 from benchflow_kernel.resolve import Planes
+from benchflow_kernel.states import StateWriter
 from benchflow_kernel.tree import TreeFold, tree_to_bytes
 
 _HIDDEN = "[redacted]"
@@ -44,8 +48,9 @@ class Journal:
     The tree of a running rollout thus equals the tree that a reader of the log builds.
     """
 
-    def __init__(self, log: EventLog) -> None:
+    def __init__(self, log: EventLog, directory: Path | None = None) -> None:
         self._log = log
+        self._states = StateWriter(directory)
         self._fold = TreeFold()
         self._ids = itertools.count()
 
@@ -87,6 +92,39 @@ class Journal:
     ) -> None:
         """Record the images of the sandbox of `node`, and how its doors lead out."""
         self.append(SandboxMade, node=node, images=images, doors=doors)
+
+    def record_state(self, node: str, state: EnvState, *, is_graded: bool = False) -> None:
+        """Write the environment's state at `node`, and record its digest.
+
+        A graded state also stays in the tree, for the rewards; without a directory, every state. If
+        the file cannot be written, the record says why, and the rollout continues.
+
+        Raises:
+            StoreError: A graded state cannot be encoded, or the event could not be written.
+        """
+        try:
+            clean, text = self._log.encode(state)
+        except StoreError as error:
+            if is_graded:
+                raise
+            self.record_missing_state(node, str(error))
+            return
+        try:
+            ref = self._states.write(text)
+        except OSError as error:
+            self.record_missing_state(node, f"the state cannot be written: {error.strerror}")
+        else:
+            self.append(StateCaptured, node=node, ref=ref)
+        if is_graded or not self._states.has_directory:
+            self.node(node).env_state = clean
+
+    def record_missing_state(self, node: str, reason: str) -> None:
+        """Record why a state that was due is missing."""
+        self.append(StateUnavailable, node=node, reason=self.excerpt(reason))
+
+    def excerpt(self, text: str) -> str:
+        """Return the start of a text from an agent, without secrets."""
+        return self._log.excerpt(text)
 
     def add_step(self, parent: str, node: str, step: Step, label: str | None) -> None:
         """Add an edge."""

@@ -61,9 +61,9 @@ async def run_rollout(
     node says why it ended. The status is `ungraded` if no leaf has a verdict. An error with
     the status `completed` happened in the teardown; the verdict is valid.
 
-    With `directory`, each event is written to `events.jsonl` at once, and `tree.json` at the
-    end; `agent/` and `verifier/` belong to the world of the root, and
-    `branches/NODE/{agent,verifier}` to the world of each child.
+    With `directory`, each event is written to `events.jsonl` at once, states go below `states/`,
+    and `tree.json` is written at the end. `agent/` and `verifier/` belong to the world of the root,
+    and `branches/NODE/{agent,verifier}` to the world of each child.
 
     Everything is torn down before this returns or raises. A cancellation is recorded in the
     log and raised again.
@@ -75,7 +75,7 @@ async def run_rollout(
         StoreError: The record cannot be written, or `directory` has a record already.
     """
     with _log(directory, subscribers) as log:
-        rollout = Rollout(task, config, planes, Journal(log), directory, identity)
+        rollout = Rollout(task, config, planes, Journal(log, directory), directory, identity)
         rollout.meta = dict(meta or {})
         return await rollout.run(rollout_id or uuid4().hex)
 
@@ -111,7 +111,7 @@ async def continue_from(  # noqa: PLR0913 - the published signature
     """
     manifest = read_manifest(checkpoint)
     with _log(directory, subscribers) as log:
-        rollout = Rollout(task, config, planes, Journal(log), directory, identity)
+        rollout = Rollout(task, config, planes, Journal(log, directory), directory, identity)
         rollout.origin = origin = Origin(checkpoint, manifest, prompt, image)
         rollout.meta = {"continued_from": origin.meta} if meta is None else dict(meta)
         return await rollout.run(rollout_id or uuid4().hex)

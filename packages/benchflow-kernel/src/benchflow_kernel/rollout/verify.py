@@ -17,7 +17,6 @@ from benchflow_contracts import (
     Reward,
     RolloutNode,
     RolloutTree,
-    StateCaptured,
     Task,
     VerifyResult,
     blame,
@@ -103,9 +102,9 @@ async def _score_all(
 ) -> None:
     expect_host(world.sandbox)
     kills = world.sandbox.memory_kills() if isinstance(world.sandbox, SupportsMemoryKills) else 0
-    state = await world.query() if plan.config.capture_state else None
+    state = None if plan.config.capture_state == "none" else await world.query()
     if state is not None:
-        journal.append(StateCaptured, node=node_id, state=state)
+        journal.record_state(node_id, state, is_graded=True)
     # A hermetic grading ends the services with the sandbox.
     await world.save_service_logs()
     node = journal.node(node_id)

@@ -31,7 +31,7 @@ from benchflow_contracts import (
     WorldClosed,
 )
 
-from .states import encode_state
+from benchflow_kernel.states import state_ref
 
 _Progress = (
     StateUnavailable
@@ -192,7 +192,7 @@ def _apply_state(state: TreeFold, event: StateCaptured) -> None:
     node = state.node(event.node, event)
     node.env_state, node.state_ref = event.state, event.ref
     if event.state is not None:
-        node.state_ref, _ = encode_state(event.state)
+        node.state_ref = state_ref(event.state.__pydantic_serializer__.to_json(event.state))
 
 
 def _apply_score(state: TreeFold, event: NodeScored) -> None:

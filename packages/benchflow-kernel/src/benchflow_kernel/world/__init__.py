@@ -1,6 +1,6 @@
 """One sandbox with its environment and its agents, from the start to the teardown."""
 
-from .sessions import CarriedSessions, LiveSessions, LiveWorld
+from .sessions import CarriedSessions, LiveSessions, LiveWorld, SessionHandlers
 from .task_processes import run_setup, wait_healthy
 from .world import World
 
@@ -8,6 +8,7 @@ __all__ = [
     "CarriedSessions",
     "LiveSessions",
     "LiveWorld",
+    "SessionHandlers",
     "World",
     "run_setup",
     "wait_healthy",

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from benchflow_contracts import (
+    ActivityHandler,
     AskUserHandler,
     BenchFlowError,
     Role,
@@ -14,6 +15,7 @@ from benchflow_contracts import (
     SessionSnapshot,
     SessionState,
     StepHandler,
+    SupportsActivity,
 )
 
 from benchflow_kernel.faults import within
@@ -24,6 +26,15 @@ CarriedSessions = Mapping[str, tuple[Role, SessionSnapshot]]
 
 LiveSessions = Mapping[str, tuple[Role, SessionState]]
 """Sessions whose processes are in a live image, by role name, each with its role."""
+
+
+@dataclass(frozen=True, slots=True)
+class SessionHandlers:
+    """The callbacks of the sessions of one branch."""
+
+    on_ask: AskUserHandler
+    on_step: StepHandler
+    on_activity: ActivityHandler
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,9 +62,7 @@ class Sessions:
         self._opened = 0
         self._open: dict[str, tuple[Role, Session]] = {}
 
-    async def get(
-        self, sandbox: Sandbox, role: Role, on_ask: AskUserHandler, on_step: StepHandler
-    ) -> Session:
+    async def get(self, sandbox: Sandbox, role: Role, handlers: SessionHandlers) -> Session:
         """Return the session of `role`, connected and with its handlers set.
 
         Raises:
@@ -69,12 +78,10 @@ class Sessions:
             session = await agent_of(self._plan.planes, role).connect(
                 sandbox, role, resume=self._resume(role), log_dir=self._next_log_dir(role)
             )
-        self._register(role, session, on_ask, on_step)
+        self._register(role, session, handlers)
         return session
 
-    async def attach(
-        self, sandbox: Sandbox, live: LiveSessions, on_ask: AskUserHandler, on_step: StepHandler
-    ) -> None:
+    async def attach(self, sandbox: Sandbox, live: LiveSessions, handlers: SessionHandlers) -> None:
         """Attach to every session whose process came into `sandbox` with a live image.
 
         Raises:
@@ -86,7 +93,7 @@ class Sessions:
                 session = await agent_of(self._plan.planes, role).attach(
                     sandbox, role, state, log_dir=self._next_log_dir(role)
                 )
-            self._register(role, session, on_ask, on_step)
+            self._register(role, session, handlers)
 
     @property
     def any_opened(self) -> bool:
@@ -134,13 +141,13 @@ class Sessions:
         if errors:
             raise errors[0]
 
-    def _register(
-        self, role: Role, session: Session, on_ask: AskUserHandler, on_step: StepHandler
-    ) -> None:
+    def _register(self, role: Role, session: Session, handlers: SessionHandlers) -> None:
         self._opened += 1
         self._open[role.name] = (role, session)
-        session.on_ask_user(on_ask)
-        session.on_step(on_step)
+        session.on_ask_user(handlers.on_ask)
+        session.on_step(handlers.on_step)
+        if isinstance(session, SupportsActivity):
+            session.on_activity(handlers.on_activity)
 
     async def _close(self, name: str) -> None:
         _, session = self._open.pop(name)

@@ -31,6 +31,7 @@ from benchflow_contracts import (
     SandboxSpec,
     SandboxUnsupportedError,
     SnapshotError,
+    SupportsCallReports,
     Task,
     TracksFileChanges,
     UserModel,
@@ -83,6 +84,7 @@ class World:
         self._route: ModelRoute | None = None
         self._earlier_calls = 0
         """The number of model calls of an earlier rollout at the start of the route's record."""
+        self._on_call: Callable[[ModelCall], None] | None = None
         self._user: UserModel | None = None
         self._leaks: list[BenchFlowError] = []
         self.phases = Phases(plan)
@@ -157,6 +159,10 @@ class World:
         """Call `on_error` when the model route ends the agent's work."""
         if self._route is not None:
             self._route.watch(on_error)
+
+    def report_calls(self, on_call: Callable[[ModelCall], None]) -> None:
+        """Call `on_call` with the outline of each new model call. Call this before `open`."""
+        self._on_call = on_call
 
     async def open(
         self,
@@ -407,6 +413,8 @@ class World:
                 self._plan.rollout_id, self._node, upstream=door.endpoint, replay=replay
             )
             self._earlier_calls = len(self._route.outline())
+            if self._on_call is not None and isinstance(self._route, SupportsCallReports):
+                self._route.on_call(self._on_call)
 
     async def _upload_task_files(self) -> None:
         """Upload the task's files and run its setup commands."""

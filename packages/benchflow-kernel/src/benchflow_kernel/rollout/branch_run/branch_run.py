@@ -22,9 +22,11 @@ from benchflow_kernel.rollout.branch_start import BranchStart, Fork, Position
 from benchflow_kernel.rollout.record import Journal
 from benchflow_kernel.world import World
 
+from .activity_recorder import ActivityRecorder
 from .callbacks import AskResponder, StepRecorder
 from .fork_controller import ForkController, ForkServices
 from .progress import BranchContext, BranchState, Interruption, Progress
+from .state_recorder import StateRecorder
 from .task_steps import TaskSteps
 from .turn_runner import TurnRunner
 
@@ -50,15 +52,23 @@ class BranchRun:
         position = start.position
         replay = Replay(position.script, since=progress.turn, until=position.turn)
         replay_log = ReplayLog(start.checkpoint, services.refs)
-        forks = ForkController(branch, services, replay_log, on_fork)
-        recorder = StepRecorder(branch, progress, replay, interruption)
-        responder = AskResponder(branch, progress, replay, replay_log, forks, interruption)
+        states = StateRecorder(branch)
+        activity = ActivityRecorder(branch, progress, replay, interruption)
+        forks = ForkController(branch, services, replay_log, states, on_fork)
+        recorder = StepRecorder(branch, progress, replay, activity, interruption)
+        responder = AskResponder(
+            branch, progress, replay, replay_log, forks, activity, interruption
+        )
         self._branch = branch
         self._replay = replay
         self._forks = forks
         self._steps = TaskSteps(branch)
-        self._turns = TurnRunner(branch, progress, replay, recorder, responder, interruption)
+        self._states = states
+        self._turns = TurnRunner(
+            branch, progress, replay, recorder, responder, activity, interruption
+        )
         self.progress = progress
+        world.report_calls(activity.report_call)
 
     async def open(self) -> None:
         """Make the world from the task, or from the checkpoint of the branch.
@@ -187,6 +197,7 @@ class BranchRun:
         scope = asyncio.timeout(seconds)
         try:
             async with scope:
+                self._states.deadline = scope
                 return await self._run_turns()
         except TimeoutError:
             if not scope.expired():
@@ -208,6 +219,8 @@ class BranchRun:
             fork = await self._fork_before_turn()
             if fork is not None and not self._forks.continues_after(fork):
                 return fork
+            if self._replay.is_finished:
+                await self._states.at_turn(progress.tip)
             end = await self._turns.run()
             if isinstance(end, Fork):
                 return end
@@ -221,7 +234,7 @@ class BranchRun:
     async def _fork_before_turn(self) -> Fork | None:
         cursor, ask = self.progress.cursor, self._turns.restored_ask
         if ask is not None:
-            return self._forks.at_restored_ask(cursor, ask)
+            return await self._forks.at_restored_ask(cursor, ask)
         return await self._forks.at_turn(cursor) if self._replay.is_finished else None
 
     async def _add_nudge(self) -> bool:

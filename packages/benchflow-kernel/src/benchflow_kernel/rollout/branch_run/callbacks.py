@@ -10,6 +10,7 @@ from benchflow_kernel.faults import boundary
 from benchflow_kernel.resolve import LoweredTurn
 from benchflow_kernel.rollout.branch_start import Fork
 
+from .activity_recorder import ActivityRecorder, known_usage
 from .fork_controller import ForkController
 from .progress import BranchContext, Interruption, Progress
 
@@ -24,6 +25,7 @@ class AskResponder:
         replay: Replay,
         replay_log: ReplayLog,
         forks: ForkController,
+        activity: ActivityRecorder,
         interruption: Interruption,
     ) -> None:
         self._branch = branch
@@ -31,6 +33,7 @@ class AskResponder:
         self._replay = replay
         self._replay_log = replay_log
         self._forks = forks
+        self._activity = activity
         self._interruption = interruption
 
     async def answer(self, ask: Ask) -> Answer:
@@ -50,7 +53,9 @@ class AskResponder:
 
     async def answer_restored(self, ask: Ask) -> Answer:
         """Answer the question that was open in the checkpoint of this branch."""
-        return await self._answer(ask, self._replay.take(self._progress.turn, ask))
+        recorded = self._replay.take(self._progress.turn, ask)
+        self._activity.open_question(ask)
+        return await self._answer(ask, recorded)
 
     async def _reply(self, ask: Ask) -> Answer | Fork:
         recorded: Answer | None = None
@@ -59,6 +64,7 @@ class AskResponder:
             recorded = self._replay.take(self._progress.turn, ask)
             # The last question of a replay was forked before, unless the branch was resumed.
             may_fork = self._branch.start.resumed and recorded is None and self._replay.is_finished
+        self._activity.open_question(ask)
         if may_fork:
             fork = await self._forks.at_ask(self._progress.cursor, ask)
             if fork is not None and not self._forks.continues_after(fork):
@@ -70,11 +76,13 @@ class AskResponder:
         exchange = Exchange(turn=self._progress.turn, ask=ask, answer=recorded)
         place = self._replay_log.append(exchange)
         if recorded is not None:
+            self._activity.answer_question(ask, recorded, "branch")
             return recorded
         steps = self._branch.journal.node(self._progress.tip).steps
         with boundary("environment"):
             answer = await self._branch.world.user.answer(ask, steps)
         self._replay_log.set_answer(place, answer)
+        self._activity.answer_question(ask, answer, "user")
         return answer
 
 
@@ -86,11 +94,17 @@ class StepRecorder:
     """
 
     def __init__(
-        self, branch: BranchContext, progress: Progress, replay: Replay, interruption: Interruption
+        self,
+        branch: BranchContext,
+        progress: Progress,
+        replay: Replay,
+        activity: ActivityRecorder,
+        interruption: Interruption,
     ) -> None:
         self._branch = branch
         self._progress = progress
         self._replay = replay
+        self._activity = activity
         self._interruption = interruption
         self._assigned_calls = 0
         """How many model calls belong to steps that are in the tree."""
@@ -117,6 +131,7 @@ class StepRecorder:
             self._interruption.interrupt(error)
         else:
             progress.tip = node
+            self._activity.report_turn(full_step)
 
     def _own_calls(self, step: Step, calls: Sequence[ModelCall]) -> Sequence[ModelCall]:
         """Return the model calls of `step`.
@@ -146,12 +161,16 @@ def _with_turn(
     if calls:
         update["model_calls"] = tuple(call.id for call in calls)
         update["usage"] = _usage(calls)
+    elif step.usage is not None and known_usage(step.usage) is None:
+        update["usage"] = None
     return step.model_copy(update=update) if update else step
 
 
-def _usage(calls: Sequence[ModelCall]) -> Usage:
-    return Usage(
+def _usage(calls: Sequence[ModelCall]) -> Usage | None:
+    """Return the tokens of `calls`, or None if no call reported any."""
+    total = Usage(
         input_tokens=sum(call.usage.input_tokens for call in calls),
         output_tokens=sum(call.usage.output_tokens for call in calls),
         cached_tokens=sum(call.usage.cached_tokens for call in calls),
     )
+    return known_usage(total)

@@ -34,6 +34,7 @@ from benchflow_kernel.rollout.branch_start import Fork, Position
 from benchflow_kernel.rollout.checkpoint_writer import CheckpointWriter
 
 from .progress import BranchContext, Cursor
+from .state_recorder import StateRecorder
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,11 +58,13 @@ class ForkController:
         branch: BranchContext,
         services: ForkServices,
         replay_log: ReplayLog,
+        states: StateRecorder,
         on_fork: Callable[[Fork], None],
     ) -> None:
         self._branch = branch
         self._services = services
         self._replay_log = replay_log
+        self._state_recorder = states
         self._on_fork = on_fork
         self._states = 0
         self._has_recorded_refusal = False
@@ -111,13 +114,14 @@ class ForkController:
             raise AgentProtocolError(f"the session did not end a step with ask {ask.id!r}")
         return await self._fork(cursor, policy, ask)
 
-    def at_restored_ask(self, cursor: Cursor, ask: Ask) -> Fork | None:
+    async def at_restored_ask(self, cursor: Cursor, ask: Ask) -> Fork | None:
         """Fork at the open question of a saved checkpoint, without another capture."""
         start, policy = self._branch.start, self._branch.start.policy
         if not start.resumed or policy is None or start.checkpoint is None:
             return None
         if not self._should_fork(cursor, policy, ask):
             return None
+        await self._state_recorder.at_fork(cursor.node, start.checkpoint)
         self._services.refs.acquire(start.checkpoint)
         self._services.budget.record_fork()
         return Fork(
@@ -214,6 +218,7 @@ class ForkController:
         if checkpoint is not None and not await self._fits_on_disk(cursor, policy, checkpoint):
             return None
         position = await self._position(cursor, captured, ask)
+        await self._state_recorder.at_fork(cursor.node, checkpoint)
         await self._services.writer.save(position, captured.fidelity, fork=True)
         self._services.budget.record_fork()
         return Fork(
@@ -269,6 +274,7 @@ class ForkController:
             layers=checkpoint.layers,
             took_sec=checkpoint.took_sec,
         )
+        self._state_recorder.at_checkpoint(node, checkpoint.state)
 
     def _should_fork(self, cursor: Cursor, policy: BranchPolicy, ask: Ask) -> bool:
         states, self._states = self._states, self._states + 1

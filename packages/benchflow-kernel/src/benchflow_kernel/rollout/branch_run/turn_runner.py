@@ -22,8 +22,9 @@ from benchflow_contracts import (
 from benchflow_kernel.branch import Replay
 from benchflow_kernel.faults import boundary, node_error
 from benchflow_kernel.rollout.branch_start import Fork
-from benchflow_kernel.world import LiveSessions
+from benchflow_kernel.world import LiveSessions, SessionHandlers
 
+from .activity_recorder import ActivityRecorder
 from .callbacks import AskResponder, StepRecorder
 from .progress import BranchContext, BranchState, Interruption, Progress
 
@@ -38,6 +39,7 @@ class TurnRunner:
         replay: Replay,
         recorder: StepRecorder,
         responder: AskResponder,
+        activity: ActivityRecorder,
         interruption: Interruption,
     ) -> None:
         self._branch = branch
@@ -45,6 +47,7 @@ class TurnRunner:
         self._replay = replay
         self._recorder = recorder
         self._responder = responder
+        self._activity = activity
         self._interruption = interruption
         checkpoint = branch.start.checkpoint
         self.restored_ask: Ask | None = None if checkpoint is None else checkpoint.ask
@@ -56,9 +59,7 @@ class TurnRunner:
         """Attach to the sessions whose processes came with a live checkpoint."""
         world = self._branch.world
         self._branch.journal.enter_phase(self._branch.start.id, "connect")
-        await world.sessions.attach(
-            world.sandbox, sessions, self._responder.answer, self._recorder.record
-        )
+        await world.sessions.attach(world.sandbox, sessions, self._handlers)
 
     async def connect(self) -> Session:
         """Return the session of the current turn's role; open it if needed.
@@ -69,12 +70,8 @@ class TurnRunner:
         world = self._branch.world
         if not world.sessions.any_opened:
             self._branch.journal.enter_phase(self._branch.start.id, "connect")
-        return await world.sessions.get(
-            world.sandbox,
-            self._progress.current.role,
-            self._responder.answer,
-            self._recorder.record,
-        )
+        role = self._progress.current.role
+        return await world.sessions.get(world.sandbox, role, self._handlers)
 
     async def run(self) -> Fork | StopReason | None:
         """Run the current turn; return the fork or the reason that ended it.
@@ -157,9 +154,17 @@ class TurnRunner:
         """Return the call that runs the turn: a prompt, or the answer to the restored question."""
         ask, self.restored_ask = self.restored_ask, None
         if ask is not None:
+            self._activity.start_turn(None)
             return partial(session.answer, await self._responder.answer_restored(ask))
         self._recorder.prompt = prompt = self._text()
+        self._activity.start_turn(prompt)
         return partial(session.prompt, prompt)
+
+    @property
+    def _handlers(self) -> SessionHandlers:
+        return SessionHandlers(
+            self._responder.answer, self._recorder.record, self._activity.receive
+        )
 
     def _text(self) -> str:
         turn = self._progress.current
