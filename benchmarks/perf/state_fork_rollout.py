@@ -118,7 +118,7 @@ async def fork(folder: Path, megabytes: int, at_once: int) -> Stopwatch:
     policy = GroupBranch(n=CHILDREN, at=1, require="state", budget=budget)
     role = Role(agent="scripted", env={"BENCHFLOW_SCRIPT": "/opt/script.toml"})
     scene = Scene(roles=(role,), turns=(Turn(), Turn(prompt="go on")))
-    config = RolloutConfig(scenes=(scene,), branch=policy, capture_state=False)
+    config = RolloutConfig(scenes=(scene,), branch=policy, capture_state="none")
     watch = Stopwatch()
     async with AtRest(store=folder / "store") as provider:
         planes = replace(

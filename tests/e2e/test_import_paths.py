@@ -97,8 +97,9 @@ def test_a_reward_an_environment_and_a_sandbox_are_taken_by_import_path(home: Pa
     ), said
     [rollout] = (home / "jobs").iterdir()
     events = [json.loads(line) for line in (rollout / "events.jsonl").read_text().splitlines()]
-    states = [event["state"] for event in events if event["kind"] == "state_captured"]
-    assert states[-1]["files"] == {"/opt/world.txt": "hello"}
+    refs = [event["ref"] for event in events if event["kind"] == "state_captured"]
+    state = json.loads((rollout / refs[-1]["path"]).read_text())
+    assert state["files"] == {"/opt/world.txt": "hello"}
 
 
 @pytest.mark.usefixtures("root")

@@ -59,6 +59,7 @@ FLAGS: Final = {
     "branch_memory_mb": "branch.budget.memory_mb",
     "keep": "keep.which",
     "keep_mb": "keep.budget_mb",
+    "capture_state": "capture_state",
 }
 """The name of each flag, with `_` for `-`, and the setting of RunConfig that it sets."""
 

@@ -209,7 +209,7 @@ CaptureState = Literal["none", "leaves", "forks", "all"]
 
 def _without_bool(value: object) -> object:
     """Return the word for a bool, which records of version 0.8 have."""
-    return {True: "leaves", False: "none"}[value] if isinstance(value, bool) else value
+    return {True: "forks", False: "none"}[value] if isinstance(value, bool) else value
 
 
 class RolloutSettings(Model):

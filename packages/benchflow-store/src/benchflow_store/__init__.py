@@ -16,6 +16,7 @@ if TYPE_CHECKING:
         write_prior_calls,
     )
     from .files import rewards_jsonl, write_inputs, write_result, write_rollout, write_text
+    from .node_states import MissingState, missing_state
     from .record import (
         RESUMED_FROM,
         RanWith,
@@ -71,6 +72,7 @@ __all__ = [
     "EventKind",
     "EventLine",
     "LineKind",
+    "MissingState",
     "NodeView",
     "PathNode",
     "RanWith",
@@ -96,6 +98,7 @@ __all__ = [
     "last_attempt",
     "later_attempts",
     "latest_records",
+    "missing_state",
     "name_successor",
     "new_job_name",
     "new_rollout_id",
@@ -129,6 +132,7 @@ _HOMES = {
             "write_prior_calls"
         ),
         "files": "rewards_jsonl write_inputs write_result write_rollout write_text",
+        "node_states": "MissingState missing_state",
         "record": (
             "RESUMED_FROM RanWith new_job_name new_rollout_id pass_at_k read_began_from "
             "record_from_error record_from_tree sum_prior"

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any, Final, Self, cast
 
 from benchflow_contracts import (
+    EnvState,
     FinishedRollout,
     ModelCall,
     RolloutNode,
@@ -17,7 +18,7 @@ from benchflow_contracts import (
     UsageError,
 )
 from benchflow_gateway import read_calls
-from benchflow_kernel import EventsRead, fold, read_events
+from benchflow_kernel import EventsRead, fold, read_events, read_state
 from pydantic import ValidationError
 
 from .record import RanWith
@@ -138,6 +139,18 @@ class StoredRollout:
         """Return the recorded model calls on the path to `node`, in order."""
         ids = [call for step in node.steps for call in step.model_calls]
         return tuple(self.calls[call] for call in ids if call in self.calls)
+
+    def state(self, node: RolloutNode) -> EnvState | None:
+        """Return the environment's state at `node`, read at this call; None if it has none.
+
+        `missing_state` says why a node has none.
+
+        Raises:
+            StoreError: The file of the state is missing, changed, or cannot be read.
+        """
+        if node.env_state is not None or node.state_ref is None:
+            return node.env_state
+        return read_state(self.directory, node.state_ref)
 
     def node(self, name: str) -> RolloutNode:
         """Return a node of the tree.

@@ -61,7 +61,7 @@ class StateQuery:
         if state is None:
             raise RewardError(
                 f"{self.name!r} needs the environment's state, and none was captured",
-                hint="declare [environment.state] in the manifest and keep capture_state on",
+                hint="declare [environment.state] in the manifest, without --capture-state none",
             )
         if self.database not in state.databases:
             raise RewardError(

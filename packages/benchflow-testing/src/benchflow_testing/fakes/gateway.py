@@ -49,6 +49,7 @@ class FakeModelRoute:
         self._budget = budget or CallBudget()
         self._calls: list[ModelCall] = []
         self._watchers: list[Callable[[BenchFlowError], None]] = []
+        self._call_watcher: Callable[[ModelCall], None] | None = None
         self.error: BenchFlowError | None = None
         self._in_flight = 0
         self._quiet = asyncio.Event()
@@ -74,6 +75,10 @@ class FakeModelRoute:
         self._watchers.append(on_error)
         if self.error is not None:
             on_error(self.error)
+
+    def on_call(self, callback: Callable[[ModelCall], None]) -> None:
+        """Call `callback` with each call from now on."""
+        self._call_watcher = callback
 
     def fail(self, error: BenchFlowError) -> None:
         """End the agent's work with an error. Only the first error counts."""
@@ -108,6 +113,8 @@ class FakeModelRoute:
             await self._gateway.faults.raise_or_hang("call")
             call = self._answer(request)
             self._calls.append(call)
+            if self._call_watcher is not None:
+                self._call_watcher(call)
             return call
         finally:
             self.end()

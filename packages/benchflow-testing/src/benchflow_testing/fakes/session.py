@@ -12,11 +12,14 @@ from typing import Any, TypeVar
 from uuid import uuid4
 
 from benchflow_contracts.agent import (
+    ActivityHandler,
     AskUserHandler,
     Role,
     SessionSnapshot,
     SessionState,
+    StepActivity,
     StepHandler,
+    ToolActivity,
 )
 from benchflow_contracts.ask import Answer, Ask
 from benchflow_contracts.cause import caused_outside
@@ -27,7 +30,7 @@ from benchflow_contracts.errors import (
     SnapshotError,
 )
 from benchflow_contracts.sandbox import Sandbox
-from benchflow_contracts.step import Observation, Step, StopReason, ToolCall
+from benchflow_contracts.step import Observation, Step, StopReason, ToolCall, ToolStatus
 
 from .faults import FakeFaults
 from .process import FakeProcess
@@ -46,6 +49,7 @@ class _Draft:
     skills: tuple[str, ...]
     prompt: str | None = None
     answer: Answer | None = None
+    has_begun: bool = False
     message: str = ""
     reasoning: str = ""
     tool_calls: list[ToolCall] = field(default_factory=list[ToolCall])
@@ -104,6 +108,7 @@ class FakeSession:
         self._steps: list[Step] = []
         self._ask_handler: AskUserHandler | None = None
         self._step_handlers: list[StepHandler] = []
+        self._activity_handler: ActivityHandler | None = None
         self._scope: asyncio.Timeout | None = None
         self._cancelled = False
         self._dead: AgentError | None = None
@@ -184,6 +189,10 @@ class FakeSession:
         """Call `handler` with each step as it finishes."""
         self._step_handlers.append(handler)
 
+    def on_activity(self, handler: ActivityHandler) -> None:
+        """Call `handler` with each step and tool call as it begins."""
+        self._activity_handler = handler
+
     async def snapshot(self) -> SessionSnapshot:
         """Write the session's file into the sandbox and describe it."""
         await self._faults.raise_or_hang("snapshot")
@@ -255,6 +264,7 @@ class FakeSession:
                 case Say():
                     if self._draft.observations:
                         self._finish()
+                    self._begin()
                     self._draft.message += move.message
                     self._draft.reasoning += move.reasoning
                 case Act():
@@ -275,6 +285,8 @@ class FakeSession:
             id=f"call-{uuid4().hex[:8]}", title=move.title, kind=move.kind, raw_input=move.raw_input
         )
         self._draft.tool_calls.append(call)
+        self._begin()
+        self._report(call, "in_progress")
         try:
             content = await self._unless_idle(move.run(self))
             seen = Observation(tool_call_id=call.id, status="completed", content=content)
@@ -283,6 +295,18 @@ class FakeSession:
                 raise
             seen = Observation(tool_call_id=call.id, status="failed", content=str(error))
         self._draft.observations.append(seen)
+        self._report(call, seen.status)
+
+    def _begin(self) -> None:
+        """Report the step with its first action."""
+        if not self._draft.has_begun and self._activity_handler is not None:
+            self._activity_handler(StepActivity())
+        self._draft.has_begun = True
+
+    def _report(self, call: ToolCall, status: ToolStatus) -> None:
+        if self._activity_handler is not None:
+            activity = ToolActivity(call.id, call.title, call.name, call.kind, status)
+            self._activity_handler(activity)
 
     async def _ask(self, move: Pose) -> Answer:
         self._finish(ask=move.ask)

@@ -19,6 +19,7 @@ _BRANCHING: Final = (
     "--branch-memory-mb",
     "--keep",
     "--keep-mb",
+    "--capture-state",
 )
 _PROVIDER: Final = ("--sandbox", "--sandbox-import-path", "--pull", "--allow-unisolated")
 _SANDBOX: Final = (

@@ -4,10 +4,10 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Annotated
 
-from benchflow_contracts import EnvState, FinishedRollout, RolloutTree, UsageError
+from benchflow_contracts import EnvState, FinishedRollout, UsageError
 from benchflow_export import export_formats, load_exporter, write_export
 from benchflow_kernel import EnvDiff, TableDiff, diff_states, tree_to_json
-from benchflow_store import StoredRollout, TrajectoryView
+from benchflow_store import StoredRollout, TrajectoryView, missing_state
 from cyclopts import Parameter
 from cyclopts.validators import Number
 
@@ -17,6 +17,8 @@ from .narrate import MARKER, fitting_lines, marker_of
 from .output import note, print_json, print_table, stdout, visible
 from .rollouts import find_rollout
 
+_NODES = 20
+"""The maximum number of nodes in a hint."""
 _ROWS = 20
 """The maximum number of rows of one kind for each table; further rows are counted."""
 
@@ -180,13 +182,13 @@ def diff(a: str, b: str, *, jobs_dir: JobsDir = DEFAULT_JOBS, json: Json = False
         b: Second state: the same, or another node of the first rollout.
     """
     name, _, node = a.partition(":")
-    tree = _open(find_rollout(name, jobs_dir)).tree
-    before = _state(tree, node)
-    if b in tree.index:
-        after = _state(tree, b)
+    first = _open(find_rollout(name, jobs_dir))
+    before = _state(first, node)
+    if b in first.tree.index:
+        after = _state(first, b)
     else:
         name, _, node = b.partition(":")
-        after = _state(_open(find_rollout(name, jobs_dir)).tree, node)
+        after = _state(_open(find_rollout(name, jobs_dir)), node)
     difference = diff_states(before, after)
     if json:
         print_json(difference.model_dump(mode="json"))
@@ -194,18 +196,21 @@ def diff(a: str, b: str, *, jobs_dir: JobsDir = DEFAULT_JOBS, json: Json = False
         print_diff(difference)
 
 
-def _state(tree: RolloutTree, node: str) -> EnvState:
-    states = {n.id: n.env_state for n in tree.index.values() if n.env_state}
-    leaves = [leaf.id for leaf in tree.leaves if leaf.id in states]
-    chosen = node or (leaves[0] if leaves else "")
-    if chosen not in states:
-        place = f"node {node!r}" if node else "any leaf"
-        known = ", ".join(states) or "none; its task has no environment"
+def _state(stored: StoredRollout, name: str) -> EnvState:
+    known = [node.id for node in stored.tree.nodes if node.state_ref is not None]
+    leaves = (leaf for leaf in stored.tree.leaves if leaf.id in known)
+    node = stored.node(name) if name else next(leaves, stored.tree.leaves[0])
+    missing = missing_state(stored, node)
+    if missing is not None:
+        flag = f"run it again with {missing.flag}; " if missing.flag else ""
         raise UsageError(
-            f"rollout {tree.rollout_id!r} did not record a state of {place}",
-            hint=f"nodes with a state: {known}",
+            f"rollout {stored.tree.rollout_id!r} did not record a state of node {node.id!r}:"
+            f" {missing.reason}",
+            hint=f"{flag}nodes with a state: {', '.join(known[:_NODES]) or 'none'}",
         )
-    return states[chosen]
+    state = stored.state(node)
+    assert state is not None, "the node has a reference"
+    return state
 
 
 def _open(directory: Path) -> StoredRollout:

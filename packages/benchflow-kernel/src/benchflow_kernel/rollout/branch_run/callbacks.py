@@ -54,6 +54,7 @@ class AskResponder:
     async def answer_restored(self, ask: Ask) -> Answer:
         """Answer the question that was open in the checkpoint of this branch."""
         recorded = self._replay.take(self._progress.turn, ask)
+        self._activity.start_turn(None)
         self._activity.open_question(ask)
         return await self._answer(ask, recorded)
 

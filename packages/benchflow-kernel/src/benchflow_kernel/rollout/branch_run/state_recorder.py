@@ -29,8 +29,15 @@ class StateRecorder:
         """The scope of the execute deadline that runs."""
 
     async def at_turn(self, node: str) -> None:
-        """Record the state at the start of a turn, while no agent acts."""
-        if self._is_due(node, is_fork=False):
+        """Record the state at the start of a turn, while no agent acts.
+
+        The checkpoint that the rollout resumes from counts as a root.
+        """
+        start = self._branch.start
+        origin = start.checkpoint if node == start.node else None
+        if origin is not None and origin.from_disk:
+            await self.at_fork(node, origin)
+        elif self._is_due(node, is_fork=False):
             await self._read(node)
 
     async def at_fork(self, node: str, checkpoint: Checkpoint | None) -> None:

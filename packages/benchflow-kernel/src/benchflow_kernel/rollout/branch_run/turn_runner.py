@@ -154,7 +154,6 @@ class TurnRunner:
         """Return the call that runs the turn: a prompt, or the answer to the restored question."""
         ask, self.restored_ask = self.restored_ask, None
         if ask is not None:
-            self._activity.start_turn(None)
             return partial(session.answer, await self._responder.answer_restored(ask))
         self._recorder.prompt = prompt = self._text()
         self._activity.start_turn(prompt)
