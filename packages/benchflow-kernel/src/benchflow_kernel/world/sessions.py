@@ -4,6 +4,7 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from typing import cast
 
 from benchflow_contracts import (
     ActivityHandler,
@@ -146,8 +147,9 @@ class Sessions:
         self._open[role.name] = (role, session)
         session.on_ask_user(handlers.on_ask)
         session.on_step(handlers.on_step)
-        if isinstance(session, SupportsActivity):
-            session.on_activity(handlers.on_activity)
+        # An isinstance check of a protocol costs more than writing an event.
+        if hasattr(session, "on_activity"):
+            cast("SupportsActivity", session).on_activity(handlers.on_activity)
 
     async def _close(self, name: str) -> None:
         _, session = self._open.pop(name)

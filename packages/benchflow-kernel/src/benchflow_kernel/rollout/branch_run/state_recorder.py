@@ -56,7 +56,8 @@ class StateRecorder:
 
     def _is_due(self, node: str, *, is_fork: bool) -> bool:
         policy, record = self._branch.plan.config.capture_state, self._branch.journal.node(node)
-        if policy not in {"forks", "all"} or record.state_ref is not None:
+        is_off = policy not in {"forks", "all"} or self._branch.world.environment is None
+        if is_off or record.state_ref is not None:
             return False
         return policy == "all" or is_fork or record.parent is None
 
