@@ -15,6 +15,8 @@ from litestar.types import ControllerRouterHandler
 from .api.health import check_health
 from .assets import asset_url, serve_asset, serve_icon
 from .index import Index
+from .monitor.ingest import receive_logs, receive_records, receive_traces
+from .monitor.service import make_monitor
 from .pages.page import go_to_runs, render, set_theme, show_help, show_rollout
 from .pages.runs import show_runs
 from .rollouts import RolloutCache
@@ -36,6 +38,13 @@ PAGES: Final[tuple[ControllerRouterHandler, ...]] = (
 API: Final[tuple[ControllerRouterHandler, ...]] = (check_health,)
 """The route handlers for machines."""
 
+INGEST: Final[tuple[ControllerRouterHandler, ...]] = (
+    receive_traces,
+    receive_logs,
+    receive_records,
+)
+"""The routes that take traces of production agents, by ingest keys."""
+
 
 def create_app(settings: DashboardSettings, *, index: Index | None = None) -> Litestar:
     """Return the application.
@@ -48,8 +57,9 @@ def create_app(settings: DashboardSettings, *, index: Index | None = None) -> Li
     the_index = Index(settings.jobs_dir) if index is None else index
     rollouts = RolloutCache()
     stop = StopEvent()
+    monitor = make_monitor(settings)
     return Litestar(
-        route_handlers=[serve_asset, serve_icon, *PAGES, *API],
+        route_handlers=[serve_asset, serve_icon, *PAGES, *API, *INGEST],
         guards=[viewer],
         middleware=[HostGuard((*settings.allowed_hosts, settings.host))],
         before_send=[add_security_headers],
@@ -60,9 +70,19 @@ def create_app(settings: DashboardSettings, *, index: Index | None = None) -> Li
             "settings": Provide(lambda: settings, sync_to_thread=False),
             "index": Provide(lambda: the_index, sync_to_thread=False),
             "rollouts": Provide(lambda: rollouts, sync_to_thread=False),
+            "monitor": Provide(lambda: monitor, sync_to_thread=False),
             "stop": Provide(lambda: stop, sync_to_thread=False),
         },
-        state=State({"settings": settings, "index": the_index, "rollouts": rollouts, "stop": stop}),
+        state=State(
+            {
+                "settings": settings,
+                "index": the_index,
+                "rollouts": rollouts,
+                "monitor": monitor,
+                "stop": stop,
+            }
+        ),
+        lifespan=[] if monitor is None else [lambda _: monitor.running()],
         openapi_config=None,
         logging_config=None,
     )

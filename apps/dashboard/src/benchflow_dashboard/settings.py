@@ -27,6 +27,12 @@ class DashboardSettings(BaseModel):
     """The file of the index (default: a file in the user's cache directory)."""
     database_url: str | None = None
     """The record of a fleet (Postgres). `None` reads only the files of `jobs_dir`."""
+    monitor: Path | str | None = None
+    """The database of monitor mode: a file, or the URL of a Postgres database. `None`: off."""
+    monitor_config: Path | None = None
+    """The file `monitor.toml` (default: the defaults of each key)."""
+    ingest_keys: Path | None = None
+    """A file of ingest keys. Without it, every client that reaches the server may send traces."""
     has_auth: bool = False
     """Whether requests must carry a session. Without it only the loopback is served."""
 

@@ -16,6 +16,8 @@ class CalledTool:
     name: str
     arguments: Any = None
     """Parsed JSON where the program sent JSON as text."""
+    kind: str = "other"
+    """`memory` for an operation on the agent's memory."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -221,7 +221,7 @@ class _Fold:
 
     def _memory_use(self, item: Item, fact: MemoryUse) -> None:
         draft = self._draft(item, self._role(item))
-        draft.calls.append(CalledTool(item.id, fact.operation))
+        draft.calls.append(CalledTool(item.id, fact.operation, kind="memory"))
         draft.runs[item.id] = ToolRun(
             item.id, fact.operation, result=fact.content or "", failure=fact.failure
         )
@@ -343,13 +343,14 @@ def _step(draft: _Draft) -> Step:
         reasoning=output.reasoning if output else "",
         message=output.text if output else "",
         tool_calls=tuple(
-            ToolCall(id=c.id, title=c.name, name=c.name, raw_input=c.arguments) for c in draft.calls
+            ToolCall(id=c.id, title=c.name, name=c.name, kind=c.kind, raw_input=c.arguments)
+            for c in draft.calls
         ),
         observations=tuple(_observations(draft)),
         ask=draft.ask,
         usage=None if call is None else _usage(call.tokens),
         stop_reason=None if call is None else _STOP.get((call.finish or "").lower()),
-        meta={} if call is None or call.model is None else {"model": call.model},
+        meta={} if call is None else {"model": call.model},
         started_at=draft.start_ns / 1e9,
         finished_at=draft.end_ns / 1e9,
     )

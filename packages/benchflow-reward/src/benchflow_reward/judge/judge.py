@@ -56,10 +56,11 @@ class LLMJudge:
         """Ask the judge.
 
         Raises:
-            EvidenceMissingError: There is no task, or no live world to read `files` from.
+            EvidenceMissingError: There is neither a task nor a prompt, or `files` have no live
+                world to be read from.
             RewardError: The judge failed, or it rewarded the control answer.
         """
-        instruction = evidence.require_task(self.name).instruction
+        instruction = self._instruction(node, evidence)
         documents = await self._documents(node, evidence)
         async with httpx.AsyncClient(timeout=None, follow_redirects=False) as http:  # noqa: S113 - ask() has the deadline
             control, _ = await self._vote(http, instruction, {"answer": _CONTROL_ANSWER})
@@ -82,6 +83,13 @@ class LLMJudge:
                 "rationales": [rationale for _, rationale in ballots],
             },
         )
+
+    def _instruction(self, node: RolloutNode, evidence: Evidence) -> str:
+        """Return the task's instruction; of a production trace, what its user wrote first."""
+        prompt = next((step.prompt for step in node.steps if step.prompt), None)
+        if evidence.task is None and prompt is not None:
+            return prompt
+        return evidence.require_task(self.name).instruction
 
     async def _documents(self, node: RolloutNode, evidence: Evidence) -> dict[str, str]:
         documents: dict[str, str] = {}

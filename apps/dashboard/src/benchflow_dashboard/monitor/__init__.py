@@ -1,0 +1,1 @@
+"""Monitor mode: traces of production agents, scored by the rewards of an eval."""

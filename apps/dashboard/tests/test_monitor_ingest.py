@@ -1,0 +1,353 @@
+"""Traces arrive over HTTP, are durable, and become scored rollouts."""
+
+from __future__ import annotations
+
+import asyncio
+import gzip
+import json
+import sqlite3
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from benchflow_contracts import UsageError
+from benchflow_dashboard import DashboardSettings, create_app
+from benchflow_dashboard.monitor.assembler import Assembler
+from benchflow_dashboard.monitor.config import (
+    MonitorConfig,
+    PriceTable,
+    RewardTable,
+    read_monitor_config,
+)
+from benchflow_dashboard.monitor.keys import make_key
+from benchflow_dashboard.monitor.scoring import OnlineScorer, is_sampled
+from benchflow_dashboard.monitor.service import MonitorService
+from litestar.testing import TestClient
+from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import (
+    ExportTraceServiceRequest,
+    ExportTraceServiceResponse,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+    from litestar import Litestar
+
+ADDRESS = "http://127.0.0.1:8642"
+PROTOBUF = {"content-type": "application/x-protobuf"}
+
+
+class Clock:
+    """The wall clock of a test."""
+
+    def __init__(self) -> None:
+        self.now = 1_000_000.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+def _step(index: int, rollout: str = "talk", **fields: Any) -> dict[str, Any]:
+    resource = {"service": "shop", "version": "2", "environment": "live"}
+    record = {"rollout": rollout, "index": index, "kind": "step", "ts": 100.0 + index}
+    return {**record, "started_at": 99.0 + index, "resource": resource, **fields}
+
+
+def _ended(index: int, rollout: str = "talk") -> dict[str, Any]:
+    return {"rollout": rollout, "index": index, "kind": "ended", "ts": 100.0 + index}
+
+
+def _body(*records: dict[str, Any]) -> bytes:
+    return gzip.compress(json.dumps({"records": records}).encode())
+
+
+GZIP = {"content-type": "application/json", "content-encoding": "gzip"}
+
+
+@pytest.fixture
+def service(tmp_path: Path) -> Iterator[MonitorService]:
+    config = MonitorConfig(prices={"m": PriceTable(input=1.0, output=2.0, cached=0.5)})
+    service = MonitorService(tmp_path / "monitor.db", config)
+    service.assembler = Assembler(
+        tmp_path / "monitor.db", config, OnlineScorer(config), clock=Clock()
+    )
+    yield service
+    service.close()
+
+
+def _clock(service: MonitorService) -> Clock:
+    clock = service.assembler._clock
+    assert isinstance(clock, Clock)
+    return clock
+
+
+@pytest.fixture
+def client(tmp_path: Path) -> Iterator[TestClient[Litestar]]:
+    jobs = tmp_path / "jobs"
+    jobs.mkdir()
+    settings = DashboardSettings(
+        jobs_dir=jobs, index=tmp_path / "index.db", monitor=tmp_path / "monitor.db"
+    )
+    with TestClient(create_app(settings), base_url=ADDRESS) as client:
+        yield client
+
+
+def _rows(tmp_path: Path, sql: str) -> list[Any]:
+    with sqlite3.connect(f"file:{tmp_path / 'monitor.db'}?mode=ro", uri=True) as db:
+        return db.execute(sql).fetchall()
+
+
+def _otlp(text: str) -> ExportTraceServiceRequest:
+    request = ExportTraceServiceRequest()
+    span = (
+        request.resource_spans.add()
+        .scope_spans.add()
+        .spans.add(
+            trace_id=b"\1" * 16, span_id=b"\2" * 8, start_time_unix_nano=1, end_time_unix_nano=2
+        )
+    )
+    span.attributes.add(key="gen_ai.operation.name").value.string_value = "chat"
+    span.attributes.add(key="gen_ai.input.messages").value.string_value = text
+    return request
+
+
+def test_a_request_is_durable_when_it_is_answered(
+    client: TestClient[Litestar], tmp_path: Path
+) -> None:
+    answer = client.post("/v1/traces", content=_otlp("[]").SerializeToString(), headers=PROTOBUF)
+
+    assert answer.status_code == 200
+    assert answer.headers["content-type"] == "application/x-protobuf"
+    ExportTraceServiceResponse.FromString(answer.content)
+    assert _rows(tmp_path, "SELECT count(*) FROM monitor_spans") == [(1,)]
+
+
+def test_records_of_the_client_are_stored_and_wrong_ones_are_named(
+    client: TestClient[Litestar],
+) -> None:
+    wrong = {"rollout": "x", "index": -1, "kind": "ended", "ts": 1}
+
+    answer = client.post("/v1/benchflow/records", content=_body(_step(0), wrong), headers=GZIP)
+
+    assert answer.json()["accepted"] == 1
+    assert answer.json()["refused"][0].startswith("records[1].ended.index:")
+
+
+def test_credentials_are_removed_before_the_disk(
+    client: TestClient[Litestar], tmp_path: Path
+) -> None:
+    secrets = [
+        "sk-proj-abcdefghijklmnopqrstuvwx",
+        "ghp_abcdefghijklmnopqrstuvwxyz0123",
+        "AKIAABCDEFGHIJKLMNOP",
+        "Authorization: Bearer abcdefghijklmnop.qrst",
+    ]
+    client.post(
+        "/v1/benchflow/records", content=_body(_step(0, message=" ".join(secrets))), headers=GZIP
+    )
+
+    for path in tmp_path.glob("monitor.db*"):
+        data = path.read_bytes()
+        for secret in ("abcdefghijklmnopqrst", "AKIAABCD", "abcdefghijklmnop.qrst"):
+            assert secret.encode() not in data
+
+
+@pytest.mark.parametrize(
+    ("body", "headers", "status"),
+    [
+        (b"\xff", PROTOBUF, 400),
+        (b"x", {"content-type": "text/plain"}, 400),
+        (b"{}", {"content-type": "application/json"}, 200),
+        (b"x" * (17 * 2**20), PROTOBUF, 413),
+    ],
+)
+def test_other_bodies_are_refused(
+    client: TestClient[Litestar], body: bytes, headers: dict[str, str], status: int
+) -> None:
+    assert client.post("/v1/traces", content=body, headers=headers).status_code == status
+
+
+def test_an_ingest_key_sends_traces_and_nothing_else(tmp_path: Path) -> None:
+    key, digest = make_key()
+    keys = tmp_path / "keys.toml"
+    keys.write_text(f'[shop]\ndigest = "{digest}"\nspans_per_sec = 0.1\n')
+    (tmp_path / "jobs").mkdir()
+    settings = DashboardSettings(
+        jobs_dir=tmp_path / "jobs",
+        index=tmp_path / "index.db",
+        monitor=tmp_path / "monitor.db",
+        ingest_keys=keys,
+    )
+    with TestClient(create_app(settings), base_url=ADDRESS) as client:
+        path, body = "/v1/benchflow/records", _body(_step(0), _step(1), _step(2))
+        signed = {**GZIP, "authorization": f"Bearer {key}"}
+        assert client.post(path, content=body, headers=GZIP).status_code == 401
+        wrong = {**GZIP, "authorization": "Bearer bfi_wrong"}
+        assert client.post(path, content=body, headers=wrong).status_code == 401
+        assert client.post(path, content=body, headers=signed).status_code == 200
+        over = client.post(path, content=body, headers=signed)
+        assert over.status_code == 429
+        assert float(over.headers["retry-after"]) > 1
+
+
+def test_without_monitor_mode_the_routes_are_not_found(tmp_path: Path) -> None:
+    (tmp_path / "jobs").mkdir()
+    settings = DashboardSettings(jobs_dir=tmp_path / "jobs", index=tmp_path / "index.db")
+    with TestClient(create_app(settings), base_url=ADDRESS) as client:
+        assert client.post("/v1/traces", content=b"", headers=PROTOBUF).status_code == 404
+
+
+def _store(service: MonitorService, *records: dict[str, Any]) -> None:
+    from benchflow_traces import decode_records  # noqa: PLC0415
+
+    decoded = decode_records(_body(*records), "gzip")
+    assert not decoded.refused
+    service.writer._clock = _clock(service)
+    asyncio.run(service.writer.store(service.span_rows(decoded.spans)))
+
+
+def _assemble(service: MonitorService) -> int:
+    return asyncio.run(service.assembler.assemble())
+
+
+TOOL = {
+    "model": "m",
+    "usage": {"input_tokens": 1_000_000, "output_tokens": 500_000, "cached_tokens": 200_000},
+    "tool_calls": [{"id": "c", "name": "find"}],
+    "observations": [{"tool_call_id": "c", "content": "x", "status": "failed"}],
+}
+
+
+def test_a_rollout_is_shown_while_it_runs_and_scored_when_it_is_over(
+    service: MonitorService,
+) -> None:
+    _store(service, _step(0, **TOOL))
+    assert _assemble(service) == 1
+    running = service.query("SELECT status, closed, steps, tool_errors FROM monitor_rollouts")
+    assert running == [("running", 0, 1, 1)]
+    assert service.query("SELECT * FROM monitor_rewards") == []
+
+    _store(service, _step(1, message="done"), _ended(2))
+    _clock(service).now += 31
+    assert _assemble(service) == 1
+
+    (row,) = service.query(
+        "SELECT status, closed, service, version, environment, cost FROM monitor_rollouts"
+    )
+    assert row == ("completed", 1, "shop", "2", "live", None), "one call has no known tokens"
+    sql = "SELECT source, space, value FROM monitor_rewards WHERE step = '' ORDER BY source"
+    rewards = service.query(sql)
+    assert rewards == [("loops", "action", 1.0), ("tool_errors", "action", 0.0)]
+    assert _assemble(service) == 0
+
+
+def test_the_cost_follows_from_tokens_and_prices(service: MonitorService) -> None:
+    _store(service, _step(0, **TOOL), _ended(1))
+    _clock(service).now += 31
+    _assemble(service)
+
+    ((cost,),) = service.query("SELECT cost FROM monitor_rollouts")
+
+    assert cost == pytest.approx(0.8 * 1.0 + 0.2 * 0.5 + 0.5 * 2.0)
+
+
+def test_a_rollout_without_its_end_is_closed_when_it_is_idle(service: MonitorService) -> None:
+    _store(service, _step(0))
+    _clock(service).now += 599
+    _assemble(service)
+    assert service.query("SELECT closed FROM monitor_rollouts") == [(0,)]
+    _clock(service).now += 2
+    _assemble(service)
+    assert service.query("SELECT closed FROM monitor_rollouts") == [(1,)]
+
+
+def test_a_late_span_opens_its_rollout_again_and_scores_it_again(service: MonitorService) -> None:
+    _store(service, _step(0, message="a"), _ended(2))
+    _clock(service).now += 31
+    _assemble(service)
+    assert service.query("SELECT value FROM monitor_rewards WHERE source = 'tool_errors'") == [
+        (None,)
+    ], "unscored, not 0"
+
+    _store(service, _step(1, **TOOL))
+    _clock(service).now += 31
+    _assemble(service)
+
+    assert service.query("SELECT steps, tool_errors FROM monitor_rollouts") == [(2, 1)]
+    assert service.query(
+        "SELECT value FROM monitor_rewards WHERE source = 'tool_errors' AND step = ''"
+    ) == [(0.0,)]
+
+
+def test_a_reward_that_lacks_evidence_is_unscored_with_the_reason() -> None:
+    config = MonitorConfig(
+        rewards=(RewardTable(kind="memory", options={"directory": "/memory", "name": "notes"}),)
+    )
+    from benchflow_traces import Span, observed_rollouts  # noqa: PLC0415
+
+    span = Span("a" * 32, "b" * 16, None, "x", 1, 2)
+    (rollout,) = observed_rollouts([span])
+
+    (score,) = asyncio.run(OnlineScorer(config).score(rollout))
+
+    assert score.verdict.reward is None
+    assert "live world" in str(score.verdict.error)
+
+
+def test_sampling_follows_from_the_id_and_keeps_its_share() -> None:
+    chosen = [is_sampled(f"r{number}", "judge", 0.1) for number in range(5_000)]
+
+    assert chosen == [is_sampled(f"r{number}", "judge", 0.1) for number in range(5_000)]
+    assert 400 < sum(chosen) < 600
+
+
+@pytest.mark.parametrize(
+    ("text", "place"),
+    [
+        ("grace = 3", "grace"),
+        ("grace_sec = -1", "grace_sec"),
+        ("[[rewards]]\nsample = 2", "rewards.0.sample"),
+        ("x =", ""),
+    ],
+)
+def test_a_wrong_configuration_names_the_key(tmp_path: Path, text: str, place: str) -> None:
+    path = tmp_path / "monitor.toml"
+    path.write_text(text)
+
+    with pytest.raises(UsageError) as error:
+        read_monitor_config(path)
+
+    assert place in str(error.value)
+    assert "monitor.toml" in str(error.value)
+
+
+def test_a_reward_that_cannot_be_made_names_its_table() -> None:
+    for table in (
+        RewardTable(kind="unknown"),
+        RewardTable(import_path="nowhere:Reward"),
+        RewardTable(),
+        RewardTable(kind="loops", options={"x": 1}),
+    ):
+        with pytest.raises(UsageError, match=r"rewards\[0\]"):
+            OnlineScorer(MonitorConfig(rewards=(table,)))
+
+
+def test_bytes_above_the_limit_are_refused_until_the_disk_took_the_rest(tmp_path: Path) -> None:
+    config = MonitorConfig(max_waiting_mb=1)
+    service = MonitorService(tmp_path / "monitor.db", config)
+    rows = service.span_rows(())
+    from benchflow_dashboard.monitor.codec import SpanRow  # noqa: PLC0415
+    from benchflow_dashboard.monitor.writer import ServerBusyError  # noqa: PLC0415
+
+    rows = [SpanRow("t", str(n), None, 1, 2, True, "x" * 2**19) for n in range(3)]
+
+    async def send() -> int:
+        results = await asyncio.gather(  # noqa: TID251 - all are needed, with their errors
+            *(service.writer.store([row]) for row in rows), return_exceptions=True
+        )
+        return sum(isinstance(result, ServerBusyError) for result in results)
+
+    assert asyncio.run(send()) == 1
+    asyncio.run(service.writer.store(rows[2:]))
+    assert service.query("SELECT count(*) FROM monitor_spans") == [(3,)]
+    service.close()
