@@ -2,12 +2,14 @@
 
 import asyncio
 import json
+import threading
 from pathlib import Path
 from typing import Any
 
 import aiohttp
 import pytest
 from benchflow_contracts import CallBudget, Endpoint, UpstreamAnswer, UsageError
+from benchflow_contracts.pausing import PauseSwitch, pausable_by
 from benchflow_gateway import CallBudgetError, Limits, Price
 from benchflow_gateway.sse import SseReader
 from benchflow_gateway.wires import WIRES
@@ -486,3 +488,41 @@ def test_a_body_that_does_not_come_is_refused(run, llm) -> None:
         assert [(call.request, call.status) for call in line.calls()] == [({}, 408)]
 
     run(body, limits=Limits(body_sec=0.1))
+
+
+def test_during_a_pause_no_call_goes_out_and_no_answer_comes_back(run) -> None:
+    switch, reached = PauseSwitch(), list[Taken]()
+    begun, may_end = asyncio.Event(), asyncio.Event()
+
+    async def behave(taken: Taken) -> None:
+        reached.append(taken)
+        await taken.write(STREAM_HEAD + chunk("a"))
+        begun.set()
+        await may_end.wait()
+        # More than the sockets between the two can hold: the gateway has to read on.
+        for _ in range(40):
+            await taken.write(chunk("b" * 100_000))
+        await taken.write(chunk(finish="stop") + b"data: [DONE]\n\n")
+
+    async def body(gateway: Any) -> None:
+        async with hand_written(behave) as upstream:
+            with pausable_by(switch):
+                line = await gateway.open("r", "n", upstream=upstream)
+            async with agent_of(line) as agent, asyncio.TaskGroup() as group:
+                first = group.create_task(agent.post("openai-chat", stream=True))
+                await begun.wait()
+                switch.pause()
+                may_end.set()
+                second = group.create_task(agent.post("openai-chat", stream=True))
+                while not (line.calls() and line.in_flight == 2):
+                    await asyncio.to_thread(threading.Event().wait, 0.01)
+                assert len(reached) == 1
+                assert not first.done()
+                switch.resume()
+                status, text = await first
+                assert (status, text.count("b" * 100_000)) == (200, 40)
+                assert text.endswith("data: [DONE]\n\n")
+                assert (await second)[0] == 200
+        assert [call.error for call in line.calls()] == [None, None]
+
+    run(body)

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from benchflow_contracts import Completion, StoreError, UsageError
+from benchflow_contracts import Completion, SandboxUnsupportedError, StoreError, UsageError
 from benchflow_engine.config import RunConfig
 from benchflow_engine.scaffold import write_task
 from benchflow_jobs import JobConfig, JobReport, job_view, preflight, resume_job, run_job
@@ -25,8 +25,10 @@ from benchflow_jobs.control_socket import (
     send_order,
     serve_orders,
 )
+from benchflow_jobs.holding import RolloutHolds
 from benchflow_jobs.job_record import JobLimits
 from benchflow_jobs.offline import change_job
+from benchflow_jobs.scheduling import Latch
 from benchflow_store import read_records
 from benchflow_store.database import DATABASE_FILE, JobReader, JobWriter, verify
 from benchflow_store.database.connection import connect
@@ -129,6 +131,84 @@ def test_a_paused_job_starts_nothing_until_it_is_resumed(play: Any) -> None:
 
     report = play(act)
     assert (report.status, report.finished, report.stopped) == ("completed", 4, None)
+
+
+async def eventually(what: str, condition: Callable[[], bool]) -> None:
+    await asyncio.to_thread(until, what, condition)
+
+
+def test_a_pause_now_holds_what_runs_until_it_is_resumed(play: Any) -> None:
+    async def act(gate: Gate, job: Path) -> None:
+        await started(gate, 2)
+        reply = await send(job, order.Pause(by="ann", now=True))
+        assert reply.message == "paused the job; 2 rollouts stand still"
+        gate.open.set()
+        await eventually(
+            "frozen sandboxes", lambda: [box.gate.frozen for box in gate.live] == [True, True]
+        )
+        view = job_view(job)
+        assert (len(view.running), view.failed) == (2, 0)
+        assert view.pause is not None
+        assert (view.pause["held"], view.pause["freezing"], view.pause["by"]) == (2, 0, "ann")
+        again = await send(job, order.Pause(scope="variant", name="default", now=True))
+        assert again.message == "paused variant 'default'; 2 rollouts stand still"
+        await send(job, order.Resume())
+        view = job_view(job)
+        assert view.pause is not None
+        assert (view.pause["scope"], view.pause["held"]) == ("variant", 2)
+        await send(job, order.Resume(scope="variant", name="default"))
+
+    report = play(act)
+    assert (report.status, report.finished) == ("completed", 4)
+
+
+def test_a_rollout_that_cannot_be_frozen_runs_on_and_the_status_says_so(play: Any) -> None:
+    async def act(gate: Gate, job: Path) -> None:
+        why = "no freezer is mounted"
+        gate.faults.fail_on["freeze"] = SandboxUnsupportedError(why)
+        await started(gate, 2)
+        await send(job, order.Pause(now=True))
+        gate.open.set()
+        await eventually("no rollout", lambda: not job_view(job).running)
+        assert len(gate.rollouts) == 2
+        del gate.faults.fail_on["freeze"]
+        await send(job, order.Resume())
+
+    seen: list[dict[str, Any]] = []
+
+    async def watch(gate: Gate, job: Path) -> None:
+        async with asyncio.TaskGroup() as group:
+            acting = group.create_task(act(gate, job))
+            while not acting.done():
+                with suppress(StoreError, UsageError):
+                    seen.append(dict(job_view(job).pause or {}))
+                await asyncio.sleep(0.005)
+
+    assert play(watch).finished == 4
+    said = [each["running_on"] for each in seen if each.get("running_on")]
+    assert {reason for each in said for reason in each} == {"no freezer is mounted"}
+
+
+def test_the_rollouts_of_workers_that_cannot_hold_them_run_on() -> None:
+    report = RolloutHolds(lambda _: {Latch()}, "workers cannot").report(3)
+    assert str(report) == "0 rollouts stand still; 3 run on: workers cannot"
+    assert report.as_fields() == {"held": 0, "freezing": 0, "running_on": {"workers cannot": 3}}
+
+
+def test_a_drained_or_cancelled_job_holds_nothing(play: Any, tmp_path: Path) -> None:
+    def held_and(sent: order.Order) -> Scenario:
+        async def act(gate: Gate, job: Path) -> None:
+            await started(gate, 2)
+            await send(job, order.Pause(now=True))
+            gate.open.set()
+            await eventually("two sandboxes", lambda: len(gate.live) == 2)
+            await send(job, sent)
+
+        return act
+
+    assert play(held_and(order.Drain())).finished == 2
+    report = play(held_and(order.Cancel()), lambda: resume_job(tmp_path / "j"))
+    assert report.status == "interrupted"
 
 
 class Listener:

@@ -133,6 +133,18 @@ def test_a_rollout_over_its_deadline_is_cancelled_once() -> None:
     assert job.tick(111) == []
 
 
+def test_the_deadline_of_a_rollout_that_is_held_stands_still() -> None:
+    job = scheduler(1, policy=Policy(deadline_sec=10))
+    job.begin(100)
+    assert job.hold(0, 104) == job.hold(0, 105) == []
+    assert job.wake_at() is None
+    assert job.tick(200) == []
+    assert job.release(0, 300) == job.release(0, 301) == []
+    assert job.wake_at() == 306
+    assert job.hold(1, 302) == job.release(1, 303) == []
+    assert job.tick(306) == [Cancel(0, 1, "the rollout took longer than 10 s")]
+
+
 def test_the_same_permanent_error_pauses_its_variant_and_says_why() -> None:
     job = scheduler(
         [0, 1] * 4, VariantPlan("a"), VariantPlan("b"), policy=Policy(break_variant_after=2)

@@ -6,6 +6,7 @@ from collections.abc import Awaitable, Callable, Mapping
 from typing import Any, cast
 
 from benchflow_contracts import AgentError, AgentProtocolError, Process, SandboxError
+from benchflow_contracts.pausing import running_timeout
 
 from .framing import as_object, is_noise, parse_message, split_lines
 from .limits import WireLimits
@@ -196,7 +197,7 @@ class Connection:
     ) -> bool:
         """Ask the agent to end a turn; return whether the turn ended within `grace` seconds."""
         try:
-            async with asyncio.timeout(grace):
+            async with running_timeout(grace):
                 await self.notify("session/cancel", params)
                 await self.finish(request_id)
         except AgentReplyError:

@@ -1,6 +1,5 @@
 """The ACP handshake: from a new process to a session that is ready for a prompt."""
 
-import asyncio
 from collections.abc import Mapping
 from importlib.metadata import version
 from typing import Any, TypeVar
@@ -30,6 +29,7 @@ from benchflow_contracts import (
     Role,
     SessionSnapshot,
 )
+from benchflow_contracts.pausing import running_timeout
 from pydantic import BaseModel, ValidationError
 
 from .connection import Connection
@@ -182,7 +182,7 @@ class Handshake:
             params = {"sessionId": self._connection.state.session_id, **params}
         timeout = self._decl.launch.start_timeout_sec
         try:
-            async with asyncio.timeout(timeout):
+            async with running_timeout(timeout):
                 return await self._connection.call(name, params)
         except TimeoutError as error:
             raise AgentTimeoutError(

@@ -1,8 +1,11 @@
 """The deadlines of one prompt turn. The clock stops while the user is asked."""
 
 import asyncio
+from contextlib import ExitStack
 from types import TracebackType
 from typing import Literal, Self
+
+from benchflow_contracts.pausing import pause_switch
 
 Reason = Literal["idle", "turn", "cancel"]
 
@@ -12,7 +15,8 @@ class TurnClock:
 
     `idle`: the agent sent no byte for `idle` seconds. `turn`: the block took longer than `total`
     seconds. `cancel`: the agent did not end its turn within the grace period of `shorten`. The
-    first two do not count time between `pause` and `resume`.
+    first two do not count time between `pause` and `resume`. None counts time in which the rollout
+    is paused.
     """
 
     def __init__(self, *, idle: float, total: float) -> None:
@@ -20,6 +24,8 @@ class TurnClock:
         self._left = total
         self._timeout = asyncio.timeout(None)
         self._pauses = 0
+        self._switch = pause_switch()
+        self._following = ExitStack()
         self._turn_at = 0.0
         self._idle_at = 0.0
         self._cancel_at: float | None = None
@@ -27,6 +33,7 @@ class TurnClock:
     async def __aenter__(self) -> Self:
         await self._timeout.__aenter__()
         self._run()
+        self._following.enter_context(self._switch.follow(self._arm, self._arm))
         return self
 
     async def __aexit__(
@@ -35,18 +42,19 @@ class TurnClock:
         exc: BaseException | None,
         traceback: TracebackType | None,
     ) -> None:
+        self._following.close()
         await self._timeout.__aexit__(exc_type, exc, traceback)
 
     def touch(self) -> None:
         """Restart the idle deadline: the agent sent bytes."""
-        self._idle_at = _now() + self._idle
+        self._idle_at = self._now() + self._idle
         self._arm()
 
     def pause(self) -> None:
         """Stop counting: the agent waits for an answer. Calls nest."""
         self._pauses += 1
         if self._pauses == 1:
-            self._left = self._turn_at - _now()
+            self._left = self._turn_at - self._now()
             self._arm()
 
     def resume(self) -> None:
@@ -57,7 +65,7 @@ class TurnClock:
 
     def shorten(self, grace: float) -> None:
         """End the block in at most `grace` seconds."""
-        self._cancel_at = _now() + grace
+        self._cancel_at = self._now() + grace
         self._arm()
 
     @property
@@ -65,21 +73,25 @@ class TurnClock:
         """The reason that this clock ended the block, or `None`."""
         if not self._timeout.expired():
             return None
-        if self._cancel_at is not None and _now() >= self._cancel_at:
+        if self._cancel_at is not None and self._now() >= self._cancel_at:
             return "cancel"
         return "idle" if self._idle_at <= self._turn_at else "turn"
 
     def _run(self) -> None:
-        self._turn_at = _now() + self._left
+        self._turn_at = self._now() + self._left
         self.touch()
 
     def _arm(self) -> None:
         due = [] if self._pauses else [self._idle_at, self._turn_at]
         if self._cancel_at is not None:
             due.append(self._cancel_at)
-        if not self._timeout.expired():
-            self._timeout.reschedule(min(due) if due else None)
+        if self._timeout.expired():
+            return
+        if self._switch.is_paused or not due:
+            self._timeout.reschedule(None)
+        else:
+            left = min(due) - self._now()
+            self._timeout.reschedule(asyncio.get_running_loop().time() + left)
 
-
-def _now() -> float:
-    return asyncio.get_running_loop().time()
+    def _now(self) -> float:
+        return self._switch.running_time()

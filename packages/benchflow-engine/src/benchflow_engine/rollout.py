@@ -3,7 +3,7 @@
 import logging
 from asyncio import CancelledError
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -39,6 +39,7 @@ from benchflow_store import (
 from .config import RunConfig
 from .flags import run_config
 from .model_gateway import open_gateway
+from .pause import pausable_sandboxes
 from .planes import assemble, open_provider
 from .preflight import check_agent, check_endpoint, check_provider
 from .secret_redactor import SecretRedactor
@@ -171,7 +172,8 @@ async def run_in(  # noqa: PLR0913 - one keyword per part of a run
 
     Its sandboxes have `identity`, with the rollout added; the record has its slot. With
     `continuation` it resumes from a saved checkpoint. `prepare` may change the planes right before
-    they are used. `on_answer` hears how the model endpoint answers the gateway's calls. On
+    they are used. `on_answer` hears how the model endpoint answers the gateway's calls. The switch
+    of `pausing.pausable_by` pauses the rollout: its sandboxes and its time limits stand still. On
     cancellation the record says so, and the cancellation is raised again.
     """
     rollout_id = new_rollout_id(task.id) if directory is None else directory.name
@@ -190,15 +192,16 @@ async def run_in(  # noqa: PLR0913 - one keyword per part of a run
                     write_prior_calls(directory, continuation.calls)
             start = run_rollout if continuation is None else continuation.run
             try:
-                tree = await start(
-                    task,
-                    config.rollout_config(),
-                    planes,
-                    rollout_id=rollout_id,
-                    identity=_identity(identity, rollout_id, planes),
-                    directory=directory,
-                    subscribers=subscribers,
-                )
+                async with pausable_sandboxes(planes.provider) as pausable:
+                    tree = await start(
+                        task,
+                        config.rollout_config(),
+                        replace(planes, provider=pausable),
+                        rollout_id=rollout_id,
+                        identity=_identity(identity, rollout_id, planes),
+                        directory=directory,
+                        subscribers=subscribers,
+                    )
             except CancelledError:
                 _write_cancelled(directory, task, config, identity)
                 raise

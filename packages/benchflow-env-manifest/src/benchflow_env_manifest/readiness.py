@@ -1,11 +1,11 @@
 """Wait until the world is ready for the agent."""
 
 import asyncio
-import time
 from collections.abc import Callable, Mapping, Sequence
 from urllib.parse import urlsplit
 
 from benchflow_contracts import EnvironmentError_, ReadinessProbe, SupportsTcpConnect
+from benchflow_contracts.pausing import running_time
 
 from .manifest import EnvironmentTable, Service
 from .sandbox_shell import SandboxShell
@@ -77,14 +77,14 @@ async def wait_until_ready(
     `exit_report` describes the services that ended, `""` if none did. `activity` is set when a
     service prints something or ends; then the probes are repeated at once.
     """
-    started = time.monotonic()
+    started = running_time()
     sandbox = shell.sandbox
     prober: TcpProber | None = None
     if isinstance(sandbox, SupportsTcpConnect):
         prober = TcpProber(sandbox, activity, exit_report)
     answers: Mapping[str, str] = dict.fromkeys(names, _NOT_ASKED)
     while True:
-        left = started + timeout_sec - time.monotonic()
+        left = started + timeout_sec - running_time()
         if not (ended := exit_report()) and left > 0:
             seconds = min(left, _ROUND_SEC)
             answers = await _round(shell, names, seconds, prober)
@@ -95,7 +95,7 @@ async def wait_until_ready(
                 ready=ready,
                 checked={name: not problem for name, problem in answers.items()},
                 error=None if ready else ended or _too_late(answers, timeout_sec),
-                waited_sec=time.monotonic() - started,
+                waited_sec=running_time() - started,
             )
 
 

@@ -2,10 +2,10 @@
 
 import asyncio
 import socket
-import time
 from collections.abc import Callable, Mapping
 
 from benchflow_contracts import SupportsTcpConnect
+from benchflow_contracts.pausing import running_time, running_timeout
 
 from .in_sandbox.probe import STATUS_LINE, problem_of, request_of
 
@@ -36,17 +36,17 @@ class TcpProber:
         Return the problem of each probe by name, `""` for success. Only the status of a
         response is read.
         """
-        end = time.monotonic() + seconds
+        end = running_time() + seconds
         answers = dict.fromkeys(probes, "not asked")
         pause = _FIRST_PAUSE
         while True:
             self._activity.clear()
             await self._ask_open(probes, answers, end)
-            left = end - time.monotonic()
+            left = end - running_time()
             if not any(answers.values()) or left <= 0 or self._has_ended():
                 return answers
             try:
-                async with asyncio.timeout(min(pause, left)):
+                async with running_timeout(min(pause, left)):
                     await self._activity.wait()
             except TimeoutError:
                 pause = min(2 * pause, _LONGEST_PAUSE)
@@ -55,7 +55,7 @@ class TcpProber:
         self, probes: Mapping[str, Probe], answers: dict[str, str], end: float
     ) -> None:
         async def probe_service(name: str) -> None:
-            answers[name] = await self._ask(probes[name], max(0.05, end - time.monotonic()))
+            answers[name] = await self._ask(probes[name], max(0.05, end - running_time()))
 
         async with asyncio.TaskGroup() as group:
             for name in [name for name, problem in answers.items() if problem]:
@@ -63,7 +63,7 @@ class TcpProber:
 
     async def _ask(self, probe: Probe, timeout: float) -> str:
         try:
-            async with asyncio.timeout(timeout):
+            async with running_timeout(timeout):
                 with await self._sandbox.connect_tcp(int(probe["port"])) as conn:
                     return await _answer(conn, probe) if probe["path"] else ""
         except OSError as exc:  # a TimeoutError is one

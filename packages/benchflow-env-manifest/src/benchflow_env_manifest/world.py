@@ -2,7 +2,6 @@
 
 import asyncio
 import logging
-import time
 from collections.abc import Mapping
 
 from benchflow_contracts import (
@@ -16,6 +15,7 @@ from benchflow_contracts import (
     SnapshotError,
     StateSnapshot,
 )
+from benchflow_contracts.pausing import running_time
 
 from .confinement import close_state_files, hide, make_state_folders
 from .installed import missing_services
@@ -144,9 +144,9 @@ class World:
         """Wait for the probes, then until every server of the state responds."""
         probe = await self._wait_for_probes()
         timeout = self._manifest.environment.readiness.timeout_sec
-        end = time.monotonic() + timeout - probe.waited_sec
+        end = running_time() + timeout - probe.waited_sec
         while probe.ready and (reason := await self._server_problem()):
-            if self._exit_reports() or time.monotonic() > end:
+            if self._exit_reports() or running_time() > end:
                 error = self._exit_reports() or f"not ready after {timeout:g} s: {reason}"
                 return probe.model_copy(update={"ready": False, "error": error})
             await asyncio.sleep(_PAUSE_SEC)

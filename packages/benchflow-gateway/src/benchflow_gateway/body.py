@@ -5,6 +5,7 @@ import re
 from typing import Final
 
 from aiohttp import web
+from benchflow_contracts.pausing import running_timeout
 
 from .documents import Document, DocumentError, read_document
 from .errors import RefusedError
@@ -101,7 +102,7 @@ async def read_body(request: web.BaseRequest, limits: Limits) -> bytes:
         request.writer.output_size = 0
     data = bytearray()
     try:
-        async with asyncio.timeout(limits.body_sec):
+        async with running_timeout(limits.body_sec):
             async for piece in request.content.iter_any():
                 data += piece
                 if len(data) > limits.request_bytes:

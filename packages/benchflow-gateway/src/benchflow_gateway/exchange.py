@@ -7,6 +7,7 @@ from contextlib import suppress
 import aiohttp
 from aiohttp import web
 from benchflow_contracts import StoreError
+from benchflow_contracts.pausing import running_timeout
 
 from .body import declared_size, parse_body, read_body
 from .documents import Document, DocumentError, read_document, write_document
@@ -48,6 +49,8 @@ class Exchange:
         self._path_fields = path_fields or {}
         self._response: web.StreamResponse | None = None
         self._proxied: ProxiedCall | None = None
+        self._unsent = bytearray()
+        """The part of a streamed answer that waits for the end of a pause."""
 
     async def run(self) -> web.StreamResponse:
         """Answer the request. Each call is recorded, also a failed one.
@@ -90,6 +93,7 @@ class Exchange:
             draft.drop_request()
             return await self._reply(draft, {})
         upstream = self._route.upstream
+        await self._route.pause.wait_running()
         proxied = self._proxied = ProxiedCall(self._wire, upstream, draft.request, raw)
         draft.drop_request()
         self._route.charge(draft)
@@ -232,19 +236,25 @@ class Exchange:
         self._response = response
 
     async def _write(self, data: bytes) -> None:
-        if not data:
+        self._unsent += data
+        # The upstream must not wait for a paused agent, so its answer is read on.
+        if not self._unsent or self._route.pause.is_paused:
             return
         assert self._response is not None
+        data = bytes(self._unsent)
+        self._unsent.clear()
         try:
-            async with asyncio.timeout(self._limits.write_sec):
+            async with running_timeout(self._limits.write_sec, self._route.pause):
                 await self._response.write(data)
         except (ConnectionError, TimeoutError) as error:
             raise AgentGoneError from error
 
     async def _close(self) -> web.StreamResponse:
         assert self._response is not None
+        await self._route.pause.wait_running()
+        await self._write(b"")
         try:
-            async with asyncio.timeout(self._limits.write_sec):
+            async with running_timeout(self._limits.write_sec, self._route.pause):
                 await self._response.write_eof()
         except (ConnectionError, TimeoutError) as error:
             raise AgentGoneError from error
@@ -253,8 +263,9 @@ class Exchange:
     async def _send_json(
         self, status: int, body: Document, headers: Mapping[str, str]
     ) -> web.StreamResponse:
+        await self._route.pause.wait_running()
         try:
-            async with asyncio.timeout(self._limits.write_sec):
+            async with running_timeout(self._limits.write_sec, self._route.pause):
                 return await send_json(self._request, status, body, headers)
         except (ConnectionError, TimeoutError) as error:
             raise AgentGoneError from error

@@ -15,6 +15,7 @@ from benchflow_contracts import (
     StoreError,
     UpstreamAnswer,
 )
+from benchflow_contracts.pausing import pause_switch, running_timeout
 from benchflow_contracts.redaction import redactor
 
 from .call_log import CallLog
@@ -61,6 +62,8 @@ class Route:
         self._rules = rules
         self._on_close = on_close
         self._redactor = redactor()
+        self.pause = pause_switch()
+        """During a pause of the rollout, no call goes to the upstream or back to the agent."""
         self._next = log.count
         self._tasks: set[asyncio.Task[object]] = set()
         self._idle = asyncio.Event()
@@ -117,7 +120,7 @@ class Route:
     async def quiesce(self, timeout: float) -> bool:
         """Wait until no call is in flight; false after `timeout` seconds."""
         try:
-            async with asyncio.timeout(timeout):
+            async with running_timeout(timeout, self.pause):
                 await self._idle.wait()
         except TimeoutError:
             return False

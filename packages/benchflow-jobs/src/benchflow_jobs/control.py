@@ -2,13 +2,11 @@
 
 import asyncio
 import signal
-import time
 from collections.abc import Awaitable, Callable, Generator, Mapping, Sized
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from fnmatch import fnmatchcase
 from pathlib import Path
-from typing import Any
 
 from benchflow_contracts import UsageError
 from benchflow_store.database import DATABASE_FILE, JobReader, JobStatus
@@ -16,8 +14,10 @@ from benchflow_store.database import DATABASE_FILE, JobReader, JobStatus
 from . import orders
 from .begin import PlannedJob, extended
 from .driver import Control, JobDriver
+from .holding import RolloutHolds
 from .job_record import DatabaseRecord, JobLimits
 from .orders import Order, Reply
+from .pauses import JobPauses
 from .planning import plan_revision, variant_plans, write_plan
 from .scheduling import Action, Latch, Scheduler, SlotState
 
@@ -36,18 +36,26 @@ class JobControl:
     """Opens the sandbox providers of added variants."""
     fixed_endpoints: set[str]
     """Endpoints whose limit people have set."""
+    holds: RolloutHolds
     interrupted: str | None = None
     """The signal or the person that ended the job before its end."""
     final: JobStatus = "interrupted"
     """The state of a job that was interrupted."""
-    _pauses: dict[Latch, dict[str, Any]] = field(default_factory=dict[Latch, dict[str, Any]])
-    """The pauses that people ordered, the newest last."""
     _plan_lock: asyncio.Lock = field(default_factory=asyncio.Lock)
     """Two orders that change slots follow each other."""
-    _reasons: dict[Latch, str] = field(default_factory=dict[Latch, str])
-    """Who paused something, and why."""
     _ending: str = ""
     """Why nothing more starts."""
+    _pauses: JobPauses = field(init=False)
+
+    def __post_init__(self) -> None:
+        scheduler, tell = self.driver.scheduler, self._tell
+        self._pauses = JobPauses(scheduler, self.record, self.holds, tell)
+        self.holds.on_hold = lambda slot: tell(lambda job, now: job.hold(slot, now))
+        self.holds.on_release = self._continue_time
+
+    def _continue_time(self, slot: int) -> None:
+        self._tell(lambda job, now: job.release(slot, now))
+        self._pauses.note_release()
 
     async def receive(self, order: Order) -> Reply:
         """Carry out an order, and return when it is durable.
@@ -58,7 +66,8 @@ class JobControl:
         """
         match order:
             case orders.Pause():
-                return await self._pause(order)
+                latch = self._latch(order.scope, order.name)
+                return _done(await self._pauses.pause(order, latch))
             case orders.Resume():
                 return await self._resume(order)
             case orders.Drain():
@@ -81,14 +90,16 @@ class JobControl:
                 return await self._set(order)
 
     def drain(self, by: str) -> None:
-        """Start nothing more. The job ends when what runs has ended."""
+        """Start nothing more. The job ends when what runs has ended, also what stands still."""
         self.interrupted = by
+        self.holds.release_all()
         self._drain(f"interrupted by {by}")
 
     def stop(self, by: str) -> None:
         """End what runs now, and then the job."""
         self.interrupted = by
         self._ending = f"interrupted by {by}"
+        self.holds.release_all()
         self._tell(lambda scheduler, _now: scheduler.stop(f"interrupted by {by}"))
 
     def spend(self, reason: str) -> None:
@@ -97,7 +108,7 @@ class JobControl:
 
     def note_pause(self, latch: Latch, reason: str) -> None:
         """Report a pause that a circuit breaker made."""
-        self._reasons[latch] = reason
+        self._pauses.note_breaker(latch, reason)
         self.report_limits()
 
     def note_model_limit(self, url: str, limit: int) -> None:
@@ -122,7 +133,7 @@ class JobControl:
             resources=dict(scheduler.limits),
             endpoints=dict(scheduler.model_limits),
             throttled=self.record.throttled,
-            pauses={_named(each): self._reasons.get(each, "") for each in scheduler.latches},
+            pauses=self._pauses.reasons(),
             ending=self._ending,
             budget=replace(self.record.budget),
         )
@@ -159,23 +170,6 @@ class JobControl:
     def _running(self) -> int:
         return self.driver.scheduler.running
 
-    async def _pause(self, order: orders.Pause) -> Reply:
-        latch = self._latch(order.scope, order.name)
-        by = f" (by {order.by})" if order.by else ""
-        self._reasons[latch] = f"{order.reason or 'no reason given'}{by}"
-        self._tell(lambda scheduler, _now: scheduler.pause(latch))
-        pause = {
-            "scope": order.scope,
-            "name": order.name,
-            "reason": order.reason,
-            "by": order.by,
-            "requested_at": time.time(),
-        }
-        self._pauses.pop(latch, None)
-        self._pauses[latch] = pause
-        await self.record.set_status("paused", pause=pause)
-        return _done(f"paused {_named(latch)}; {self._running} rollouts are running")
-
     async def _resume(self, order: orders.Resume) -> Reply:
         latch = self._latch(order.scope, order.name)
         if self.interrupted is not None:
@@ -183,19 +177,7 @@ class JobControl:
                 f"the job is ending: it was interrupted by {self.interrupted}",
                 hint="resume it when its process has ended",
             )
-        latches = self.driver.scheduler.latches | self._pauses.keys()
-        if latch not in latches:
-            return _done(f"{_named(latch)} was not paused{_still(latches)}")
-        self._tell(lambda scheduler, now: scheduler.resume(latch, now))
-        self._pauses.pop(latch, None)
-        left = latches - {latch}
-        if left:
-            newest = next(reversed(self._pauses), min(left, key=_named))
-            pause = self._pauses.get(newest, {"scope": newest.scope, "name": newest.name})
-            await self.record.set_status("paused", pause=pause)
-        else:
-            await self.record.set_status("running")
-        return _done(f"resumed {_named(latch)}{_still(left)}")
+        return _done(await self._pauses.resume(latch))
 
     def _latch(self, scope: orders.Scope, name: str) -> Latch:
         variants = self.job.plan.variants
@@ -288,14 +270,6 @@ def requeued(indexes: Sized, chosen: Sized) -> str:
 
 def _done(message: str) -> Reply:
     return Reply(ok=True, message=message)
-
-
-def _still(latches: frozenset[Latch]) -> str:
-    return f"; still paused: {', '.join(sorted(map(_named, latches)))}" if latches else ""
-
-
-def _named(latch: Latch) -> str:
-    return "the job" if latch.scope == "job" else f"{latch.scope} {latch.name!r}"
 
 
 @contextmanager

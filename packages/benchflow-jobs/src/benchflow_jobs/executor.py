@@ -4,6 +4,7 @@ import logging
 import re
 import time
 from collections.abc import Callable, Collection, Mapping
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Final, NamedTuple
 
@@ -27,6 +28,7 @@ from benchflow_engine.rollout import RunResult, run_in
 from benchflow_store import MODEL_DIR, read_model_calls, record_from_error, write_result
 
 from .attempt_events import EventCollector, stored_events
+from .holding import RolloutHolds
 from .scheduling import End
 
 RESUMES: Final = "resumes"
@@ -58,6 +60,7 @@ class EngineExecutor:
         *,
         on_answer: Callable[[UpstreamAnswer], None] | None = None,
         job_dir: Path | None = None,
+        holds: RolloutHolds | None = None,
     ) -> None:
         """Prepare the executor.
 
@@ -67,14 +70,20 @@ class EngineExecutor:
             on_answer: Hears how model endpoints answer; see `run_in`.
             job_dir: The directory of the job, as its sandboxes are labelled (default:
                 `directory`).
+            holds: May pause a rollout while it runs.
         """
         self._directory = directory
         self._place = str((job_dir or directory).resolve())
         self._inputs = inputs
         self._on_answer = on_answer
+        self._holds = holds
 
     async def run(self, dispatch: Dispatch, on_event: Callable[[Event], None]) -> Completion:
         """Run the rollout; see `Executor`. Its record is on disk on return, if the disk works."""
+        with nullcontext() if self._holds is None else self._holds.rollout(dispatch):
+            return await self._complete(dispatch, on_event)
+
+    async def _complete(self, dispatch: Dispatch, on_event: Callable[[Event], None]) -> Completion:
         inputs = self._inputs(dispatch)
         _, task, config = inputs
         home = self._directory / dispatch.rollout

@@ -15,13 +15,15 @@ class _Order(Model):
 
 
 class Pause(_Order):
-    """Start nothing more in a scope. What runs continues."""
+    """Start nothing more in a scope. What runs continues, or stands still."""
 
     do: Literal["pause"] = "pause"
     scope: Scope = "job"
     name: str = ""
     """The variant, or the URL of the model endpoint."""
     reason: str = ""
+    now: bool = False
+    """Freeze the sandboxes of what runs, and hold its model calls and time limits."""
 
 
 class Resume(_Order):

@@ -38,6 +38,7 @@ from .driver import JobDriver
 from .executor import RESUMES, EngineExecutor, RolloutInputs, end_of
 from .facts import FactsUpdater
 from .hold import held, new_directory
+from .holding import RolloutHolds
 from .job_record import DatabaseRecord, JobListener
 from .local_backend import LocalBackend
 from .options import JobOptions
@@ -52,7 +53,7 @@ from .planning import (
 from .preflight import Providers, prepare
 from .report import JobReport, has_record, make_report, write_report
 from .rollout_payload import RolloutPayload
-from .scheduling import Finish, ModelLimits, Schedule, Scheduler, SlotState
+from .scheduling import Finish, Latch, ModelLimits, Schedule, Scheduler, SlotState
 
 _STATES = {"completed": SlotState.COMPLETED, "skipped_pruned": SlotState.PRUNED}
 
@@ -265,9 +266,13 @@ class _Run:
             control.note_capacity(capacity)
 
         if is_local:
-            executor = EngineExecutor(self.directory, self._inputs, on_answer=on_answer)
+            holds = RolloutHolds(self._scopes)
+            executor = EngineExecutor(
+                self.directory, self._inputs, on_answer=on_answer, holds=holds
+            )
             backend: WorkerBackend = LocalBackend(executor, dict(limits), on_event=record.receive)
         else:
+            holds = RolloutHolds(self._scopes, "the workers of this job cannot hold a rollout")
             backend = make_backend(self.job.plan, self.directory, on_capacity)
         meaning = partial(end_of, boundaries=config.retry.boundaries)
         driver = JobDriver(scheduler, backend, record, self._dispatch, meaning)
@@ -278,6 +283,7 @@ class _Run:
             self.directory,
             self.providers.open_for,
             endpoints.fixed,
+            holds,
         )
         record.on_spent, record.on_pause = control.spend, control.note_pause
         endpoints.on_change = control.note_model_limit
@@ -290,8 +296,21 @@ class _Run:
             async with serve_orders(self.directory, control.receive):
                 return await driver.run()
 
+    def _scopes(self, index: int) -> set[Latch]:
+        """Return the scopes that a pause of a slot may have."""
+        plan = self._newest.plan
+        variant = plan.variants[plan.slots.place(index)[0]]
+        scopes = {Latch(), Latch("variant", variant.id)}
+        url = variant.run.model.base_url
+        return scopes if url is None else scopes | {Latch("endpoint", url)}
+
+    @property
+    def _newest(self) -> PlannedJob:
+        """The job with what was added since its start."""
+        return self.job if self.control is None else self.control.job
+
     def _inputs(self, dispatch: Dispatch) -> RolloutInputs:
-        job = self.job if self.control is None else self.control.job
+        job = self._newest
         variant, _, _ = job.plan.slots.place(dispatch.index)
         run = job.plan.run_config(dispatch.index)
         return RolloutInputs(self.providers.of(variant), job.task(dispatch.index), run)
@@ -314,7 +333,7 @@ class _Run:
         return schedule
 
     def _dispatch(self, index: int, attempt: int) -> Dispatch:
-        job = self.job if self.control is None else self.control.job
+        job = self._newest
         slot = job.plan.slots[index]
         return Dispatch(
             job=self.directory.name,

@@ -28,6 +28,7 @@ from benchflow_contracts import (
     host_error,
     host_is_short,
 )
+from benchflow_contracts.pausing import running_timeout
 
 T = TypeVar("T")
 
@@ -116,8 +117,9 @@ def node_error(error: BenchFlowError, cause: Cause | None = None) -> NodeError:
 class within:  # noqa: N801 - used only in `async with` statements
     """Limit the block to `seconds`; attribute its failures and the timeout to a boundary.
 
-    At the deadline the block is cancelled, and the boundary's timeout error names `work`. A
-    TimeoutError that the block itself raises is an ordinary failure.
+    Time in which the rollout is paused does not count. At the deadline the block is cancelled, and
+    the boundary's timeout error names `work`. A TimeoutError that the block itself raises is an
+    ordinary failure.
     """
 
     __slots__ = ("_boundary", "_scope", "_seconds", "_work")
@@ -126,7 +128,7 @@ class within:  # noqa: N801 - used only in `async with` statements
         self._seconds = seconds
         self._boundary: TimedBoundary = boundary
         self._work = work
-        self._scope = asyncio.timeout(seconds)
+        self._scope = running_timeout(seconds)
 
     async def __aenter__(self) -> None:
         await self._scope.__aenter__()

@@ -4,12 +4,12 @@ import asyncio
 import errno
 import resource
 import signal
-import time
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 
 from benchflow_contracts.errors import SandboxError, SandboxLimitError, SandboxTimeoutError
+from benchflow_contracts.pausing import running_time, running_timeout
 from benchflow_contracts.sandbox import ExecResult
 from benchflow_sandbox_native import InitError
 
@@ -98,11 +98,11 @@ class SandboxCommand:
         limit: int,
     ) -> ExecResult:
         """Run the command and collect its output. On failure its whole group is dead."""
-        began, before = time.monotonic(), meter.hits("memory")
+        began, before = running_time(), meter.hits("memory")
         with box.streams() as streams:
             pid = await self._begin(box, streams.child, timeout)
             streams.close_child()
-            left = None if timeout is None else max(0.0, timeout - (time.monotonic() - began))
+            left = None if timeout is None else max(0.0, timeout - (running_time() - began))
             out = Capture(streams.stdout.detach(), limit)
             err = Capture(streams.stderr.detach(), limit)
             try:
@@ -120,7 +120,7 @@ class SandboxCommand:
             stderr=err.text,
             stdout_dropped=out.dropped,
             stderr_dropped=err.dropped,
-            duration_sec=time.monotonic() - began,
+            duration_sec=running_time() - began,
         )
 
     async def _begin(
@@ -128,7 +128,7 @@ class SandboxCommand:
     ) -> int:
         # A process of the same user can stop our process before it executes the command.
         try:
-            async with asyncio.timeout(timeout):
+            async with running_timeout(timeout):
                 return await self.start(box, fds)
         except TimeoutError as error:
             raise self._timeout_error(timeout) from error
@@ -146,7 +146,7 @@ class SandboxCommand:
         timeout: float | None,
     ) -> int:
         try:
-            async with asyncio.timeout(left):
+            async with running_timeout(left):
                 if not stdin:
                     pipe.close()
                     return await box.init.wait(pid)

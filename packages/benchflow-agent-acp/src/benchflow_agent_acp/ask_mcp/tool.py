@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import asyncio
 import secrets
 from importlib.resources import as_file, files
 from typing import TYPE_CHECKING
 
 from benchflow_contracts import AgentError, McpServer, Process, Role, Sandbox, SandboxError
+from benchflow_contracts.pausing import running_timeout
 
 from benchflow_agent_acp.in_sandbox.ask_tool.broker_protocol import SOCKET, decode
 
@@ -73,7 +73,7 @@ async def _wait_until_ready(broker: Process) -> str:
     """Return the path of the Python that runs the broker."""
     line = b""
     try:
-        async with asyncio.timeout(_READY_SEC):
+        async with running_timeout(_READY_SEC):
             while not line.endswith(b"\n") and len(line) < 4096:
                 chunk = await broker.stdout.read()
                 if not chunk:

@@ -106,6 +106,8 @@ class _Running:
     needs: Mapping[str, int]
     endpoint: str | None
     deadline: float | None
+    left: float | None = None
+    """The seconds to the deadline of an attempt that is held."""
 
 
 @dataclass(slots=True)
@@ -195,6 +197,20 @@ class Scheduler:
             if latch.scope == "job" or latch == Latch("variant", variant.name):
                 self._variants[number].breaker.reset()
         return self._proceed(now)
+
+    def hold(self, index: int, now: float) -> list[Action]:
+        """Stop the time of a running attempt."""
+        running = self._running.get(index)
+        if running is not None and running.deadline is not None:
+            running.left, running.deadline = running.deadline - now, None
+        return []
+
+    def release(self, index: int, now: float) -> list[Action]:
+        """Let the time of a held attempt continue."""
+        running = self._running.get(index)
+        if running is not None and running.left is not None:
+            running.deadline, running.left = now + running.left, None
+        return []
 
     def drain(self, reason: str = "") -> list[Action]:
         """Start nothing more in this run of the job; finish when nothing runs."""

@@ -15,6 +15,7 @@ from benchflow_contracts import (
     SnapshotError,
     SnapshotLevel,
 )
+from benchflow_contracts.pausing import pause_switch
 
 from benchflow_kernel.errors import FidelityError
 from benchflow_kernel.faults import run_shielded, within
@@ -58,7 +59,8 @@ async def take_checkpoint(
             start = time.monotonic()
             await world.quiesce()
             idle = time.monotonic()
-            checkpoint = await _capture(world, turn, level, sessions, images)
+            async with pause_switch().uninterrupted():
+                checkpoint = await _capture(world, turn, level, sessions, images)
             spans = {"quiesce": idle - start, "checkpoint": time.monotonic() - idle}
             spans |= checkpoint.image.took_sec
             return replace(checkpoint, took_sec={k: round(v, 6) for k, v in spans.items()})

@@ -1,6 +1,5 @@
 """Score nodes: after the end of the agent, before the teardown of the world."""
 
-import asyncio
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -24,6 +23,7 @@ from benchflow_contracts import (
     needs_processes,
 )
 from benchflow_contracts.cause import SupportsMemoryKills
+from benchflow_contracts.pausing import running_time, running_timeout
 
 from benchflow_kernel.faults import classify
 from benchflow_kernel.resolve import Plan
@@ -108,7 +108,7 @@ async def _score_all(
     # A hermetic grading ends the services with the sandbox.
     await world.save_service_logs()
     node = journal.node(node_id)
-    deadline = asyncio.get_running_loop().time() + plan.config.deadlines.verify
+    deadline = running_time() + plan.config.deadlines.verify
     for index, reward in enumerate(subject.rewards):
         later = any(needs_processes(other) for other in subject.rewards[index + 1 :])
         may_end = not (subject.continues or later)
@@ -144,7 +144,7 @@ def _evidence(
 async def _score(
     reward: Reward, node: RolloutNode, evidence: Evidence, deadline: float
 ) -> VerifyResult:
-    scope = asyncio.timeout_at(deadline)
+    scope = running_timeout(deadline - running_time())
     try:
         async with scope:
             result = cast("object", await reward.score(node, evidence))

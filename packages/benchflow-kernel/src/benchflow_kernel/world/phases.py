@@ -3,6 +3,7 @@
 from collections.abc import Awaitable, Callable
 
 from benchflow_contracts import Sandbox, SandboxUnsupportedError, SupportsNetworkSwitch
+from benchflow_contracts.pausing import pause_switch
 
 from benchflow_kernel.faults import within
 from benchflow_kernel.resolve import Plan
@@ -78,11 +79,12 @@ class Phases:
         """End every process of the sandbox; its files stay as they are."""
         sandbox, provider = self._sandbox, self._plan.planes.provider
         assert sandbox is not None, "set_sandbox was not called"
-        image = await sandbox.snapshot("filesystem")
-        try:
-            await sandbox.restore(image)
-        finally:
-            await provider.discard(image)
+        async with pause_switch().uninterrupted():
+            image = await sandbox.snapshot("filesystem")
+            try:
+                await sandbox.restore(image)
+            finally:
+                await provider.discard(image)
         self._had_agent = False
 
     async def _run_in_time(self, work: Callable[[], Awaitable[None]]) -> None:

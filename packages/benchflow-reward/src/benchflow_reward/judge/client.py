@@ -7,6 +7,7 @@ from typing import Any
 
 import httpx
 from benchflow_contracts import Endpoint, RewardError
+from benchflow_contracts.pausing import pause_switch
 from pydantic import BaseModel, Field, JsonValue, ValidationError
 
 from benchflow_reward.strict_json import StrictJsonError, parse_strict_json
@@ -65,6 +66,7 @@ class ChatClient:
         for attempt in range(self.attempts):
             if attempt:
                 await asyncio.sleep(min(self.backoff_sec * 2 ** (attempt - 1), MAX_BACKOFF_SEC))
+            await pause_switch().wait_running()
             try:
                 async with asyncio.timeout(self.timeout_sec):
                     status, data = await self._post(http, body)

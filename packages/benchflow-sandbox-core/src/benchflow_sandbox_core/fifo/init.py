@@ -128,7 +128,8 @@ class FifoInit:
 
     async def accounts(self) -> int:
         """Return a number that changes when /etc/passwd or /etc/group changes."""
-        return await self._ask(frames.ACCOUNTS, b"", "read of the users")
+        async with self._gate.while_open():
+            return await self._ask(frames.ACCOUNTS, b"", "read of the users")
 
     async def attach(self, connection: int, stream: int) -> None:
         """Attach a waiting connection inside to a stream."""

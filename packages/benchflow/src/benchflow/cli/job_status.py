@@ -3,6 +3,7 @@
 import shlex
 import sys
 import time
+from collections.abc import Mapping
 from typing import Any
 
 from benchflow_contracts import UsageError
@@ -91,10 +92,24 @@ def note_view(view: JobView) -> None:
         by = view.pause.get("by") or "unknown"
         paused = view.pause.get("name") or view.pause.get("scope")
         note(f"  paused   {paused}, by {by}: {view.pause.get('reason') or 'no reason given'}")
+        for line in _held(view.pause):
+            note(f"  held     {line}")
     if view.stopped is not None:
         note(f"  stopped  {view.stopped}")
     if view.process is None and view.pending:
         note(f"continue it with: {shlex.join(['bench', 'job', 'resume', str(view.directory)])}")
+
+
+def _held(pause: Mapping[str, Any]) -> list[str]:
+    """Return what a pause with --now does to the rollouts that ran."""
+    lines: list[str] = []
+    if "held" in pause:
+        lines.append(f"{pause['held']} rollouts stand still")
+    if pause.get("freezing"):
+        lines.append(f"{pause['freezing']} rollouts are about to stand still")
+    for reason, count in dict(pause.get("running_on") or {}).items():
+        lines.append(f"{count} rollouts run on to their end: {reason}")
+    return lines
 
 
 def _line(view: JobView) -> str:

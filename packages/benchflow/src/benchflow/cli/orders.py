@@ -39,6 +39,7 @@ def pause(
     variant: Variant = None,
     endpoint: Endpoint = None,
     reason: str = "",
+    now: bool = False,
     jobs_dir: JobsDir = DEFAULT_JOBS,
     json: Json = False,
 ) -> int:
@@ -47,13 +48,15 @@ def pause(
     Examples:
         bench job pause nightly --reason "the endpoint is being updated"
         bench job pause nightly --variant large
+        bench job pause nightly --now
 
     Args:
         job: Job: its directory, its name, or a unique start of its name.
         reason: Reason, which `bench job status` shows.
+        now: Freeze what runs, too, until a resume. Its time limits stand still.
     """
     scope, name = scope_of(variant, endpoint)
-    sent = order.Pause(by=user_name(), scope=scope, name=name, reason=reason)
+    sent = order.Pause(by=user_name(), scope=scope, name=name, reason=reason, now=now)
     return give_order(find_job(job, jobs_dir), sent, json=json)
 
 

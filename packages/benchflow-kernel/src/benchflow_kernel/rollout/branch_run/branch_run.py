@@ -1,6 +1,5 @@
 """A branch run: one path through one world, up to its end or its fork."""
 
-import asyncio
 import hashlib
 from collections.abc import Callable
 
@@ -14,6 +13,7 @@ from benchflow_contracts import (
     blame,
     expect_host,
 )
+from benchflow_contracts.pausing import running_timeout
 
 from benchflow_kernel.branch import Checkpoint, Replay, ReplayLog, check_child
 from benchflow_kernel.faults import boundary, node_error, run_beside_check
@@ -194,7 +194,7 @@ class BranchRun:
     async def _run_step(self) -> Fork | None:
         """Run the turns of one step of the task within the execute deadline."""
         seconds = self._branch.plan.config.deadlines.execute
-        scope = asyncio.timeout(seconds)
+        scope = running_timeout(seconds)
         try:
             async with scope:
                 self._states.deadline = scope
