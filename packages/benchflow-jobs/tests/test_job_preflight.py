@@ -162,6 +162,24 @@ def test_memory_limits_above_the_total_of_the_host_are_refused(
     assert warning is None or warning in warnings[0]
 
 
+def test_the_memory_of_the_machine_of_the_sandboxes_counts(
+    job: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class OnAnotherHost(OnThisHost):
+        async def memory_total_mb(self) -> int:
+            return 3500
+
+    use(OnAnotherHost(), monkeypatch)
+    monkeypatch.setattr(preflight, "_memory_mb", {"MemTotal": 100, "MemAvailable": 50}.get)
+    run = {"agent": {"name": "nop"}, "limits": {"memory_mb": 1000}}
+    for slots, failed in ((3, []), (4, ["memory"])):
+        tables = {"design": {"replications": 9}, "concurrency": {"slots": slots}}
+        checks = asyncio.run(check_job(job(run=run, **tables)))
+        assert list(failures(checks)) == failed
+        assert [each.warning for each in checks if each.warning] == []
+    assert "the host of the sandboxes of 'fake' has 3500 MB" in failures(checks)["memory"]
+
+
 def test_the_lock_and_the_record_are_checked(
     job: Any, tmp_path: Path, provider: FakeSandboxProvider
 ) -> None:

@@ -1,6 +1,7 @@
 import asyncio
 import hashlib
 import json
+from pathlib import Path
 
 import pytest
 from benchflow_contracts.errors import (
@@ -90,3 +91,13 @@ def test_what_cannot_be_made_is_refused_and_leaves_nothing(tmp_path):
     with pytest.raises(UsageError):
         create(tmp_path, workdir="/a/../b")
     assert list((tmp_path / "store").iterdir()) == []
+
+
+@pytest.mark.usefixtures("image")
+def test_the_memory_is_that_of_the_machine_of_the_engine(tmp_path):
+    async def ask():
+        async with DockerProvider(store=tmp_path / "store") as provider:
+            return await provider.memory_total_mb()
+
+    total = int(Path("/proc/meminfo").read_text("ascii").split()[1]) // 1024
+    assert asyncio.run(ask()) == total

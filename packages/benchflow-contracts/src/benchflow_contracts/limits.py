@@ -1,6 +1,6 @@
 """Resource limits of a sandbox or a service."""
 
-from typing import Literal
+from typing import Literal, Protocol, runtime_checkable
 
 from pydantic import Field
 
@@ -18,3 +18,12 @@ class ResourceLimits(Model):
     disk_mb: int | None = Field(default=2048, gt=0)
     output_bytes: int = Field(default=10 * 1024 * 1024, gt=0)
     """Bytes of stdout, and of stderr, that one `exec` returns. Further bytes are only counted."""
+
+
+@runtime_checkable
+class HasMemoryTotal(Protocol):
+    """A provider whose sandboxes may run on another machine than this process."""
+
+    async def memory_total_mb(self) -> int:
+        """Return the memory of the machine of the sandboxes in MB, 0 if it is not known."""
+        ...

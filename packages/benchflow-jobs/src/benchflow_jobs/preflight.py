@@ -5,8 +5,10 @@ from collections.abc import Generator, Sequence
 from contextlib import AsyncExitStack, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import NamedTuple
 
 from benchflow_contracts import BenchFlowError, SandboxProvider, StoreError, UsageError
+from benchflow_contracts.limits import HasMemoryTotal
 from benchflow_contracts.open_files import HasOpenFilesNeed
 from benchflow_engine.config import RunConfig
 from benchflow_engine.descriptors import check_descriptors
@@ -146,7 +148,9 @@ async def make_checks(job: PlannedJob, directory: Path | None, providers: Provid
             await check_endpoint(variant.run)
     await _check_workers(plan, providers, checks)
     if left:
-        _check_host(plan, left, directory or plan.config.job.jobs_dir, providers.opened, checks)
+        await _check_host(
+            plan, left, directory or plan.config.job.jobs_dir, providers.opened, checks
+        )
     return checks.made
 
 
@@ -165,24 +169,24 @@ async def _check_workers(plan: ResolvedJob, providers: Providers, checks: "_Chec
             await providers.open(variant.run)
 
 
-def _check_host(
+async def _check_host(
     plan: ResolvedJob,
     left: int,
     place: Path,
     providers: Sequence[SandboxProvider],
     checks: "_CheckLog",
 ) -> None:
-    """Check that this host has room for the slots that are left."""
+    """Check that this host, and those of the sandboxes, have room for the slots that are left."""
     at_once = min(plan.config.concurrency.slots, left)
     for provider in providers:
         with checks.check("open files"):
             check_descriptors(provider, plan.config.concurrency.slots)
     with checks.check("disk"):
         _check_disk(place, left)
-    # A provider of another host does not state how many files of this process it opens.
-    if any(isinstance(provider, HasOpenFilesNeed) for provider in providers):
+    for provider in providers:
         with checks.check("memory"):
-            warning = _check_memory(plan, at_once)
+            memory = await _memory_of(provider)
+            warning = "" if memory is None else _check_memory(plan, at_once, memory)
             if warning:
                 checks.warn_of("memory", warning)
 
@@ -230,29 +234,52 @@ def _check_disk(place: Path, slots: int) -> None:
         )
 
 
-def _check_memory(plan: ResolvedJob, at_once: int) -> str:
-    """Compare the memory limits of the rollouts that run at once with the memory of this host.
+class _Memory(NamedTuple):
+    """The memory of a host, in MB."""
 
-    Return a warning if they fit only into memory that is in use now. A `concurrency.memory_mb`
-    of the job is the operator's own statement, and replaces this check.
+    place: str
+    total: int
+    free: int | None = None
+    """`None`: not known."""
+
+
+async def _memory_of(provider: SandboxProvider) -> _Memory | None:
+    """Return the memory of the host of a provider's sandboxes, `None` if it is not known."""
+    total, free = _memory_mb("MemTotal"), _memory_mb("MemAvailable")
+    if isinstance(provider, HasMemoryTotal):
+        # An engine behind a socket of this host may run in another machine.
+        there = await provider.memory_total_mb()
+        if there and there != total:
+            return _Memory(f"the host of the sandboxes of {provider.name!r}", there)
+    # A provider of another host does not state how many files of this process it opens.
+    is_here = isinstance(provider, HasOpenFilesNeed)
+    return _Memory("this host", total, free) if is_here else None
+
+
+def _check_memory(plan: ResolvedJob, at_once: int, memory: _Memory) -> str:
+    """Compare the memory limits of the rollouts that run at once with the memory of a host.
+
+    Return a warning if they fit only into memory that is in use now, else an empty string. A
+    `concurrency.memory_mb` of the job is the operator's own statement, and replaces this check.
 
     Raises:
-        UsageError: The limits together are above the total of this host.
+        UsageError: The limits together are above the total of the host.
     """
     each = max(variant.needs.get("memory_mb", 0) for variant in variant_plans(plan))
     # One rollout may have a limit above the total: a limit is not a reservation.
     if plan.config.concurrency.memory_mb is not None or not each or at_once < 2:
         return ""
-    need, total = each * at_once, _memory_mb("MemTotal")
+    need, total, free = each * at_once, memory.total, memory.free
     if need > total:
         raise UsageError(
             f"{at_once} rollouts at one time may use {need} MB of memory ({each} MB each), and "
-            f"this host has {total} MB",
+            f"{memory.place} has {total} MB",
             hint=f"use --concurrency {max(total // each, 1)} or less, or set concurrency.memory_mb "
             "in the file of the job",
         )
-    free = _memory_mb("MemAvailable")
-    return f"the rollouts may use {need} MB of memory, and {free} MB are free" * (need > free)
+    if free is None or need <= free:
+        return ""
+    return f"the rollouts may use {need} MB of memory, and {free} MB are free"
 
 
 def _memory_mb(name: str) -> int:

@@ -79,6 +79,11 @@ class DockerProvider(AsyncCloseable):
         """The most open files of one rollout, as measured with 6 at one time."""
         return 13
 
+    async def memory_total_mb(self) -> int:
+        """Return the memory of the engine's machine in MB, 0 if the engine does not report it."""
+        info = await (await self._connected()).do("info")
+        return int(info.get("MemTotal") or 0) // (1 << 20)
+
     async def create(
         self,
         spec: SandboxSpec,

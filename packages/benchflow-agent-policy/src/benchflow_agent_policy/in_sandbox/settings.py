@@ -33,9 +33,9 @@ class Settings:
     """The turn ends after a call that used this many tokens. `None`: the endpoint decides."""
     model_timeout: float = 600.0
     """The timeout of one model call."""
-    attempts: int = 6
+    attempts: int = 8
     backoff: float = 0.5
-    """The pause before the second attempt; each later pause doubles."""
+    """The pause before the second attempt. Each later one doubles, to 30 s at most."""
     tool_timeout: float = 600.0
     output_chars: int = 30_000
     """The limit for the output of one tool call; the middle is cut."""
