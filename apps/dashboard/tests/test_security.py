@@ -37,8 +37,8 @@ def test_each_response_has_the_security_headers(client, path: str) -> None:
         ("", 421),
     ],
 )
-def test_a_foreign_host_is_refused(jobs: Path, host: str, status: int) -> None:
-    settings = DashboardSettings(jobs_dir=jobs, allowed_hosts=("bench.example",))
+def test_a_foreign_host_is_refused(settings: DashboardSettings, host: str, status: int) -> None:
+    settings = settings.model_copy(update={"allowed_hosts": ("bench.example",)})
     with TestClient(create_app(settings), base_url="http://127.0.0.1") as client:
         assert client.get("/runs", headers={"host": host}).status_code == status
 

@@ -5,12 +5,20 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from .app import create_app
+    from .index import reindex
+    from .listing import list_runs
     from .serve import serve
     from .settings import DashboardSettings
 
-__all__ = ["DashboardSettings", "create_app", "serve"]
+__all__ = ["DashboardSettings", "create_app", "list_runs", "reindex", "serve"]
 
-_HOMES = {"DashboardSettings": "settings", "create_app": "app", "serve": "serve"}
+_HOMES = {
+    "DashboardSettings": "settings",
+    "create_app": "app",
+    "list_runs": "listing",
+    "reindex": "index",
+    "serve": "serve",
+}
 
 
 def __getattr__(name: str) -> object:

@@ -2,6 +2,7 @@
 
 from typing import Any, Final, cast
 
+from benchflow_contracts import BenchFlowError, UsageError
 from jinja2 import Environment, PackageLoader, StrictUndefined
 from litestar import Litestar, Request, Response
 from litestar.config.compression import CompressionConfig
@@ -13,12 +14,17 @@ from litestar.template import TemplateConfig
 from litestar.types import ControllerRouterHandler
 
 from .api.health import check_health
+from .api.metrics import show_metrics
+from .api.v1 import API_V1
 from .assets import asset_url, serve_asset, serve_icon
 from .index import Index
 from .monitor.ingest import receive_logs, receive_records, receive_traces
 from .monitor.service import make_monitor
+from .pages.format import FILTERS
+from .pages.job import show_job, show_jobs
 from .pages.page import go_to_runs, render, set_theme, show_help, show_rollout
 from .pages.runs import show_runs
+from .pages.saved_views import save_view
 from .rollouts import RolloutCache
 from .security.access import viewer
 from .security.headers import add_security_headers
@@ -31,11 +37,14 @@ PAGES: Final[tuple[ControllerRouterHandler, ...]] = (
     set_theme,
     show_help,
     show_runs,
+    save_view,
+    show_jobs,
+    show_job,
     show_rollout,
 )
 """The route handlers of the pages. A new page adds its line here."""
 
-API: Final[tuple[ControllerRouterHandler, ...]] = (check_health,)
+API: Final[tuple[ControllerRouterHandler, ...]] = (check_health, show_metrics, API_V1)
 """The route handlers for machines."""
 
 INGEST: Final[tuple[ControllerRouterHandler, ...]] = (
@@ -54,7 +63,7 @@ def create_app(settings: DashboardSettings, *, index: Index | None = None) -> Li
             inside the jobs directory.
     """
     settings.check_bind()
-    the_index = Index(settings.jobs_dir) if index is None else index
+    the_index = Index(settings.index_path(), settings.jobs_dir) if index is None else index
     rollouts = RolloutCache()
     stop = StopEvent()
     monitor = make_monitor(settings)
@@ -63,7 +72,7 @@ def create_app(settings: DashboardSettings, *, index: Index | None = None) -> Li
         guards=[viewer],
         middleware=[HostGuard((*settings.allowed_hosts, settings.host))],
         before_send=[add_security_headers],
-        exception_handlers={HTTPException: show_error},
+        exception_handlers={HTTPException: show_error, BenchFlowError: show_fault},
         template_config=TemplateConfig(instance=_template_engine()),
         compression_config=CompressionConfig(backend="gzip", exclude=["^/static", "/live"]),
         dependencies={
@@ -83,6 +92,8 @@ def create_app(settings: DashboardSettings, *, index: Index | None = None) -> Li
             }
         ),
         lifespan=[] if monitor is None else [lambda _: monitor.running()],
+        on_startup=[the_index.watcher.start],
+        on_shutdown=[the_index.close],
         openapi_config=None,
         logging_config=None,
     )
@@ -99,6 +110,13 @@ def show_error(request: Request[Any, Any, Any], error: HTTPException) -> Respons
     return page
 
 
+def show_fault(request: Request[Any, Any, Any], error: BenchFlowError) -> Response[Any]:
+    """Return an error of BenchFlow: wrong input as status 400, anything else as 503."""
+    status = 400 if isinstance(error, UsageError) else 503
+    hint = f" Hint: {error.hint}." if error.hint else ""
+    return show_error(request, HTTPException(f"{error}.{hint}", status_code=status))
+
+
 def _template_engine() -> JinjaTemplateEngine:
     # StrictUndefined: a template that names a missing value fails its test, and shows no blank.
     environment = Environment(
@@ -108,5 +126,6 @@ def _template_engine() -> JinjaTemplateEngine:
         trim_blocks=True,
         lstrip_blocks=True,
     )
+    environment.filters.update(FILTERS)
     environment.globals["asset_url"] = cast("Any", asset_url)
     return JinjaTemplateEngine.from_environment(environment)

@@ -2,19 +2,17 @@
 
 import hashlib
 import json
-import re
 from collections import Counter
 from pathlib import Path
 from statistics import fmean
 from typing import Any, Final, cast
 
-from benchflow_contracts import NodeError, RolloutRecord, StoreError
-from benchflow_store import latest_records, read_records
+from benchflow_contracts import RolloutRecord, StoreError
+from benchflow_store import error_fingerprint, latest_records, read_records
 
 from .fact_files import TABLES, file_name
 
 _COUNTS: Final = ("steps", "asks", "leaves", "scored", "branches", "tampered")
-_NUMBERS: Final = re.compile(r"[0-9a-f]{8,}|\d+")
 
 
 def project_records(job: Path, directory: Path) -> None:
@@ -100,16 +98,6 @@ def _outcome(rollout: Path, record: RolloutRecord, tries: int) -> dict[str, Any]
         "finished_at": record.finished_at,
         "seconds": seconds,
     }
-
-
-def error_fingerprint(error: NodeError) -> str:
-    """Return 12 hex digits that are equal for errors with one cause.
-
-    Numbers and ids in the first line of the message do not count.
-    """
-    first = error.message.splitlines()[0] if error.message else ""
-    text = "\0".join((error.boundary, error.type, _NUMBERS.sub("#", first)))
-    return hashlib.sha256(text.encode("utf-8", "replace")).hexdigest()[:12]
 
 
 def _seconds(path: Path) -> float | None:

@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from .record import (
         RESUMED_FROM,
         RanWith,
+        error_fingerprint,
         new_job_name,
         new_rollout_id,
         pass_at_k,
@@ -90,6 +91,7 @@ __all__ = [
     "checkpoints_of",
     "delete_checkpoints",
     "earlier_attempt",
+    "error_fingerprint",
     "event_lines",
     "export_checkpoint",
     "find_checkpoint",
@@ -134,8 +136,8 @@ _HOMES = {
         "files": "rewards_jsonl write_inputs write_result write_rollout write_text",
         "node_states": "MissingState missing_state",
         "record": (
-            "RESUMED_FROM RanWith new_job_name new_rollout_id pass_at_k read_began_from "
-            "record_from_error record_from_tree sum_prior"
+            "RESUMED_FROM RanWith error_fingerprint new_job_name new_rollout_id pass_at_k "
+            "read_began_from record_from_error record_from_tree sum_prior"
         ),
         "rollout_summary": "RolloutSummary find_rollouts",
         "saved_checkpoints": (

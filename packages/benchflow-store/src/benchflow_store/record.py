@@ -1,6 +1,8 @@
 """Make the record of a rollout from its tree, or from the error that prevented it."""
 
+import hashlib
 import math
+import re
 import secrets
 import time
 from collections.abc import Mapping
@@ -31,6 +33,8 @@ from benchflow_kernel.faults import node_error
 
 RESUMED_FROM: Final = "resumed_from"
 """The entry of the log's first event with a `BeganFrom`."""
+
+_NUMBERS: Final = re.compile(r"[0-9a-f]{8,}|\d+")
 
 _ALONE = RolloutIdentity()
 """A rollout outside a job."""
@@ -213,3 +217,13 @@ def pass_at_k(attempts: int, passes: int, k: int) -> float:
     1 - C(n - c, k) / C(n, k). Requires 1 <= k <= attempts.
     """
     return 1 - math.comb(attempts - passes, k) / math.comb(attempts, k)
+
+
+def error_fingerprint(error: NodeError) -> str:
+    """Return 12 hex digits that are equal for errors with one cause.
+
+    Numbers and ids in the first line of the message do not count.
+    """
+    first = error.message.splitlines()[0] if error.message else ""
+    text = "\0".join((error.boundary, error.type, _NUMBERS.sub("#", first)))
+    return hashlib.sha256(text.encode("utf-8", "replace")).hexdigest()[:12]

@@ -1,55 +1,81 @@
-"""The index of one jobs directory."""
+"""The index of one jobs directory: what pages ask, and the thread that keeps it up to date."""
 
-from dataclasses import dataclass
+from collections.abc import Generator
+from contextlib import contextmanager
+from dataclasses import asdict
 from pathlib import Path
 
 from benchflow_contracts import StoreError
-from benchflow_store import RolloutSummary, find_rollouts
 
-
-@dataclass(frozen=True, slots=True)
-class RolloutEntry:
-    """One rollout as lists show it."""
-
-    id: str
-    job: str | None
-    directory: Path
-    task: str
-    status: str
-    reward: float | None
-    finished_at: float
+from .database import IndexReaders, IndexSession, IndexWriter
+from .follow import Follower
+from .queries import RolloutEntry, read_run
+from .watcher import Watcher
 
 
 class Index:
-    """The rollouts of a jobs directory."""
+    """Reads of the index. Safe to use from several threads."""
 
-    def __init__(self, jobs_dir: Path) -> None:
-        """Name the directory. The directory may be missing."""
-        self.jobs_dir = jobs_dir
+    def __init__(self, path: Path, jobs_dir: Path) -> None:
+        """Open the index at `path`, and create it if it is missing.
 
-    def rollouts(self) -> list[RolloutEntry]:
-        """Return all rollouts, the newest first."""
-        entries: list[RolloutEntry] = []
-        for stored in find_rollouts(self.jobs_dir):
-            try:
-                row = RolloutSummary.of(stored)
-            except StoreError:
-                continue
-            parent = stored.directory.parent
-            entries.append(
-                RolloutEntry(
-                    id=row.id,
-                    job=None if parent == self.jobs_dir else parent.name,
-                    directory=stored.directory,
-                    task=row.task,
-                    status=row.status,
-                    reward=row.reward,
-                    finished_at=row.finished_at,
-                )
+        Raises:
+            StoreError: The file cannot be created.
+        """
+        self.path, self.jobs_dir = path, jobs_dir
+        self.watcher = Watcher(path, jobs_dir)
+        self._readers = IndexReaders(path)
+
+    @contextmanager
+    def read(self) -> Generator[IndexSession]:
+        """Yield one read transaction, for the functions of `queries`."""
+        with self._readers.session() as session:
+            yield session
+
+    def find(self, prefix: str, job: str | None = None) -> list[RolloutEntry]:
+        """Return the rollouts with the id `prefix`, else those whose ids begin with it.
+
+        At most 20, the newest first.
+        """
+        with self.read() as session:
+            runs = read_run(session, prefix, job)
+        home = self.jobs_dir
+        return [RolloutEntry(**asdict(run), directory=home / run.job / run.id) for run in runs]
+
+    def close(self) -> None:
+        """Stop the thread and close all connections."""
+        self.watcher.stop()
+        self._readers.close()
+
+
+def update_index(path: Path, jobs_dir: Path) -> None:
+    """Bring the index up to date. A dashboard that runs does it already.
+
+    Raises:
+        StoreError: The file cannot be written.
+    """
+    writer = IndexWriter(path, jobs_dir)
+    try:
+        if writer.has_lock:
+            Follower(writer, jobs_dir).update()
+    finally:
+        writer.close()
+
+
+def reindex(path: Path, jobs_dir: Path) -> int:
+    """Build the index anew. Return the number of rollouts.
+
+    Raises:
+        StoreError: A dashboard uses the index, or the file cannot be written.
+    """
+    writer = IndexWriter(path, jobs_dir, fresh=True)
+    try:
+        if not writer.has_lock:
+            raise StoreError(
+                f"a dashboard that runs keeps the index {str(path)!r} up to date",
+                hint="stop that dashboard, or give --index",
             )
-        return sorted(entries, key=lambda entry: entry.finished_at, reverse=True)
-
-    def find(self, prefix: str) -> list[RolloutEntry]:
-        """Return the rollout with the id `prefix`, else those whose ids begin with `prefix`."""
-        found = [entry for entry in self.rollouts() if entry.id.startswith(prefix)]
-        return [entry for entry in found if entry.id == prefix] or found
+        Follower(writer, jobs_dir).update()
+        return int(writer.rows("SELECT COUNT(*) FROM runs")[0][0])
+    finally:
+        writer.close()

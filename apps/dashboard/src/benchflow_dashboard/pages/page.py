@@ -12,11 +12,15 @@ from litestar.params import FromPath
 from litestar.response import Redirect, Template
 
 from benchflow_dashboard.index import Index, RolloutEntry
+from benchflow_dashboard.settings import DashboardSettings
 
 PageRequest = Request[Any, Any, Any]
 Theme = Literal["light", "dark"]
 
-NAVIGATION: Final = (("runs", "Runs", "/runs"),)
+NAVIGATION: Final = (
+    ("runs", "Runs", "/runs"),
+    ("jobs", "Jobs", "/jobs"),
+)
 """The links of the header: key, text, URL. A new page adds its line."""
 _THEMES: Final = ("light", "dark", "auto")
 _YEAR: Final = 365 * 24 * 3600
@@ -48,7 +52,7 @@ def render(
             "section": section,
             "cli": shlex.join(cli),
             "theme": theme if theme in {"light", "dark"} else None,
-            "here": _here(request),
+            "here_url": _here(request),
             "navigation": NAVIGATION,
             **(context or {}),
         },
@@ -56,16 +60,25 @@ def render(
     )
 
 
-def find_one(index: Index, prefix: str, kind: str = "rollout") -> RolloutEntry:
+def jobs_dir_words(settings: DashboardSettings) -> tuple[str, ...]:
+    """Return the option of a command that reads the same directory; none for the default."""
+    is_default = settings.jobs_dir == DashboardSettings().jobs_dir
+    return () if is_default else ("--jobs-dir", str(settings.jobs_dir))
+
+
+def find_one(index: Index, prefix: str, job: str | None = None) -> RolloutEntry:
     """Return the only rollout whose id is `prefix` or begins with `prefix`.
 
+    Of rollouts with the same id, as in a copy of a job, the newest is returned; `job` chooses.
+
     Raises:
-        NotFoundException: No rollout matches, or several do.
+        NotFoundException: No rollout matches, or ids of several rollouts begin with `prefix`.
     """
-    found = index.find(prefix)
-    if len(found) == 1:
+    found = index.find(prefix, job)
+    if found and len({run.id for run in found}) == 1:
         return found[0]
-    reason = f"no {kind} has this id" if not found else f"several {kind}s begin with this id"
+    names = ", ".join(sorted({run.id for run in found})[:5])
+    reason = f"several rollouts begin with this id: {names}" if found else "no rollout has this id"
     raise NotFoundException(reason)
 
 

@@ -26,11 +26,13 @@ ARTIFACTS_DIR: Final = "artifacts"
 Row = tuple[Any, ...]
 Location = Path | str
 """The file of a SQLite database as a path, or the URL of a Postgres database as text."""
-Mode = Literal["create", "write", "read"]
+Mode = Literal["create", "write", "read", "observe"]
+"""`observe` reads, and makes and changes no file beside the database."""
 
 FIRST_SAFE_SQLITE: Final = (3, 51, 3)
 """Older versions can corrupt a database when two connections write or checkpoint at once."""
 _BUSY_MS: Final = 10_000
+_OBSERVER_MS: Final = 200
 _IDLE_LOG_PAGES: Final = 1_000
 _BUSY_LOG_PAGES: Final = 16_000
 """The pages of the log after which it is copied into the database: 4 MB, under load 64 MB."""
@@ -112,18 +114,18 @@ class SqliteConnection:
         self._path = path
         self._needed_bytes = 0
         self._log_pages = 0
-        if mode != "read":
+        if mode in {"create", "write"}:
             _require_safe_sqlite()
         is_new = not path.is_file()
         if is_new and mode != "create":
             raise StoreError(f"there is no record database {str(path)!r}", hint="name a job")
-        if not is_new and mode != "read":
+        if not is_new and mode in {"create", "write"}:
             _require_one_name(path)
         try:
             self._db = _open(path, mode)
             # The types of apsw name a buffer that Python 3.11 does not have.
             self._cursor: Any = self._db.cursor()
-            if mode != "read":
+            if mode in {"create", "write"}:
                 self._prepare_to_write()
         except apsw.Error as error:
             raise self._failure(error) from error
@@ -265,6 +267,8 @@ class SqliteConnection:
 
 
 def _open(path: Path, mode: Mode) -> apsw.Connection:
+    if mode == "observe":
+        return _observe(path)
     flags = {
         "create": apsw.SQLITE_OPEN_READWRITE | apsw.SQLITE_OPEN_CREATE,
         "write": apsw.SQLITE_OPEN_READWRITE,
@@ -284,6 +288,21 @@ def _open(path: Path, mode: Mode) -> apsw.Connection:
         db.close(True)
         uri = f"{path.absolute().as_uri()}?immutable=1"
         db = apsw.Connection(uri, flags=flags | apsw.SQLITE_OPEN_URI)
+    return db
+
+
+def _observe(path: Path) -> apsw.Connection:
+    """Open without a new file, and without a lock that a writer waits for.
+
+    A database without a log has no writer now. Its file is read as it is: the caller must compare
+    the file before and after, because a writer may begin at any time.
+    """
+    log = path.with_name(f"{path.name}-wal")
+    has_log = log.exists() and log.stat().st_size > 0
+    option = "readonly_shm=1" if has_log else "immutable=1"
+    flags = apsw.SQLITE_OPEN_READONLY | apsw.SQLITE_OPEN_URI
+    db = apsw.Connection(f"{path.absolute().as_uri()}?{option}", flags=flags)
+    db.set_busy_timeout(_OBSERVER_MS)
     return db
 
 

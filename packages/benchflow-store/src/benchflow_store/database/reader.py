@@ -8,7 +8,7 @@ from typing import Any, Self, cast
 from benchflow_contracts import UsageError
 
 from .begin import read_state
-from .connection import Location, Row, connect
+from .connection import Location, Mode, Row, connect
 from .errors import EmptyDatabaseError
 from .rows import AttemptStatus, JobState, PlanRevision, RunControl, SlotStatus, parse_model
 from .schema import check_version
@@ -66,8 +66,13 @@ _ATTEMPT = """a.idx, a.entry, a.attempt, a.epoch, a.rollout, a.worker, a.status,
 class JobReader:
     """Reads one state of the record of a job, inside a `with` block."""
 
-    def __init__(self, location: Location, job: str | None = None) -> None:
-        """Prepare to read `job` (default: the only job of the database)."""
+    def __init__(self, location: Location, job: str | None = None, *, mode: Mode = "read") -> None:
+        """Prepare to read `job` (default: the only job of the database).
+
+        With the mode `observe`, nothing beside the database is written, and a database without a
+        log is read as it is: compare its file before and after.
+        """
+        self._mode: Mode = mode
         self._location = location
         self._name = job
         self._blocks = ExitStack()
@@ -75,7 +80,7 @@ class JobReader:
 
     def __enter__(self) -> Self:
         with ExitStack() as blocks:
-            self._db = connect(self._location, "read")
+            self._db = connect(self._location, self._mode)
             blocks.callback(self._db.close)
             blocks.enter_context(self._db.read_transaction())
             check_version(self._db)

@@ -162,6 +162,10 @@ GROUPS: dict[str, Group] = {
         "Show runs, rollout trees and rewards in the browser.",
         {
             "serve": Command("benchflow.cli.dashboard:serve", "Serve the dashboard (the default)."),
+            "runs": Command("benchflow.cli.dashboard:runs", "List runs as the dashboard does."),
+            "reindex": Command(
+                "benchflow.cli.dashboard:reindex", "Build the index of the dashboard anew."
+            ),
         },
         default="serve",
         runs_alone=True,

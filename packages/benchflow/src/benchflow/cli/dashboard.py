@@ -8,8 +8,9 @@ from benchflow_contracts import UsageError
 from cyclopts import Parameter
 from cyclopts.validators import Number
 
-from .flags import DEFAULT_JOBS, JobsDir
-from .output import note
+from . import format as fmt
+from .flags import DEFAULT_JOBS, JobsDir, Json
+from .output import note, print_json, print_table
 
 if TYPE_CHECKING:
     from types import ModuleType
@@ -47,6 +48,64 @@ def serve(
             webbrowser.open(url)
 
     dashboard.serve(settings, on_ready=show)
+
+
+def runs(
+    query: str = "",
+    *,
+    jobs_dir: JobsDir = DEFAULT_JOBS,
+    index: Path | None = None,
+    json: Json = False,
+) -> None:
+    """List a page of runs, as the dashboard shows it.
+
+    The index is brought up to date first, unless a dashboard runs and does it.
+
+    Examples:
+        bench dashboard runs
+        bench dashboard runs 'job=nightly&status=unscored&sort=reward' --json
+
+    Args:
+        query: Query string of the page `/runs`.
+        index: File of the index (default: a file in the user's cache directory).
+    """
+    dashboard = _package()
+    settings = dashboard.DashboardSettings(jobs_dir=jobs_dir, index=index)
+    view = dashboard.list_runs(settings, query)
+    if json:
+        print_json(view)
+        return
+    rows = [
+        (
+            run["id"],
+            run["task"],
+            run["status"],
+            fmt.reward(run["reward"]),
+            run["scored"],
+            run["steps"],
+            run["reason"] or "",
+        )
+        for run in view["runs"]
+    ]
+    columns = ("rollout", "task", "status", "reward", "scored", "steps", "reason")
+    print_table(columns, rows, empty=f"no rollouts below {jobs_dir}")
+    totals = view["totals"]
+    note(f"{len(rows)} of {totals['n']}, {totals['failed']} failed")
+
+
+def reindex(*, jobs_dir: JobsDir = DEFAULT_JOBS, index: Path | None = None) -> None:
+    """Build the index of the dashboard anew. The index can be deleted at any time.
+
+    Examples:
+        bench dashboard reindex
+
+    Args:
+        index: File of the index (default: a file in the user's cache directory).
+    """
+    dashboard = _package()
+    settings = dashboard.DashboardSettings(jobs_dir=jobs_dir, index=index)
+    path = settings.index_path()
+    note(f"{dashboard.reindex(path, jobs_dir)} rollouts in {path}")
 
 
 def _package() -> "ModuleType":

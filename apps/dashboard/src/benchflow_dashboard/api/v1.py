@@ -1,0 +1,40 @@
+"""`/api/v1`: the view models of the pages, as JSON."""
+
+from typing import Any
+
+from litestar import Request, Router, get
+from litestar.di import NamedDependency
+from litestar.exceptions import NotFoundException
+from litestar.params import FromPath
+
+from benchflow_dashboard.index import Index, RunQuery
+from benchflow_dashboard.pages.job import JobLine, JobView, job_lines, job_view
+from benchflow_dashboard.pages.runs import RunsView, runs_view
+
+
+@get("/runs", sync_to_thread=True)
+def list_runs(request: Request[Any, Any, Any], index: NamedDependency[Index]) -> RunsView:
+    """Return one page of the list of runs. The parameters are those of `/runs`."""
+    query = RunQuery.of(request.query_params)
+    with index.read() as session:
+        return runs_view(session, query)
+
+
+@get("/jobs", sync_to_thread=True)
+def list_jobs(index: NamedDependency[Index]) -> tuple[JobLine, ...]:
+    """Return the jobs, the newest first."""
+    with index.read() as session:
+        return job_lines(session)
+
+
+@get("/jobs/{job:str}", sync_to_thread=True)
+def get_job(index: NamedDependency[Index], job: FromPath[str]) -> JobView:
+    """Return one job."""
+    with index.read() as session:
+        view = job_view(session, job)
+    if view is None:
+        raise NotFoundException("no job has this name")
+    return view
+
+
+API_V1 = Router(path="/api/v1", route_handlers=[list_runs, list_jobs, get_job])

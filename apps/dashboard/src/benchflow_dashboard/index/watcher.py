@@ -1,0 +1,99 @@
+"""The thread that follows a jobs directory while the dashboard serves."""
+
+import logging
+import threading
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Final
+
+import apsw
+from benchflow_contracts import StoreError
+
+from .database import IndexWriter
+from .follow import Follower
+
+_PASS_SEC: Final = 0.2
+"""The longest transaction: the follower then lets requests run."""
+_BREATH_SEC: Final = 0.02
+_LIVE_SEC: Final = 0.25
+_QUIET_SEC: Final = 1.0
+_RETRY_SEC: Final = 5.0
+
+_logger = logging.getLogger(__name__)
+
+
+class Watcher:
+    """Follows in a thread of its own. A fault of the index never reaches a run or a request."""
+
+    def __init__(self, path: Path, jobs_dir: Path) -> None:
+        """Create the index. `start` begins to follow.
+
+        Raises:
+            StoreError: The file of the index cannot be created.
+        """
+        self._path, self._jobs_dir = path, jobs_dir
+        self._writer: IndexWriter | None = IndexWriter(path, jobs_dir)
+        self._stop = threading.Event()
+        self._thread: threading.Thread | None = None
+        self._callbacks: list[Callable[[], None]] = []
+        self.problem: str | None = None
+        """Why the index does not follow now."""
+        self.updated: float | None = None
+        """The time of the last whole pass, in seconds since the epoch."""
+        self.is_behind = True
+        """Whether rollouts are left that nobody has read."""
+
+    def on_change(self, callback: Callable[[], None]) -> None:
+        """Call `callback` in the thread of the watcher after each pass that changed something."""
+        self._callbacks.append(callback)
+
+    def start(self) -> None:
+        """Begin to follow."""
+        if self._thread is None:
+            self._thread = threading.Thread(target=self._run, name="index", daemon=True)
+            self._thread.start()
+
+    def stop(self) -> None:
+        """Stop after the pass that runs, and close the file. Idempotent."""
+        self._stop.set()
+        if self._thread is not None:
+            self._thread.join()
+            self._thread = None
+        self._close()
+
+    def _run(self) -> None:
+        while not self._stop.is_set():
+            try:
+                self._follow()
+            except (apsw.Error, StoreError, OSError) as error:
+                self.problem = f"the index is not up to date: {error}"
+                _logger.warning("%s", self.problem)
+                self._close()
+                self._stop.wait(_RETRY_SEC)
+
+    def _follow(self) -> None:
+        if self._writer is None:
+            self._writer = IndexWriter(self._path, self._jobs_dir)
+        writer = self._writer
+        if not writer.has_lock:
+            # Another dashboard of this user follows the same directory into the same file.
+            self.problem, self.is_behind = None, False
+            self._close()
+            self._stop.wait(_RETRY_SEC)
+            return
+        follower, changes = Follower(writer, self._jobs_dir), -1
+        while not self._stop.is_set():
+            self.is_behind = follower.update(_PASS_SEC)
+            self.problem, self.updated = None, time.time()
+            if (now := writer.changes()) != changes:
+                changes = now
+                for callback in self._callbacks:
+                    callback()
+            pause = _LIVE_SEC if follower.has_live else _QUIET_SEC
+            self._stop.wait(_BREATH_SEC if self.is_behind else pause)
+
+    def _close(self) -> None:
+        writer, self._writer = self._writer, None
+        if writer is not None:
+            writer.close()
