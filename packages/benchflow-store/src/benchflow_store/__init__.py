@@ -17,6 +17,14 @@ if TYPE_CHECKING:
     )
     from .files import rewards_jsonl, write_inputs, write_result, write_rollout, write_text
     from .node_states import MissingState, missing_state
+    from .progress import (
+        BranchActivity,
+        BranchProgress,
+        OpenTool,
+        RolloutProgress,
+        UsageProgress,
+        writer_of,
+    )
     from .record import (
         RESUMED_FROM,
         RanWith,
@@ -57,7 +65,6 @@ if TYPE_CHECKING:
         LineKind,
         NodeView,
         PathNode,
-        RolloutProgress,
         Segment,
         StepLine,
         TrajectoryView,
@@ -70,11 +77,14 @@ if TYPE_CHECKING:
 __all__ = [
     "MODEL_DIR",
     "RESUMED_FROM",
+    "BranchActivity",
+    "BranchProgress",
     "EventKind",
     "EventLine",
     "LineKind",
     "MissingState",
     "NodeView",
+    "OpenTool",
     "PathNode",
     "RanWith",
     "RolloutProgress",
@@ -86,6 +96,7 @@ __all__ = [
     "StoredRollout",
     "TrajectoryView",
     "TreeView",
+    "UsageProgress",
     "checkpoint_paths",
     "checkpoints_below",
     "checkpoints_of",
@@ -124,6 +135,7 @@ __all__ = [
     "write_result",
     "write_rollout",
     "write_text",
+    "writer_of",
 ]
 
 _HOMES = {
@@ -135,6 +147,9 @@ _HOMES = {
         ),
         "files": "rewards_jsonl write_inputs write_result write_rollout write_text",
         "node_states": "MissingState missing_state",
+        "progress": (
+            "BranchActivity BranchProgress OpenTool RolloutProgress UsageProgress writer_of"
+        ),
         "record": (
             "RESUMED_FROM RanWith error_fingerprint new_job_name new_rollout_id pass_at_k "
             "read_began_from record_from_error record_from_tree sum_prior"
@@ -150,8 +165,8 @@ _HOMES = {
             "read_model_calls read_record read_records"
         ),
         "views": (
-            "EventKind EventLine LineKind NodeView PathNode RolloutProgress Segment "
-            "StepLine TrajectoryView TreeView event_lines step_lines step_title"
+            "EventKind EventLine LineKind NodeView PathNode Segment StepLine "
+            "TrajectoryView TreeView event_lines step_lines step_title"
         ),
     }.items()
     for name in names.split()

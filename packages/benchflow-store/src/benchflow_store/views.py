@@ -178,26 +178,6 @@ class EventLine(Model):
     value: Value | None = None
 
 
-class RolloutProgress:
-    """The progress of a running rollout. Call `receive` with each event."""
-
-    def __init__(self) -> None:
-        self.phase = "setup"
-        self.steps = 0
-        self.last = ""
-        """The title of the last step."""
-
-    def receive(self, event: Event) -> None:
-        """Update the progress."""
-        if isinstance(event, PhaseEntered):
-            self.phase = event.phase
-        elif isinstance(event, Branched) and event.record.children:
-            self.phase = f"fork x{event.record.children}"
-        elif isinstance(event, StepFinished):
-            self.steps += 1
-            self.last = step_title(event.step)
-
-
 def step_title(step: Step) -> str:
     """Return one line for a step: its question, its last command or its message."""
     if step.ask is not None:

@@ -13,18 +13,6 @@ def reward(value: float | None) -> str:
     return "-" if value is None else f"{value:.3f}".rstrip("0").rstrip(".")
 
 
-def span(seconds: float) -> str:
-    """Return a duration with two digits or more, in the unit that suits it."""
-    for size, unit in ((86400, "d"), (3600, "h"), (60, "min")):
-        if seconds >= size:
-            return (
-                f"{seconds / size:.1f} {unit}"
-                if seconds < 10 * size
-                else f"{seconds / size:.0f} {unit}"
-            )
-    return f"{seconds:.0f} s"
-
-
 def count(number: float) -> str:
     """Return a large number with three digits, such as `1.23M`."""
     for size, unit in ((1e9, "G"), (1e6, "M"), (1e3, "k")):

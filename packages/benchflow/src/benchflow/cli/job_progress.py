@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 from benchflow_contracts import Completion, RolloutRecord
 from benchflow_kernel.resolve import to_json
 from benchflow_store import RolloutProgress
+from benchflow_store.progress import span
 
 from . import format as fmt
 
@@ -155,7 +156,7 @@ def summary(progress: ProgressTracker) -> list[str]:
     if rate is not None:
         parts.append(f"{rate * 60:.1f}/min" if rate * 60 >= 1 else f"{rate * 3600:.1f}/h")
     if eta is not None:
-        parts.append(f"ETA {fmt.span(eta[0])} ± {fmt.span(eta[1])}")
+        parts.append(f"ETA {span(eta[0])} ± {span(eta[1])}")
     means = progress.means()
     for variant, mean in means.items():
         name = "reward" if len(means) == 1 else variant

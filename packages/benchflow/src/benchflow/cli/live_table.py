@@ -1,6 +1,7 @@
 """The live table of a job, on the terminal behind standard error."""
 
 import shutil
+import time
 
 from rich.console import Group
 from rich.live import Live
@@ -54,7 +55,8 @@ def summary_text(job: ProgressTracker, width: int) -> Text:
 def _lines(row: Row, now: float, width: int) -> Text:
     """Return the values of a row, then the start of its last action."""
     age = now - row.started_at
-    cells = (row.slot.task, row.progress.phase, f"{row.progress.steps} steps", f"{age:.0f}s")
+    doing = shorten(_one_line(row.progress.text(time.time())), 60)
+    cells = (row.slot.task, doing, f"{row.progress.steps} steps", f"{age:.0f}s")
     lines = pack([Text(printable(cell), style="dim") for cell in cells], width)
     left = width - lines[-1].cell_len - 2
     if row.progress.last and left > 0:

@@ -1,5 +1,6 @@
 """`bench rollout`: show, compare and export rollouts."""
 
+import time
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Annotated
@@ -7,12 +8,20 @@ from typing import Annotated
 from benchflow_contracts import EnvState, FinishedRollout, UsageError
 from benchflow_export import export_formats, load_exporter, write_export
 from benchflow_kernel import EnvDiff, TableDiff, diff_states, tree_to_json
-from benchflow_store import StoredRollout, TrajectoryView, missing_state
+from benchflow_store import (
+    RolloutProgress,
+    StoredRollout,
+    TrajectoryView,
+    missing_state,
+    writer_of,
+)
+from benchflow_store.progress import span
 from cyclopts import Parameter
 from cyclopts.validators import Number
 
 from . import format as fmt
 from .flags import DEFAULT_JOBS, JobsDir, Json
+from .format import shorten
 from .narrate import MARKER, fitting_lines, marker_of
 from .output import note, print_json, print_table, stdout, visible
 from .rollouts import find_rollout
@@ -89,6 +98,23 @@ def show(
         print_json([step.model_dump(mode="json") for step in end.steps])
         return
     _print_trajectory(TrajectoryView.of(tree, end))
+    if tree.status == "running":
+        _note_progress(stored)
+
+
+def _note_progress(stored: StoredRollout) -> None:
+    """Print what the branches of an unfinished rollout do, or did when it was cut short."""
+    progress, process = RolloutProgress.of(stored.log.events), writer_of(stored.directory)
+    now, last = time.time(), progress.last_sign or 0.0
+    age = f"last event {span(max(0.0, now - last))} ago"
+    if process is None:
+        note(f"cut short, or running on another host: no process here writes its log, {age}")
+    else:
+        note(f"running in process {process}, {age}")
+    # What was open in a dead rollout does not continue after its last event.
+    until = last if process is None else now
+    for branch in progress.branches:
+        note(f"  {branch.node}  {shorten(branch.text_at(until), 100)}")
 
 
 def _print_trajectory(view: TrajectoryView) -> None:
