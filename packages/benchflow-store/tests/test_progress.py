@@ -103,7 +103,17 @@ def test_each_branch_passes_from_its_setup_to_its_end():
     assert root == ["prepares", "thinks", "tool", "thinks", "idle", "thinks", "asks", "ends"]
     assert len(children) == 2
     for child in children:
-        assert child == ["prepares", "thinks", "asks", "thinks", "tool", "idle", "grades", "ends"]
+        assert child == [
+            "prepares",
+            "thinks",
+            "asks",
+            "thinks",
+            "tool",
+            "thinks",
+            "idle",
+            "grades",
+            "ends",
+        ]
     assert progress.branches == ()
     assert progress.is_finished
 

@@ -1,12 +1,24 @@
 """`bench rollout diff`, on recorded states."""
 
 import json
+import os
 from pathlib import Path
 
 import pytest
 from benchflow.cli.entry import run
-from benchflow_contracts import EnvState, RolloutStarted, StateCaptured, StepFinished, TableState
+from benchflow_contracts import (
+    EnvState,
+    RolloutStarted,
+    StateCaptured,
+    StepFinished,
+    TableState,
+    ToolCallStarted,
+    TurnStarted,
+    UsageReported,
+)
 from benchflow_contracts.step import Step
+from benchflow_kernel import EventLog
+from benchflow_kernel.states import StateWriter
 
 
 def table(*rows: tuple[int, str]) -> TableState:
@@ -64,6 +76,51 @@ def test_two_rollouts_are_compared_at_their_ends(jobs: Path, capfd: pytest.Captu
 
 def test_a_node_without_a_state_names_those_with_one(jobs: Path, capfd: pytest.CaptureFixture[str]):
     assert run(["rollout", "diff", "one:n2", "n1", "--jobs-dir", str(jobs)]) != 0
-    said = capfd.readouterr().err
-    assert "did not record a state of node 'n2'" in said
+    said = " ".join(capfd.readouterr().err.split())
+    assert "did not record a state of node 'n2': a turn of the agent was running" in said
     assert "n1, n3" in said
+
+
+def test_a_state_that_no_option_kept_is_named_with_the_option(
+    jobs: Path, capfd: pytest.CaptureFixture[str]
+):
+    assert run(["rollout", "diff", "one:n0", "n1", "--jobs-dir", str(jobs)]) != 0
+    said = " ".join(capfd.readouterr().err.split())
+    assert "node 'n0': the rollout recorded the states of leaves only" in said
+    assert "run it again with --capture-state forks" in said
+
+
+def test_a_state_in_a_file_is_compared_with_an_inline_one_of_an_old_log(
+    jobs: Path, capfd: pytest.CaptureFixture[str]
+):
+    home = jobs / "job" / "new"
+    state = EnvState(databases={"/data/a.db": {"t": table((1, "old"), (2, "z"))}})
+    with EventLog(home / "events.jsonl") as log:
+        log.append(RolloutStarted, rollout_id="new", task_id="t", root="n0")
+        ref = StateWriter(home).write(state.model_dump_json().encode())
+        log.append(StateCaptured, node="n0", ref=ref)
+    assert run(["rollout", "diff", "one:n1", "new", "--jobs-dir", str(jobs)]) == 0
+    assert "title: 'x\\x1b[2J' -> 'z'" in capfd.readouterr().out
+    (home / ref.path).write_text("{}")
+    assert run(["rollout", "diff", "one:n1", "new", "--jobs-dir", str(jobs)]) != 0
+    assert "changed" in capfd.readouterr().err
+
+
+def test_a_rollout_that_is_cut_short_says_what_was_open(
+    jobs: Path, capfd: pytest.CaptureFixture[str]
+):
+    home = jobs / "job" / "dead"
+    place = {"world": "n0", "node": "n0"}
+    with EventLog(home / "events.jsonl", clock=iter(range(100, 200)).__next__) as log:
+        log.append(RolloutStarted, rollout_id="dead", task_id="t", root="n0")
+        log.append(TurnStarted, **place, turn=0, role="agent", prompt="Do it.")
+        log.append(ToolCallStarted, **place, call="c", title="make\x1b[2J", name=None)
+        log.append(UsageReported, **place, source="gateway")
+        assert run(["rollout", "show", "dead", "--jobs-dir", str(jobs)]) == 0
+        assert f"running in process {os.getpid()}" in capfd.readouterr().err
+    assert run(["rollout", "show", "dead", "--jobs-dir", str(jobs)]) == 0
+    said = capfd.readouterr().err
+    assert "cut short" in said
+    assert "n0  tool make" in said
+    assert "for 1 s" in said
+    assert "\x1b[2J" not in said
