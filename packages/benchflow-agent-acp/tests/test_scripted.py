@@ -320,7 +320,9 @@ def test_timeouts_do_not_count_the_time_of_the_user(in_sandbox, tmp_path):
 
 def test_a_failed_handshake_leaves_no_process(in_sandbox, tmp_path):
     agent = scripted()
-    launch = agent.decl.launch.model_copy(update={"args": ("-c", "print('{bad')")})
+    # It stays: an agent that has ended may be found dead before its message is read.
+    program = "import time; print('{bad', flush=True); time.sleep(1000)"
+    launch = agent.decl.launch.model_copy(update={"args": ("-c", program)})
     broken = type(agent)(agent.decl.model_copy(update={"launch": launch}))
 
     async def body(sandbox):
