@@ -5,7 +5,7 @@ from benchflow_contracts.errors import TaskError
 from benchflow_sandbox_core.image_config import ImageConfig
 from benchflow_sandbox_core.recipe.dockerfile import Dockerfile
 from benchflow_sandbox_docker.building.lowering import Lowering
-from benchflow_sandbox_docker.building.output import read_trace
+from benchflow_sandbox_docker.building.output import BuildOutput, read_trace
 from benchflow_sandbox_docker.building.stages import BuildStages
 from hypothesis import given
 from hypothesis import strategies as st
@@ -151,3 +151,28 @@ def test_any_file_is_lowered_line_by_line_or_refused(lines):
 def test_any_trace_is_read(data):
     list(read_trace(b64encode(data).decode()))
     list(read_trace(data.decode("latin-1")))
+
+
+def field(number, value):
+    return bytes([number << 3 | 2, len(value)]) + value
+
+
+def vertex(digest, name, error=b""):
+    started = field(5, b"") + (field(7, error) if error else b"")
+    return field(1, field(1, digest) + field(3, name) + started)
+
+
+FIRST = vertex(b"a", b"[1/2] FROM base")
+CANCELLED = vertex(b"a", b"[1/2] FROM base", b"context canceled")
+FAILED = vertex(b"b", b"[2/2] COPY absent /", b"not found")
+
+
+@pytest.mark.parametrize(
+    "trace",
+    [FIRST + FAILED, FAILED + FIRST, FAILED + CANCELLED],
+    ids=["last", "first", "beside a cancelled step"],
+)
+def test_the_step_that_failed_is_named_in_any_order_of_statuses(trace):
+    output = BuildOutput("Dockerfile", Dockerfile.parse(b"FROM base\n\nCOPY absent /\n"), "tag")
+    output.take({"id": "moby.buildkit.trace", "aux": b64encode(trace).decode()})
+    assert output.failed("not found").where == "Dockerfile:3"

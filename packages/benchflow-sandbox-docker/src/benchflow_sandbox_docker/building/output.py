@@ -22,6 +22,8 @@ class Vertex:
     digest: str
     name: str
     started: bool
+    failed: bool
+    """Whether it failed itself. BuildKit cancels the steps that run beside a failed one."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,7 +53,9 @@ def read_trace(aux: str) -> Iterator[Vertex | Log]:
 
 
 def _vertex(fields: dict[int, bytes | int]) -> Vertex:
-    return Vertex(_text(fields.get(1)), _text(fields.get(3)), 5 in fields)
+    error = _text(fields.get(7))
+    failed = bool(error) and "context canceled" not in error
+    return Vertex(_text(fields.get(1)), _text(fields.get(3)), 5 in fields, failed)
 
 
 def _text(value: bytes | int | None) -> str:
@@ -104,6 +108,7 @@ class BuildOutput:
         self._tag = tag
         self._tail: deque[str] = deque(maxlen=_LINES)
         self._vertex = ""
+        self._has_failed = False
         self._line = 0
         self._instruction = ""
 
@@ -122,7 +127,11 @@ class BuildOutput:
                 self._print(status.text.rstrip("\n"))
             return
         match = _STEP_NAME.fullmatch(status.name)
-        if match is not None and status.started and status.digest != self._vertex:
+        if match is None or self._has_failed:
+            return
+        # The statuses of one message have no order: a failed step counts, also before others.
+        self._has_failed = status.failed
+        if (status.started or status.failed) and status.digest != self._vertex:
             self._vertex = status.digest
             self._begin(self._line_of(match[1] or "", int(match[2])), match[3])
 
