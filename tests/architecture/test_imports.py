@@ -32,6 +32,7 @@ ALLOWED = {
         "benchflow_reward",
         "benchflow_store",
         "benchflow_traces",
+        "httpx",
         "jinja2",
         "apsw",
         "litestar",

@@ -45,6 +45,15 @@ class OnlineJudgeTable(_Table):
     sample: float = Field(default=0.02, ge=0, le=1)
 
 
+class WebhookTable(_Table):
+    """Where alerts are sent to."""
+
+    url: str = Field(pattern=r"^https?://")
+    key_env: str = "BENCHFLOW_WEBHOOK_KEY"
+    """The variable with the key of the signature."""
+    max_tries: int = Field(default=10, ge=1, le=100)
+
+
 class MonitorConfig(_Table):
     """What monitor mode does with traces."""
 
@@ -66,6 +75,7 @@ class MonitorConfig(_Table):
     prices: Mapping[str, PriceTable] = {}
     alerts: tuple[Mapping[str, Any], ...] = ()
     """The rules of alerts, as tables."""
+    webhook: WebhookTable | None = None
 
 
 def read_monitor_config(path: Path) -> MonitorConfig:

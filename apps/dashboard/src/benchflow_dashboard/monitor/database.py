@@ -1,6 +1,7 @@
 """The database of monitor mode: spans as they came, and rollouts as they were folded."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Generator, Iterable, Sequence
+from contextlib import contextmanager
 from dataclasses import astuple, dataclass
 from importlib.resources import files
 from pathlib import Path
@@ -89,8 +90,14 @@ class MonitorDatabase:
         self._db.close()
 
     def query(self, sql: str, values: Sequence[object] = ()) -> list[Row]:
-        """Return the rows of one SELECT."""
+        """Run one statement, and return its rows."""
         return self._db.query(sql, values)
+
+    @contextmanager
+    def transaction(self) -> Generator["MonitorDatabase"]:
+        """Run the block's statements as one durable transaction."""
+        with self._db.write_transaction():
+            yield self
 
     def tidy(self) -> None:
         """Do the upkeep that is due."""

@@ -58,3 +58,37 @@ CREATE TABLE monitor_rewards (
     PRIMARY KEY (rollout, source, granularity, step)
 );
 CREATE INDEX monitor_rewards_by_source ON monitor_rewards (source, rollout);
+
+CREATE TABLE monitor_alerts (
+    id TEXT PRIMARY KEY,
+    rule TEXT NOT NULL,
+    grp TEXT NOT NULL,
+    opened DOUBLE PRECISION NOT NULL,
+    resolved DOUBLE PRECISION,
+    message TEXT NOT NULL,
+    n INTEGER NOT NULL,
+    value DOUBLE PRECISION,
+    baseline DOUBLE PRECISION,
+    baseline_n INTEGER,
+    silenced INTEGER NOT NULL
+);
+CREATE INDEX monitor_alerts_by_time ON monitor_alerts (opened);
+
+CREATE TABLE monitor_silences (
+    rule TEXT NOT NULL,
+    grp TEXT NOT NULL,
+    until DOUBLE PRECISION NOT NULL,
+    author TEXT NOT NULL,
+    reason TEXT NOT NULL,
+    PRIMARY KEY (rule, grp)
+);
+
+CREATE TABLE monitor_deliveries (
+    alert TEXT NOT NULL,
+    event TEXT NOT NULL,
+    body TEXT NOT NULL,
+    tries INTEGER NOT NULL,
+    next_try DOUBLE PRECISION NOT NULL,
+    error TEXT NOT NULL,
+    PRIMARY KEY (alert, event)
+);

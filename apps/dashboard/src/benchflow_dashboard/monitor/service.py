@@ -1,12 +1,14 @@
 """Monitor mode as a part of the application: its writer, its assembler and its readers."""
 
 import asyncio
+import itertools
+import logging
 import os
 import threading
 from collections.abc import AsyncGenerator, Iterable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 from benchflow_engine.secret_redactor import SecretRedactor
 from benchflow_store.database.connection import Row
@@ -16,13 +18,21 @@ from litestar.exceptions import HTTPException
 
 from benchflow_dashboard.settings import DashboardSettings
 
+from .alerts import AlertManager
 from .assembler import Assembler
 from .codec import SpanRow, log_rows, redact_patterns, span_rows
 from .config import MonitorConfig, read_monitor_config
 from .database import MonitorDatabase
 from .keys import IngestKey, Quotas, read_keys
+from .rules import read_rules
 from .scoring import OnlineScorer
+from .webhook import WebhookSender
 from .writer import SpanWriter
+
+_logger = logging.getLogger(__name__)
+_SEND_SEC: Final = 2.0
+_CHECK_EVERY: Final = 15
+"""The rules are checked each half minute."""
 
 
 class MonitorService:
@@ -55,6 +65,8 @@ class MonitorService:
         self._reading = threading.Lock()
         self.writer = SpanWriter(location, max_waiting=self.config.max_waiting_mb * 2**20)
         self.assembler = Assembler(location, self.config, OnlineScorer(self.config))
+        self.rules = read_rules(self.config.alerts)
+        self._alerts = AlertManager(location, self.rules, sends=self.config.webhook is not None)
 
     def span_rows(self, spans: Iterable[Span]) -> list[SpanRow]:
         """Return the rows of spans, without secrets."""
@@ -88,21 +100,43 @@ class MonitorService:
 
     @asynccontextmanager
     async def running(self) -> AsyncGenerator[None]:
-        """Assemble rollouts inside this block. What was accepted is stored at its end."""
+        """Assemble rollouts and check alerts inside this block; store what waits at its end."""
         try:
             async with asyncio.TaskGroup() as group:
-                task = group.create_task(self.assembler.run())
+                tasks = [
+                    group.create_task(self.assembler.run()),
+                    group.create_task(self._watch_alerts()),
+                ]
                 try:
                     yield
                 finally:
-                    task.cancel()
+                    for task in tasks:
+                        task.cancel()
         finally:
             await asyncio.to_thread(self.close)
+
+    async def _watch_alerts(self) -> None:
+        """Check the rules, and send alerts. A fault is tried again."""
+        table, database = self.config.webhook, MonitorDatabase(self._location)
+        sender = None if table is None else WebhookSender(database, table)
+        try:
+            for number in itertools.count():
+                try:
+                    if number % _CHECK_EVERY == 0:
+                        await asyncio.to_thread(self._alerts.check)
+                    if sender is not None:
+                        await sender.send_due()
+                except Exception as error:  # noqa: BLE001 - alerts must not end the server
+                    _logger.warning("alerts were not checked: %s", error)
+                await asyncio.sleep(_SEND_SEC)
+        finally:
+            database.close()
 
     def close(self) -> None:
         """Store what waits, and close the database."""
         self.writer.close()
         self.assembler.close()
+        self._alerts.close()
         with self._reading:
             self._reader.close()
 

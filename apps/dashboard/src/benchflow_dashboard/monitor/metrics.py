@@ -1,0 +1,147 @@
+"""Metrics of closed rollouts: samples of a window, and series for charts."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Final, Literal, Protocol
+
+from benchflow_contracts import UsageError
+from benchflow_store.database.connection import Row
+
+Group = Literal["", "version", "environment", "service"]
+
+_EXPRESSIONS: Final[Mapping[str, str]] = {
+    "rollouts": "1.0",
+    "error_rate": "CASE WHEN r.status = 'failed' THEN 1.0 ELSE 0.0 END",
+    "tool_error_rate": "CASE WHEN r.tool_calls > 0 THEN 1.0 * r.tool_errors / r.tool_calls END",
+    "loops": "1.0 * r.loops",
+    "asks": "1.0 * r.asks",
+    "steps": "1.0 * r.steps",
+    "latency": "r.ended - r.started",
+    "input_tokens": "1.0 * r.input_tokens",
+    "output_tokens": "1.0 * r.output_tokens",
+    "cost": "r.cost",
+}
+METRICS: Final = (*_EXPRESSIONS, "reward:SOURCE")
+"""The names of metrics. A rollout whose value is unknown does not count."""
+_REWARD: Final = "reward:"
+
+
+class Queries(Protocol):
+    """What runs a SELECT."""
+
+    def query(self, sql: str, values: Sequence[object] = ()) -> list[Row]:
+        """Return the rows."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class Selection:
+    """Which rollouts count: those that ended in [since, until), of a service and so on."""
+
+    since: float
+    until: float
+    service: str | None = None
+    version: str | None = None
+    environment: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Sample:
+    """The values of one metric in one selection."""
+
+    n: int
+    mean: float
+    variance: float
+    """The sample variance, with n - 1; 0 if n is less than 2."""
+
+
+@dataclass(frozen=True, slots=True)
+class Bin:
+    """The values of one metric in one interval of a chart."""
+
+    group: str
+    start: float
+    n: int
+    mean: float
+
+
+def check_metric(metric: str) -> str:
+    """Return `metric`.
+
+    Raises:
+        UsageError: It is not the name of a metric.
+    """
+    if metric in _EXPRESSIONS or (metric.startswith(_REWARD) and metric != _REWARD):
+        return metric
+    raise UsageError(f"{metric!r} is not a metric", hint=f"use one of {', '.join(METRICS)}")
+
+
+def sample(queries: Queries, metric: str, selection: Selection) -> Sample:
+    """Return the sample of a metric, with n = 0 if no rollout counts."""
+    source, where, values = _parts(metric, selection)
+    sql = f"SELECT COUNT(x), AVG(x), AVG(x * x) FROM ({source}{where}) AS t"  # noqa: S608
+    ((n, mean, square),) = queries.query(sql, values)
+    if not n:
+        return Sample(0, 0.0, 0.0)
+    spread = max(0.0, square - mean * mean)
+    return Sample(n, mean, spread * n / (n - 1) if n > 1 else 0.0)
+
+
+def quantile(queries: Queries, metric: str, selection: Selection, share: float) -> float | None:
+    """Return the value below which `share` of the values lie (nearest rank), or None."""
+    source, where, values = _parts(metric, selection)
+    inner = f"SELECT x FROM ({source}{where}) AS t WHERE x IS NOT NULL"  # noqa: S608
+    ((n,),) = queries.query(f"SELECT COUNT(*) FROM ({inner}) AS u", values)  # noqa: S608
+    if not n:
+        return None
+    rank = min(n - 1, int(share * n))
+    rows = queries.query(f"{inner} ORDER BY x LIMIT 1 OFFSET ?", (*values, rank))
+    return float(rows[0][0])
+
+
+def series(
+    queries: Queries, metric: str, selection: Selection, *, bins: int, by: Group = ""
+) -> list[Bin]:
+    """Return the means of `bins` intervals of the same length, by group, in order of time.
+
+    An interval without a value is left out: it is not 0.
+    """
+    width = (selection.until - selection.since) / bins
+    source, where, values = _parts(metric, selection)
+    group = f"r.{by}" if by else "''"
+    columns = f"SELECT {group} AS g, FLOOR((r.ended - ?) / ?) AS b, "
+    source = source.replace("SELECT ", columns, 1)
+    sql = f"SELECT g, b, COUNT(x), AVG(x) FROM ({source}{where}) AS t"  # noqa: S608 - as above
+    sql += " WHERE x IS NOT NULL GROUP BY g, b ORDER BY b, g"
+    # Parameters follow the order of the text: those of the columns come first.
+    rows = queries.query(sql, (selection.since, width, *values))
+    return [Bin(g, selection.since + b * width, n, mean) for g, b, n, mean in rows]
+
+
+def groups(queries: Queries, selection: Selection, by: Group) -> list[str]:
+    """Return the values of a group in a selection, sorted."""
+    if not by:
+        return [""]
+    _, where, values = _parts("rollouts", selection)
+    sql = f"SELECT DISTINCT r.{by} FROM monitor_rollouts r{where} ORDER BY 1"  # noqa: S608
+    return [row[0] for row in queries.query(sql, values)]
+
+
+def _parts(metric: str, selection: Selection) -> tuple[str, str, list[object]]:
+    """Return the SELECT of the values as `x`, its conditions, and their parameters."""
+    values: list[object] = []
+    if metric.startswith(_REWARD):
+        source = "SELECT w.value AS x FROM monitor_rollouts r JOIN monitor_rewards w"
+        source += " ON w.rollout = r.id AND w.step = '' AND w.granularity = 'terminal'"
+        source += " AND w.source = ?"
+        values.append(metric.removeprefix(_REWARD))
+    else:
+        source = f"SELECT {_EXPRESSIONS[metric]} AS x FROM monitor_rollouts r"  # noqa: S608
+    where = " WHERE r.closed = 1 AND r.ended >= ? AND r.ended < ?"
+    values += [selection.since, selection.until]
+    for name in ("service", "version", "environment"):
+        value = getattr(selection, name)
+        if value is not None:
+            where += f" AND r.{name} = ?"
+            values.append(value)
+    return source, where, values
