@@ -54,6 +54,27 @@ async def hold_and_end(switch: PauseSwitch, group: asyncio.TaskGroup) -> None:
     assert await began_running
 
 
+def test_a_limit_does_not_count_a_block_that_suspends_it() -> None:
+    async def suspend(switch: PauseSwitch) -> None:
+        scope = running_timeout(0.02, switch)
+        async with scope:
+            with scope.suspended():
+                await asyncio.sleep(0.05)
+                switch.pause()
+                switch.resume()
+                await asyncio.sleep(0.05)
+                switch.pause()
+            await asyncio.sleep(0.05)
+            passed.append(scope.expired())
+            switch.resume()
+            await asyncio.get_running_loop().create_future()
+
+    passed: list[bool] = []
+    with pytest.raises(TimeoutError):
+        asyncio.run(suspend(PauseSwitch()))
+    assert passed == [False]
+
+
 def test_without_a_pause_a_limit_is_that_of_asyncio() -> None:
     async def main() -> None:
         assert await ends_at_limit(0)

@@ -155,12 +155,24 @@ def running_time() -> float:
 class RunningTimeout:
     """As `asyncio.timeout`, without the time in which the rollout is paused."""
 
-    __slots__ = ("_following", "_left", "_switch", "_timeout")
+    __slots__ = ("_following", "_is_suspended", "_left", "_switch", "_timeout")
 
     def __init__(self, seconds: float | None, switch: PauseSwitch | None = None) -> None:
         self._left = seconds
         self._switch = switch or pause_switch()
         self._timeout = asyncio.timeout(None)
+        self._is_suspended = False
+
+    @contextmanager
+    def suspended(self) -> Generator[None]:
+        """Do not count the time inside this block. Blocks are not nested."""
+        self._stop()
+        self._is_suspended = True
+        try:
+            yield
+        finally:
+            self._is_suspended = False
+            self._run()
 
     def expired(self) -> bool:
         """Return whether this timeout ended its block."""
@@ -168,9 +180,9 @@ class RunningTimeout:
 
     async def __aenter__(self) -> Self:
         await self._timeout.__aenter__()
-        self._run()
         self._following = self._switch.follow(self._stop, self._run)
         self._following.__enter__()
+        self._run()
         return self
 
     async def __aexit__(
@@ -183,7 +195,8 @@ class RunningTimeout:
         await self._timeout.__aexit__(kind, error, traceback)
 
     def _run(self) -> None:
-        if self._left is not None and not self._timeout.expired():
+        stands_still = self._is_suspended or self._switch.is_paused
+        if self._left is not None and not stands_still and not self._timeout.expired():
             self._timeout.reschedule(asyncio.get_running_loop().time() + self._left)
 
     def _stop(self) -> None:

@@ -1,9 +1,7 @@
 """Record the environment's state where a branch starts, forks and begins its turns."""
 
-import asyncio
-from collections.abc import Generator
-from contextlib import contextmanager
-from typing import Final
+from contextlib import nullcontext
+from typing import TYPE_CHECKING, Final
 
 from benchflow_contracts import BenchFlowError, EnvState
 
@@ -11,6 +9,9 @@ from benchflow_kernel.branch import Checkpoint
 from benchflow_kernel.faults import within
 
 from .progress import BranchContext
+
+if TYPE_CHECKING:
+    from benchflow_contracts.pausing import RunningTimeout
 
 _READ_SEC: Final = 30
 
@@ -25,7 +26,7 @@ class StateRecorder:
 
     def __init__(self, branch: BranchContext) -> None:
         self._branch = branch
-        self.deadline: asyncio.Timeout | None = None
+        self.deadline: RunningTimeout | None = None
         """The scope of the execute deadline that runs."""
 
     async def at_turn(self, node: str) -> None:
@@ -64,7 +65,7 @@ class StateRecorder:
     async def _read(self, node: str) -> None:
         journal, work = self._branch.journal, "reading the environment's state"
         try:
-            with self._deadline_suspended():
+            with nullcontext() if self.deadline is None else self.deadline.suspended():
                 async with within(_READ_SEC, "environment", work):
                     state = await self._branch.world.query()
         except BenchFlowError as error:
@@ -72,17 +73,3 @@ class StateRecorder:
             return
         if state is not None:
             journal.record_state(node, state)
-
-    @contextmanager
-    def _deadline_suspended(self) -> Generator[None]:
-        due = None if self.deadline is None else self.deadline.when()
-        if self.deadline is None or due is None:
-            yield
-            return
-        loop = asyncio.get_running_loop()
-        left = due - loop.time()
-        self.deadline.reschedule(None)
-        try:
-            yield
-        finally:
-            self.deadline.reschedule(loop.time() + left)
