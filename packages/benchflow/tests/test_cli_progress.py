@@ -9,7 +9,6 @@ from collections.abc import Mapping
 from typing import Any
 
 import pytest
-from benchflow.cli import format as fmt
 from benchflow.cli.job_progress import ProgressTracker, summary
 from benchflow.cli.live import LiveJob, ProgressForm
 from benchflow.cli.live_table import LiveTable, summary_text
@@ -17,6 +16,7 @@ from benchflow_contracts import Completion, NodeError, RolloutRecord
 from benchflow_jobs.budget import Budget
 from benchflow_jobs.job_record import JobLimits
 from benchflow_store.database import PlannedSlot
+from benchflow_store.progress import span
 from rich.console import Console
 
 HOSTILE = "evil\x1b[2J\u202e\nname"
@@ -292,7 +292,7 @@ def test_the_form_json_is_one_object_for_each_event(
     [(0, "0 s"), (59, "59 s"), (90, "1.5 min"), (1200, "20 min"), (5400, "1.5 h"), (2e5, "2.3 d")],
 )
 def test_a_duration_has_the_unit_that_suits_it(seconds: float, text: str) -> None:
-    assert fmt.span(seconds) == text
+    assert span(seconds) == text
 
 
 def test_the_live_job_needs_no_database_of_the_analysis() -> None:
