@@ -48,6 +48,11 @@ def test_each_attribute_is_quoted(path: Path) -> None:
         assert not re.search(r"=\s*[^\s\"'>]", re.sub(r'"[^"]*"|\'[^\']*\'', '""', tag)), tag
 
 
+def test_only_the_drawings_of_trees_are_markup() -> None:
+    modules = [path for path in HOME.rglob("*.py") if "__html__" in path.read_text()]
+    assert modules == [HOME / "tree" / "svg.py"]
+
+
 def test_no_module_marks_text_as_safe() -> None:
     for path in HOME.rglob("*.py"):
         text = path.read_text()

@@ -6,6 +6,7 @@ from itertools import pairwise
 import pytest
 from benchflow_contracts import RolloutTree
 from benchflow_dashboard.tree.display import DisplayTree, Folding
+from benchflow_dashboard.tree.facts import TreeFacts
 from benchflow_dashboard.tree.measure import MODES, UNKNOWN, Mode, measure
 from benchflow_dashboard.tree.overview import overview
 from benchflow_dashboard.tree.svg import NUMBER_NODES, TEXT_NODES, Drawing, Links, Marks, draw
@@ -22,7 +23,8 @@ def drawing_of(
     folding: Folding = UNFOLDED,
     links: Links = PLAIN_LINKS,
 ) -> Drawing:
-    return draw(DisplayTree.of(tree, folding), measure(tree, mode), marks, links)
+    values = TreeFacts.of(tree).values
+    return draw(DisplayTree.of(tree, folding), measure(tree, mode, values), marks, links)
 
 
 def items(svg: str) -> dict[str, ET.Element]:
@@ -39,7 +41,7 @@ def visible(item: ET.Element) -> str:
 @pytest.mark.parametrize("mode", MODES)
 def test_every_accessible_name_begins_with_the_visible_text(size: int, mode: Mode) -> None:
     tree = random_tree(size)
-    for name, item in items(drawing_of(tree, mode).svg).items():
+    for name, item in items(drawing_of(tree, mode).svg.text).items():
         words = str(item.get("aria-label"))
         assert words.startswith(visible(item).strip())
         assert name in words
@@ -47,7 +49,7 @@ def test_every_accessible_name_begins_with_the_visible_text(size: int, mode: Mod
 
 def test_levels_and_places_are_those_of_the_tree() -> None:
     tree = random_tree(200)
-    found = items(drawing_of(tree).svg)
+    found = items(drawing_of(tree).svg.text)
     assert len(found) == 200
     for name, item in found.items():
         node = tree.index[name]
@@ -60,15 +62,15 @@ def test_levels_and_places_are_those_of_the_tree() -> None:
 
 
 def test_the_text_of_the_step_is_beside_a_node_of_a_small_tree_only() -> None:
-    small = items(drawing_of(tree_of_climbs([0] * (TEXT_NODES - 2))).svg)
+    small = items(drawing_of(tree_of_climbs([0] * (TEXT_NODES - 2))).svg.text)
     assert visible(small["n7"]) == ".75 n7 run 7"
-    assert visible(items(drawing_of(tree_of_climbs([0] * TEXT_NODES)).svg)["n7"]) == ".00"
-    assert visible(items(drawing_of(tree_of_climbs([0] * NUMBER_NODES)).svg)["n7"]) == ""
+    assert visible(items(drawing_of(tree_of_climbs([0] * TEXT_NODES)).svg.text)["n7"]) == ".00"
+    assert visible(items(drawing_of(tree_of_climbs([0] * NUMBER_NODES)).svg.text)["n7"]) == ""
 
 
 def test_each_kind_has_its_glyph_and_its_word() -> None:
     tree = tree_of_all_kinds()
-    found = items(drawing_of(tree, marks=Marks(running=frozenset({"n5"}))).svg)
+    found = items(drawing_of(tree, marks=Marks(running=frozenset({"n5"}))).svg.text)
     kinds = {name: str(item.get("aria-label")).split(", ")[1] for name, item in found.items()}
     assert kinds == {
         "n0": "state",
@@ -90,14 +92,14 @@ def test_each_kind_has_its_glyph_and_its_word() -> None:
 def test_an_unscored_node_is_hollow_and_says_so_and_is_not_0() -> None:
     tree = tree_of_climbs([0])
     tree.index["n1"].results.clear()
-    leaf = items(drawing_of(tree).svg)["n1"]
+    leaf = items(drawing_of(tree).svg.text)["n1"]
     assert leaf[0].get("class") == "blank"
     assert visible(leaf) == f"{UNKNOWN} n1 run 1"
     assert "state, not scored" in str(leaf.get("aria-label"))
 
 
 def test_unknown_tokens_are_not_0() -> None:
-    shown = items(drawing_of(tree_of_climbs([0]), "cost").svg)["n1"]
+    shown = items(drawing_of(tree_of_climbs([0]), "cost").svg.text)["n1"]
     assert visible(shown).startswith(UNKNOWN)
 
 
@@ -105,22 +107,23 @@ def test_the_best_path_is_thick_and_the_edge_to_a_lost_child_is_a_ghost() -> Non
     tree = tree_of_all_kinds()
     best = frozenset({"n0", "n1", "n2", "n5"})
     drawing = drawing_of(tree, marks=Marks(best=best))
-    paths = {p.get("class"): str(p.get("d")) for p in ET.fromstring(drawing.svg).iter("path")}
+    paths = {p.get("class"): str(p.get("d")) for p in ET.fromstring(drawing.svg.text).iter("path")}
     assert paths["edge best"].count("M") == 3
     assert paths["edge ghost"].count("M") == 1
     assert paths["edge"].count("M") == 1
 
 
 def test_the_selected_node_and_mark_a_are_said_without_colour() -> None:
-    found = items(drawing_of(tree_of_climbs([0, 0]), marks=Marks(selected="n1", a="n2")).svg)
+    drawing = drawing_of(tree_of_climbs([0, 0]), marks=Marks(a="n2"))
+    found = items(drawing.selecting("n1").text)
     assert [item.get("aria-selected") for item in found.values()] == [None, "true", None]
     assert visible(found["n2"]).startswith("A ")
 
 
 def test_a_folded_chain_unfolds_by_its_link() -> None:
-    links = Links(after="&mode=cost", opened="n40")
+    links = Links(others="mode=cost", opened=("n40",))
     drawing = drawing_of(tree_of_climbs([0] * 9), folding=Folding(), links=links)
-    chain = items(drawing.svg)["n1"]
+    chain = items(drawing.svg.text)["n1"]
     assert visible(chain) == "8"
     assert chain.get("aria-expanded") == "false"
     assert chain.get("href") == "?sel=n1&open=n40,n1&mode=cost#t-n1"
@@ -133,7 +136,7 @@ def boxes(svg: str) -> list[tuple[tuple[int, ...], ET.Element]]:
 
 def test_chunks_are_small_and_their_boxes_have_their_glyphs() -> None:
     drawing = drawing_of(random_tree(3_000))
-    found = boxes(drawing.svg)
+    found = boxes(drawing.svg.text)
     assert len(found) > 5
     for (left, top, right, bottom), group in found:
         assert right - left <= 1_600
@@ -145,39 +148,44 @@ def test_chunks_are_small_and_their_boxes_have_their_glyphs() -> None:
 
 def test_no_long_edge_is_in_a_chunk_that_a_browser_hides() -> None:
     drawing = drawing_of(random_tree(3_000))
-    for (left, top, right, bottom), group in boxes(drawing.svg):
+    for (left, top, right, bottom), group in boxes(drawing.svg.text):
         for path in group.iter("path"):
             numbers = str(path.get("d")).replace("M", " ").replace("H", " ").replace("V", " ")
             start = list(map(int, numbers.split()))[:2]
             assert left <= start[0] <= right + 6
             assert top <= start[1] <= bottom
-    assert drawing.svg.count("M") >= 2_999
+    assert drawing.svg.text.count("M") >= 2_999
 
 
 def test_the_document_is_in_depth_first_order_also_across_chunks() -> None:
     tree = random_tree(3_000)
-    levels = [int(str(item.get("aria-level"))) for item in items(drawing_of(tree).svg).values()]
+    levels = [
+        int(str(item.get("aria-level"))) for item in items(drawing_of(tree).svg.text).values()
+    ]
     assert all(after <= before + 1 for before, after in pairwise(levels))
-    assert list(items(drawing_of(tree).svg)) == [f"n{number}" for number in range(3_000)]
+    assert list(items(drawing_of(tree).svg.text)) == [f"n{number}" for number in range(3_000)]
 
 
 def test_the_overview_of_a_tall_tree_leads_to_its_nodes() -> None:
     tree = random_tree(3_000)
-    display, number = DisplayTree.of(tree, Folding(chains=False)), measure(tree, "value")
-    drawing = draw(display, number, Marks(), Links())
-    strip = MarkupReader(overview(display, drawing, number))
+    display = DisplayTree.of(tree, UNFOLDED)
+    number = measure(tree, "value", TreeFacts.of(tree).values)
+    drawing = draw(display, number, NO_MARKS, PLAIN_LINKS)
+    made = overview(display, drawing, number)
+    assert made is not None
+    strip = MarkupReader(made.text)
     targets = [value for tag, name, value in strip.attributes if (tag, name) == ("a", "href")]
     assert 20 <= len(targets) <= 60
     assert {target.removeprefix("#t-") for target in targets} <= set(tree.index)
     assert ("a", "tabindex", "-1") in strip.attributes
-    assert overview(display, drawing_of(tree_of_climbs([0])), number) == ""
+    assert overview(display, drawing_of(tree_of_climbs([0])), number) is None
 
 
 @pytest.mark.parametrize("payload", PAYLOADS)
 def test_no_payload_changes_the_structure_of_the_drawing(payload: str) -> None:
     tree = tree_of_all_kinds(payload, name=lambda number: f"{payload}{number}")
-    hostile = drawing_of(tree, marks=Marks(selected=f"{payload}2", a=f"{payload}1")).svg
-    plain = drawing_of(tree_of_all_kinds(), marks=Marks(selected="n2", a="n1")).svg
+    hostile = drawing_of(tree, marks=Marks(a=f"{payload}1")).selecting(f"{payload}2").text
+    plain = drawing_of(tree_of_all_kinds(), marks=Marks(a="n1")).selecting("n2").text
     assert structure(hostile) == structure(plain)
     assert not dangers(hostile)
     assert "style=" not in hostile
@@ -192,6 +200,6 @@ def test_no_name_of_a_node_leaves_its_attribute_in_any_detail(detail: str) -> No
     for at, node in enumerate(tree.index.values()):
         node.id = f"{PAYLOADS[at % len(PAYLOADS)]}{at}"
     folding = Folding() if detail == "folded" else Folding(chains=False)
-    svg = drawing_of(tree, folding=folding).svg
+    svg = drawing_of(tree, folding=folding).svg.text
     assert not dangers(svg)
     ET.fromstring(svg.encode())

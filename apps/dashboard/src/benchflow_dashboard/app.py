@@ -22,7 +22,8 @@ from .monitor.ingest import receive_logs, receive_records, receive_traces
 from .monitor.service import make_monitor
 from .pages.format import FILTERS
 from .pages.job import show_job, show_jobs
-from .pages.page import go_to_runs, render, set_theme, show_help, show_rollout
+from .pages.page import go_to_runs, render, set_theme, show_help
+from .pages.rollout import show_rollout
 from .pages.runs import show_runs
 from .pages.saved_views import save_view
 from .rollouts import RolloutCache
@@ -31,6 +32,9 @@ from .security.headers import add_security_headers
 from .security.hosts import HostGuard
 from .settings import DashboardSettings
 from .stop import StopEvent
+from .tree.cache import TreeCache
+from .tree.measure import dollars, number, seconds, signed
+from .visible_text import visible_text
 
 PAGES: Final[tuple[ControllerRouterHandler, ...]] = (
     go_to_runs,
@@ -64,7 +68,7 @@ def create_app(settings: DashboardSettings, *, index: Index | None = None) -> Li
     """
     settings.check_bind()
     the_index = Index(settings.index_path(), settings.jobs_dir) if index is None else index
-    rollouts = RolloutCache()
+    rollouts, trees = RolloutCache(), TreeCache()
     stop = StopEvent()
     monitor = make_monitor(settings)
     return Litestar(
@@ -80,6 +84,7 @@ def create_app(settings: DashboardSettings, *, index: Index | None = None) -> Li
             "index": Provide(lambda: the_index, sync_to_thread=False),
             "rollouts": Provide(lambda: rollouts, sync_to_thread=False),
             "monitor": Provide(lambda: monitor, sync_to_thread=False),
+            "trees": Provide(lambda: trees, sync_to_thread=False),
             "stop": Provide(lambda: stop, sync_to_thread=False),
         },
         state=State(
@@ -125,7 +130,21 @@ def _template_engine() -> JinjaTemplateEngine:
         undefined=StrictUndefined,
         trim_blocks=True,
         lstrip_blocks=True,
+        finalize=_show,
     )
     environment.filters.update(FILTERS)
     environment.globals["asset_url"] = cast("Any", asset_url)
+    environment.filters.update(
+        {
+            "tree_number": number,
+            "tree_signed": signed,
+            "tree_dollars": dollars,
+            "tree_seconds": seconds,
+        }
+    )
     return JinjaTemplateEngine.from_environment(environment)
+
+
+def _show(value: object) -> object:
+    """Make control characters visible in each text that a template prints."""
+    return visible_text(value) if type(value) is str else value

@@ -6,9 +6,7 @@ from typing import Any, Final, Literal
 
 from litestar import Request, get, post
 from litestar.datastructures import Cookie
-from litestar.di import NamedDependency
 from litestar.exceptions import NotFoundException
-from litestar.params import FromPath
 from litestar.response import Redirect, Template
 
 from benchflow_dashboard.index import Index, RolloutEntry
@@ -118,15 +116,3 @@ def local_path(path: str) -> str:
     """Return `path` if it leads to this dashboard, else the start page."""
     is_local = path.startswith("/") and path[1:2] not in {"/", "\\"} and path.isprintable()
     return path if is_local else "/"
-
-
-@get("/r/{rollout:str}", include_in_schema=False, sync_to_thread=True)
-def show_rollout(
-    request: PageRequest, index: NamedDependency[Index], rollout: FromPath[str]
-) -> Template | Redirect:
-    """Show one rollout."""
-    entry = find_one(index, rollout)
-    if entry.id != rollout:
-        return Redirect(f"/r/{entry.id}")
-    cli = ("bench", "rollout", "show", entry.id)
-    return render(request, "rollout_summary.html", entry, title=entry.id, section="runs", cli=cli)

@@ -4,8 +4,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Final, Literal, get_args
 
-from benchflow_contracts import ModelCall, RolloutNode, RolloutTree, Step
-from benchflow_kernel import values_below
+from benchflow_contracts import ModelCall, RolloutNode, RolloutTree, Step, Value
 
 from .ramp import step_of
 
@@ -30,32 +29,24 @@ class Measure:
     """The ends of the ramp."""
 
 
-def measure(tree: RolloutTree, mode: Mode, calls: Mapping[str, ModelCall] | None = None) -> Measure:
+def measure(
+    tree: RolloutTree,
+    mode: Mode,
+    values: Mapping[str, Value],
+    calls: Mapping[str, ModelCall] | None = None,
+) -> Measure:
     """Return the numbers of `mode` for every node of `tree`.
 
-    The cost of a node is the cost of the step that led to it: in dollars if the recorded `calls`
-    have prices, else in tokens as the agent reported them.
+    `values` has V by node id. The cost of a node is the cost of the step that led to it: in dollars
+    if the recorded `calls` have prices, else in tokens as the agent reported them.
     """
     if mode == "value":
-        return value_measure(mean_values(tree))
+        return _values(values)
     if mode == "advantage":
         return _advantages(tree)
     if mode == "cost":
         return _costs(tree, calls or {})
     return _times(tree)
-
-
-def mean_values(tree: RolloutTree) -> dict[str, float]:
-    """Return V of each node with a scored leaf at or below it. Also right in a running rollout."""
-    values = values_below(tree.root)
-    return {name: value.mean for name, value in values.items() if value is not None}
-
-
-def value_measure(values: Mapping[str, float]) -> Measure:
-    """Return V with its ramp: from 0 to 1, or wider if a value is outside."""
-    low, high = min(values.values(), default=0.0), max(values.values(), default=1.0)
-    labels = {name: number(value) for name, value in values.items()}
-    return _ramped("value", labels, values, "V", min(low, 0.0), max(high, 1.0))
 
 
 def number(value: float) -> str:
@@ -107,6 +98,14 @@ def cost_of(step: Step, calls: Mapping[str, ModelCall]) -> float | None:
     prices = [calls[name].cost_usd for name in step.model_calls if name in calls]
     known = [price for price in prices if price is not None]
     return sum(known) if known and len(known) == len(step.model_calls) else None
+
+
+def _values(values: Mapping[str, Value]) -> Measure:
+    """Return V with its ramp: from 0 to 1, or wider if a value is outside."""
+    means = {name: value.mean for name, value in values.items()}
+    low, high = min(means.values(), default=0.0), max(means.values(), default=1.0)
+    labels = {name: number(mean) for name, mean in means.items()}
+    return _ramped("value", labels, means, "V", min(low, 0.0), max(high, 1.0))
 
 
 def _advantages(tree: RolloutTree) -> Measure:

@@ -5,7 +5,7 @@ from typing import Final
 
 from .display import DisplayTree
 from .measure import Measure
-from .svg import Drawing, quote_id
+from .svg import Drawing, SvgText, quote_id
 
 WIDTH: Final = 20
 BIN: Final = 4
@@ -23,19 +23,19 @@ class _Bin:
     with_number: int = 0
 
 
-def overview(display: DisplayTree, drawing: Drawing, measure: Measure) -> str:
-    """Return the strip as SVG text; empty if the drawing has few rows.
+def overview(display: DisplayTree, drawing: Drawing, measure: Measure) -> SvgText | None:
+    """Return the strip as SVG; `None` if the drawing has few rows.
 
     Each bin is a link to its first node. Its width is the number of its nodes, and its colour the
     mean of the leaves in it. Screen readers have the tree itself, so the strip is hidden from them.
     """
     if drawing.height <= BIN * BINS:
-        return ""
+        return None
     bins = _bins(display, drawing, measure)
     most = max(each.count for each in bins)
     body = "".join(_rect(each, at, most, display) for at, each in enumerate(bins) if each.count)
     height = BIN * BINS
-    return (
+    return SvgText(
         f'<svg id="overview" class="overview" aria-hidden="true" width="{WIDTH}"'
         f' height="{height}" viewBox="0 0 {WIDTH} {height}">{body}</svg>'
     )

@@ -52,7 +52,6 @@ _CHUNK: Final = (1_600, 600)
 class Marks:
     """What is special about nodes, by id."""
 
-    selected: str | None = None
     a: str | None = None
     """The node that a comparison starts from."""
     best: frozenset[str] = frozenset()
@@ -62,23 +61,32 @@ class Marks:
 
 @dataclass(frozen=True, slots=True)
 class Links:
-    """The URL of a node: `before`, its quoted id, and `after`. Both are without quotes and `<`."""
+    """The URLs of nodes, without the escaping of an attribute."""
 
-    before: str = "?sel="
-    after: str = ""
-    opened: str = ""
-    """The ids of unfolded nodes in the URL so far, as `a,b`."""
+    others: str = ""
+    """The other parameters of the URL, such as `mode=cost&fold=0`."""
+    opened: tuple[str, ...] = ()
+    """The nodes that are unfolded so far."""
 
-    def to(self, name: str) -> str:
-        """Return the URL that selects a node, escaped for an attribute."""
-        quoted = quote_id(name)
-        return f"{self.before}{quoted}{escape(self.after)}#t-{quoted}"
+    def suffix(self) -> str:
+        """Return what follows the id of a selected node, escaped for an attribute."""
+        opened = [f"open={','.join(map(quote_id, self.opened))}"] if self.opened else []
+        return escape("".join(f"&{part}" for part in [*opened, self.others] if part))
 
     def unfolding(self, name: str) -> str:
         """Return the URL that selects and unfolds a node, escaped for an attribute."""
-        quoted = quote_id(name)
-        opened = f"{self.opened},{quoted}" if self.opened else quoted
-        return f"{self.before}{quoted}&amp;open={opened}{escape(self.after)}#t-{quoted}"
+        return f"?sel={quote_id(name)}{Links(self.others, (*self.opened, name)).suffix()}"
+
+
+@dataclass(frozen=True, slots=True)
+class SvgText:
+    """Markup that this package has made. Templates do not escape it."""
+
+    text: str
+
+    def __html__(self) -> str:
+        """Return the text as it is."""
+        return self.text
 
 
 def quote_id(name: str) -> str:
@@ -122,12 +130,17 @@ class _Chunk:
 class Drawing:
     """A drawn tree."""
 
-    svg: str
+    svg: SvgText
     width: int
     height: int
     detail: Detail
     ys: Sequence[int]
     """The height of each drawn node, in pixels."""
+
+    def selecting(self, name: str) -> SvgText:
+        """Return the drawing with the node `name` selected."""
+        start = f'<a id="t-{quote_id(name)}" '
+        return SvgText(self.svg.text.replace(start, f'{start}aria-selected="true" ', 1))
 
 
 def detail_of(nodes: int) -> Detail:
@@ -147,13 +160,13 @@ def draw(display: DisplayTree, measure: Measure, marks: Marks, links: Links) -> 
     grid = _GRIDS[detail]
     xs = [grid.left + depth * grid.column for depth in display.depths]
     ys = [grid.top + row * grid.row for row in tidy_rows(display.children)]
-    body = _Pen(display, measure, marks, links, detail, xs, ys).draw()
+    body = _Pen(display, measure, marks, links, links.suffix(), detail, xs, ys).draw()
     width, height = max(xs) + grid.column, max(ys) + grid.row
     svg = (
         f'<svg id="tree" class="tree {detail}" role="tree" aria-label="Rollout tree"'
         f' width="{width}" height="{height}" viewBox="0 0 {width} {height}">{body}</svg>'
     )
-    return Drawing(svg, width, height, detail, ys)
+    return Drawing(SvgText(svg), width, height, detail, ys)
 
 
 @dataclass(frozen=True, slots=True)
@@ -164,6 +177,7 @@ class _Pen:
     measure: Measure
     marks: Marks
     links: Links
+    suffix: str
     detail: Detail
     xs: list[int]
     ys: list[int]
@@ -204,21 +218,21 @@ class _Pen:
         chunk.edges.setdefault(name, []).append(f"M{start + 6} {top}{bend}H{end - 6}")
 
     def _item(self, place: int, position: int, siblings: int) -> str:
-        display, marks = self.display, self.marks
+        display = self.display
         node, fold, hidden = display.nodes[place], display.folds[place], display.hidden[place]
         name = node.id
-        kind = kind_of(node, fold, is_running=name in marks.running)
+        kind = kind_of(node, fold, is_running=name in self.marks.running)
         label = "" if fold else self.measure.labels.get(name, "")
         shown = self._shown(node, kind, label, hidden)
         below = bool(display.children[place])
         expanded = f' aria-expanded="{"false" if fold else "true"}"' if below or fold else ""
-        selected = ' aria-selected="true"' if name == marks.selected else ""
-        url = self.links.unfolding(name) if fold else self.links.to(name)
+        quoted = quote_id(name)
+        url = self.links.unfolding(name) if fold else f"?sel={quoted}{self.suffix}"
         css = self.measure.classes.get(name, "")
         return (
-            f'<a id="t-{quote_id(name)}" href="{url}" role="treeitem"'
+            f'<a id="t-{quoted}" href="{url}#t-{quoted}" role="treeitem"'
             f' aria-level="{display.depths[place] + 1}" aria-posinset="{position}"'
-            f' aria-setsize="{siblings}"{expanded}{selected}'
+            f' aria-setsize="{siblings}"{expanded}'
             f' aria-label="{self._name(node, kind, label, shown, hidden)}">'
             f"{shape(kind, self.xs[place], self.ys[place], css)}"
             f"{self._text(place, kind, *shown)}</a>"

@@ -1,0 +1,115 @@
+"""The page of one rollout: `/r/{rollout}`."""
+
+import shlex
+from typing import Final
+from urllib.parse import parse_qsl, quote
+
+from benchflow_contracts import StoreError, UsageError
+from litestar import get
+from litestar.di import NamedDependency
+from litestar.exceptions import ClientException
+from litestar.params import FromPath
+from litestar.response import Redirect, Template
+
+from benchflow_dashboard.index import Index, RolloutEntry, RunQuery, read_neighbours
+from benchflow_dashboard.rollouts import LoadedRollout, RolloutCache
+from benchflow_dashboard.settings import DashboardSettings
+from benchflow_dashboard.tree.cache import TreeCache
+from benchflow_dashboard.tree.query import PARTS, TABS, RolloutQuery
+from benchflow_dashboard.tree.rollout_page import ListPlace, RolloutPage
+
+from .page import PageRequest, find_one, jobs_dir_words, render
+
+MODE_NAMES: Final = (
+    ("value", "V"),
+    ("advantage", "advantage"),
+    ("cost", "cost"),
+    ("time", "time"),
+)
+
+
+@get("/r/{rollout:str}", include_in_schema=False, sync_to_thread=True)
+def show_rollout(
+    request: PageRequest,
+    index: NamedDependency[Index],
+    rollouts: NamedDependency[RolloutCache],
+    trees: NamedDependency[TreeCache],
+    settings: NamedDependency[DashboardSettings],
+    rollout: FromPath[str],
+) -> Template | Redirect:
+    """Show one rollout: its tree, and the pane of the selected node."""
+    entry = find_one(index, rollout)
+    if entry.id != rollout:
+        return Redirect(rollout_url(entry.id, request.url.query))
+    loaded = load_rollout(rollouts, entry)
+    if loaded is None:
+        cli = ("bench", "rollout", "show", entry.id, *jobs_dir_words(settings))
+        return render(
+            request, "rollout_summary.html", entry, title=entry.id, section="runs", cli=cli
+        )
+    query = RolloutQuery.of(request.query_params)
+    view = RolloutPage.of(loaded, query, trees, list_place(index, entry, query))
+    return render(
+        request,
+        "rollout.html",
+        view,
+        title=entry.id,
+        section="runs",
+        cli=("bench", "rollout", "tree", entry.id, "--credit", *jobs_dir_words(settings)),
+        fragment="rollout_pane.html",
+        context={
+            "modes": MODE_NAMES,
+            "tabs": TABS,
+            "part_kinds": PARTS,
+            "node_cli": node_command(entry.id, view.pane.node.id, settings),
+        },
+    )
+
+
+def load_rollout(rollouts: RolloutCache, entry: RolloutEntry) -> LoadedRollout | None:
+    """Return the rollout; `None` if it has no event yet, or was refused before it began.
+
+    Raises:
+        ClientException: The log is damaged. The status is 422.
+    """
+    try:
+        loaded = rollouts.load(entry.directory)
+    except StoreError as error:
+        if not (entry.directory / "events.jsonl").exists():
+            return None
+        raise ClientException(f"cannot read the log: {error}", status_code=422) from error
+    return loaded if loaded.seq >= 0 else None
+
+
+def rollout_url(rollout: str, query: str = "") -> str:
+    """Return the URL of a rollout's page."""
+    path = f"/r/{quote(rollout, safe='')}"
+    return f"{path}?{query}" if query else path
+
+
+def node_command(rollout: str, node: str, settings: DashboardSettings) -> str:
+    """Return the command that prints the data of a node's pane."""
+    words = ("bench", "rollout", "show", rollout, "--node", node, *jobs_dir_words(settings))
+    return shlex.join(words)
+
+
+def list_place(index: Index, entry: RolloutEntry, query: RolloutQuery) -> ListPlace | None:
+    """Return the rollouts before and after this one in the list that the reader came from."""
+    try:
+        runs = RunQuery.of(dict(parse_qsl(query.listed)))
+    except UsageError:
+        return None
+    with index.read() as session:
+        found = read_neighbours(session, runs, entry.key)
+    if found is None:
+        return None
+    # A mark of this rollout goes with the reader to the next one.
+    mark = query.a if query.a is None or ":" in query.a else f"{entry.id}:{query.a}"
+    there = query.url(sel=None, a=mark, opened=(), closed=(), page=0, full=False).removeprefix("?")
+    return ListPlace(
+        place=found.place,
+        total=found.total,
+        previous_url=None if found.previous is None else rollout_url(found.previous, there),
+        next_url=None if found.next is None else rollout_url(found.next, there),
+        list_url=f"/runs?{runs.url_query()}",
+    )

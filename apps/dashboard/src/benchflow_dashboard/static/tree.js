@@ -1,0 +1,310 @@
+// The tree of a rollout: keys, roving focus, the pane without a page load, and groups off screen.
+// Without this file each node and each control is a link that loads the page.
+"use strict";
+
+const tree = {
+  items: [],
+  levels: [],
+  chunks: [],
+  current: null,
+  selected: null,
+  timer: 0,
+  request: new AbortController(),
+};
+
+const treeRoot = () => document.querySelector("#tree");
+
+const readTree = () => {
+  const root = treeRoot();
+  tree.items = root ? [...root.querySelectorAll('[role="treeitem"]')] : [];
+  tree.levels = tree.items.map((item) => Number(item.getAttribute("aria-level")));
+  tree.chunks = root
+    ? [...root.querySelectorAll("g[data-box]")].map((group) => {
+        const [left, top, right, bottom] = group.dataset.box.split(" ").map(Number);
+        return { group, left, top, right, bottom, hidden: false };
+      })
+    : [];
+  tree.items.forEach((item) => item.setAttribute("tabindex", "-1"));
+  tree.selected = root ? root.querySelector('[aria-selected="true"]') : null;
+  setCurrent(tree.selected || tree.items[0]);
+};
+
+// The node that Tab leads to.
+const setCurrent = (item) => {
+  if (tree.current) tree.current.setAttribute("tabindex", "-1");
+  if (item) item.setAttribute("tabindex", "0");
+  tree.current = item;
+};
+
+const setSelected = (item) => {
+  if (tree.selected) tree.selected.removeAttribute("aria-selected");
+  item.setAttribute("aria-selected", "true");
+  tree.selected = item;
+};
+
+// As the server quotes an id in a URL and in an attribute.
+const quoteId = (name) =>
+  encodeURIComponent(name).replace(
+    /[!'()*]/g,
+    (char) => `%${char.charCodeAt(0).toString(16).toUpperCase()}`,
+  );
+const itemOf = (name) => document.getElementById(`t-${quoteId(name)}`);
+const isFolded = (item) => item.getAttribute("aria-expanded") === "false";
+
+// The choices that were made since the page was loaded are in the address only.
+const carry = (href) => {
+  const url = new URL(href, location.href);
+  const here = new URL(location.href).searchParams;
+  for (const name of ["tab", "hide", "full"]) {
+    url.searchParams.delete(name);
+    if (here.has(name)) url.searchParams.set(name, here.get(name));
+  }
+  return url;
+};
+
+// A group more than a screen away from the visible part is not drawn. Its nodes stay in the document.
+const hideOffScreen = () => {
+  const frame = document.querySelector("#tree-scroll");
+  if (!frame || !tree.chunks.length) return;
+  const { scrollLeft: x, scrollTop: y, clientWidth: width, clientHeight: height } = frame;
+  for (const chunk of tree.chunks) {
+    const isNear =
+      chunk.bottom >= y - height - 50 &&
+      chunk.top <= y + 2 * height + 50 &&
+      chunk.right >= x - width - 200 &&
+      chunk.left <= x + 2 * width + 200;
+    if (isNear === chunk.hidden) {
+      chunk.hidden = !isNear;
+      if (isNear) chunk.group.removeAttribute("display");
+      else chunk.group.setAttribute("display", "none");
+    }
+  }
+  drawViewport(frame);
+};
+
+const drawViewport = (frame) => {
+  const strip = document.querySelector("#overview");
+  if (!strip) return;
+  let mark = strip.querySelector(".viewport");
+  if (!mark) {
+    mark = document.createElementNS("http://www.w3.org/2000/svg", "rect");
+    mark.setAttribute("class", "viewport");
+    mark.setAttribute("width", strip.getAttribute("width"));
+    strip.append(mark);
+  }
+  const scale = Number(strip.getAttribute("height")) / frame.scrollHeight;
+  mark.setAttribute("y", String(frame.scrollTop * scale));
+  mark.setAttribute("height", String(Math.max(frame.clientHeight * scale, 2)));
+};
+
+// A node in a hidden group cannot have the focus, so its group is shown first.
+const reveal = (item) => {
+  const chunk = tree.chunks.find((each) => each.group === item.parentNode);
+  if (chunk && chunk.hidden) {
+    chunk.hidden = false;
+    chunk.group.removeAttribute("display");
+  }
+};
+
+const focusItem = (at) => {
+  const item = tree.items[at];
+  if (!item) return false;
+  setCurrent(item);
+  reveal(item);
+  item.focus({ preventScroll: true });
+  scrollTo(item);
+  clearTimeout(tree.timer);
+  tree.timer = setTimeout(() => select(item), 120);
+  return true;
+};
+
+const scrollTo = (item) => {
+  const frame = document.querySelector("#tree-scroll");
+  const box = item.firstElementChild.getBoundingClientRect();
+  const view = frame.getBoundingClientRect();
+  const margin = 60;
+  if (box.top < view.top + margin) frame.scrollTop -= view.top + margin - box.top;
+  else if (box.bottom > view.bottom - margin) frame.scrollTop += box.bottom - view.bottom + margin;
+  if (box.left < view.left + margin) frame.scrollLeft -= view.left + margin - box.left;
+  else if (box.right > view.right - 2 * margin)
+    frame.scrollLeft += box.right - view.right + 2 * margin;
+};
+
+// A folded glyph is selected by unfolding it, which draws the tree again.
+const select = (item) => {
+  if (isFolded(item)) return;
+  setSelected(item);
+  const url = carry(item.getAttribute("href"));
+  url.hash = "";
+  load(url);
+};
+
+const load = async (url) => {
+  tree.request.abort();
+  tree.request = new AbortController();
+  try {
+    const response = await fetch(url, {
+      headers: { "HX-Request": "true" },
+      signal: tree.request.signal,
+    });
+    if (!response.ok) throw new Error(String(response.status));
+    const text = await response.text();
+    history.replaceState(null, "", url);
+    swapPane(text);
+  } catch (error) {
+    if (error.name !== "AbortError") location.assign(url);
+  }
+};
+
+const swapPane = (text) => {
+  const pane = document.querySelector("#pane");
+  const active = pane.contains(document.activeElement) ? document.activeElement : null;
+  const key = active ? active.getAttribute("data-key") : null;
+  const part = new DOMParser().parseFromString(text, "text/html").querySelector("#pane");
+  if (!part) return;
+  pane.replaceWith(part);
+  // The control that was used keeps the focus, in the new pane.
+  const again = key ? part.querySelector(`[data-key="${CSS.escape(key)}"]`) : null;
+  if (again) again.focus();
+};
+
+const focused = () => tree.items.indexOf(tree.current);
+
+const parentOf = (at) => {
+  let above = at - 1;
+  while (above >= 0 && tree.levels[above] >= tree.levels[at]) above -= 1;
+  return above;
+};
+
+const siblingOf = (at, step) => {
+  for (let next = at + step; next >= 0 && next < tree.items.length; next += step) {
+    if (tree.levels[next] < tree.levels[at]) return -1;
+    if (tree.levels[next] === tree.levels[at]) return next;
+  }
+  return -1;
+};
+
+const childOf = (at) => (tree.levels[at + 1] > tree.levels[at] ? at + 1 : -1);
+
+const treeKeys = {
+  j: () => focusItem(focused() + 1),
+  k: () => focusItem(focused() - 1),
+  l: () => focusItem(childOf(focused())),
+  h: () => focusItem(parentOf(focused())),
+  J: () => focusItem(siblingOf(focused(), 1)),
+  K: () => focusItem(siblingOf(focused(), -1)),
+  o: () => {
+    if (isFolded(tree.current)) {
+      location.assign(carry(tree.current.getAttribute("href")));
+      return true;
+    }
+    const control = document.querySelector('#pane [data-key="o"]');
+    if (control) control.click();
+    return Boolean(control);
+  },
+};
+
+// The keys of the tree pattern work while a node has the focus.
+const arrows = {
+  ArrowDown: treeKeys.j,
+  ArrowUp: treeKeys.k,
+  ArrowRight: treeKeys.l,
+  ArrowLeft: treeKeys.h,
+  Home: () => focusItem(0),
+  End: () => focusItem(tree.items.length - 1),
+  " ": () => select(tree.current),
+};
+
+document.addEventListener(
+  "keydown",
+  (event) => {
+    if (event.ctrlKey || event.altKey || event.metaKey || event.isComposing) return;
+    if (!tree.items.length || document.querySelector("dialog[open]")) return;
+    const isInTree = tree.items.includes(document.activeElement);
+    let action = isInTree ? arrows[event.key] : undefined;
+    if (!action && document.documentElement.dataset.keys !== "off") {
+      const isTyping = /^(input|select|textarea)$/i.test(event.target.tagName);
+      if (!isTyping) action = treeKeys[event.key];
+    }
+    if (!action) return;
+    event.preventDefault();
+    event.stopImmediatePropagation();
+    action();
+  },
+  true,
+);
+
+const nearItem = (event) => {
+  for (const [x, y] of [[0, 0], [0, -7], [7, 0], [0, 7], [-7, 0], [6, -6], [6, 6], [-6, 6], [-6, -6]]) {
+    const found = document.elementFromPoint(event.clientX + x, event.clientY + y);
+    const item = found && found.closest('#tree [role="treeitem"]');
+    if (item) return item;
+  }
+  return null;
+};
+
+const onStrip = (link) => {
+  focusItem(tree.items.indexOf(document.getElementById(link.getAttribute("href").slice(1))));
+};
+
+const onPart = (link) => {
+  const url = new URL(link.href);
+  const item = itemOf(url.searchParams.get("sel"));
+  if (!item || isFolded(item)) {
+    // The node is inside a fold, so the tree is drawn again.
+    location.assign(url);
+    return;
+  }
+  setSelected(item);
+  setCurrent(item);
+  reveal(item);
+  scrollTo(item);
+  load(url);
+};
+
+const onNode = (item) => {
+  if (isFolded(item)) location.assign(carry(item.getAttribute("href")));
+  else focusItem(tree.items.indexOf(item));
+};
+
+document.addEventListener("click", (event) => {
+  if (event.button || event.ctrlKey || event.metaKey || event.shiftKey || event.altKey) return;
+  if (!tree.items.length) return;
+  const strip = event.target.closest("#overview a");
+  const part = event.target.closest("#pane a[data-part]");
+  const tool = event.target.closest(".tools a");
+  const item = event.target.closest("#tree") ? nearItem(event) : null;
+  if (!(strip || part || tool || item)) return;
+  event.preventDefault();
+  if (strip) onStrip(strip);
+  else if (part) onPart(part);
+  else if (item) onNode(item);
+  else {
+    const url = carry(tool.href);
+    const name = new URL(location.href).searchParams.get("sel");
+    if (name !== null) url.searchParams.set("sel", name);
+    location.assign(url);
+  }
+});
+
+const beginTree = () => {
+  readTree();
+  if (!tree.items.length) return;
+  const frame = document.querySelector("#tree-scroll");
+  let isPending = false;
+  const later = () => {
+    if (isPending) return;
+    isPending = true;
+    requestAnimationFrame(() => {
+      isPending = false;
+      hideOffScreen();
+    });
+  };
+  frame.addEventListener("scroll", later, { passive: true });
+  addEventListener("resize", later, { passive: true });
+  reveal(tree.current);
+  scrollTo(tree.current);
+  hideOffScreen();
+};
+
+beginTree();

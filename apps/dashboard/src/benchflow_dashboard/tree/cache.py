@@ -1,0 +1,137 @@
+"""A bounded cache of what is derived from a rollout: its facts and its drawings."""
+
+import threading
+from collections import OrderedDict
+from collections.abc import Callable, Hashable, Mapping
+from dataclasses import dataclass
+from typing import Final, TypeVar, cast
+
+from benchflow_contracts import ModelCall, StoreError
+from benchflow_store import StoredRollout
+
+from benchflow_dashboard.rollouts import LoadedRollout
+
+from .display import DisplayTree, Folding
+from .facts import TreeFacts
+from .measure import Measure, Mode, measure
+from .overview import overview
+from .svg import TEXT_NODES, Drawing, Links, Marks, SvgText, draw
+
+_ENTRIES: Final = 64
+_BYTES: Final = 64 << 20
+"""The bound on the sum of the cached drawings."""
+
+_Result = TypeVar("_Result")
+
+
+@dataclass(frozen=True, slots=True)
+class DrawingChoices:
+    """What a drawing depends on, beside the tree."""
+
+    mode: Mode = "value"
+    fold: bool | None = None
+    opened: tuple[str, ...] = ()
+    closed: tuple[str, ...] = ()
+    a: str | None = None
+    others: str = ""
+    """The other parameters of the links."""
+
+
+@dataclass(frozen=True, slots=True)
+class DrawnTree:
+    """A drawing with its overview, and what it shows."""
+
+    drawing: Drawing
+    overview: SvgText | None
+    measure: Measure
+    ids: frozenset[str]
+    """The drawn nodes that are not folded."""
+    folds_chains: bool
+
+
+class TreeCache:
+    """The facts and drawings that were used last. Safe to use from several threads."""
+
+    def __init__(self, *, entries: int = _ENTRIES, size: int = _BYTES) -> None:
+        """Create an empty cache with room for `entries`, and for drawings of `size` characters."""
+        self._entries, self._size = entries, size
+        self._cached: OrderedDict[Hashable, tuple[object, int]] = OrderedDict()
+        self._lock = threading.Lock()
+
+    def facts(self, loaded: LoadedRollout) -> TreeFacts:
+        """Return the facts of a rollout, computed once for each state of its log."""
+        key = (loaded.stored.directory, loaded.signature)
+        return self._get(key, lambda: (TreeFacts.of(loaded.stored.tree), 0))
+
+    def drawing(
+        self, loaded: LoadedRollout, choices: DrawingChoices, selected: str | None
+    ) -> DrawnTree:
+        """Return a drawing in which `selected` is visible.
+
+        A drawing does not depend on the selected node, unless the node would be folded.
+        """
+        found = self._drawing(loaded, choices, frozenset())
+        if selected is None or selected in found.ids:
+            return found
+        return self._drawing(loaded, choices, frozenset({selected}))
+
+    def _drawing(
+        self, loaded: LoadedRollout, choices: DrawingChoices, visible: frozenset[str]
+    ) -> DrawnTree:
+        def compute() -> tuple[DrawnTree, int]:
+            drawn = _draw(loaded, choices, self.facts(loaded), visible)
+            return drawn, len(drawn.drawing.svg.text)
+
+        key = (loaded.stored.directory, loaded.signature, choices, visible)
+        return self._get(key, compute)
+
+    def _get(self, key: Hashable, compute: Callable[[], tuple[_Result, int]]) -> _Result:
+        with self._lock:
+            if key in self._cached:
+                self._cached.move_to_end(key)
+                return cast("_Result", self._cached[key][0])
+        result, size = compute()
+        with self._lock:
+            self._cached[key] = (result, size)
+            total = sum(size for _, size in self._cached.values())
+            while len(self._cached) > 1 and (
+                len(self._cached) > self._entries or total > self._size
+            ):
+                _, (_, dropped) = self._cached.popitem(last=False)
+                total -= dropped
+        return result
+
+
+def _draw(
+    loaded: LoadedRollout, choices: DrawingChoices, facts: TreeFacts, visible: frozenset[str]
+) -> DrawnTree:
+    tree = loaded.stored.tree
+    folds = len(tree.index) >= TEXT_NODES if choices.fold is None else choices.fold
+    folding = Folding(
+        chains=folds,
+        opened=frozenset(choices.opened),
+        closed=frozenset(choices.closed),
+        visible=visible if choices.a is None else visible | {choices.a},
+    )
+    display = DisplayTree.of(tree, folding)
+    calls = recorded_calls(loaded.stored) if choices.mode == "cost" else None
+    numbers = measure(tree, choices.mode, facts.values, calls)
+    marks = Marks(a=choices.a, best=facts.best, running=facts.running)
+    drawing = draw(display, numbers, marks, Links(choices.others, choices.opened))
+    shown = zip(display.nodes, display.folds, strict=True)
+    return DrawnTree(
+        drawing=drawing,
+        overview=overview(display, drawing, numbers),
+        measure=numbers,
+        ids=frozenset(node.id for node, fold in shown if fold != "chain"),
+        folds_chains=folds,
+    )
+
+
+def recorded_calls(stored: StoredRollout) -> Mapping[str, ModelCall]:
+    """Return the recorded model calls by id; none if their record is damaged."""
+    try:
+        return stored.calls
+    except StoreError:
+        # The cost is unknown, and the rest of the page is shown.
+        return {}
