@@ -202,7 +202,7 @@ def test_folding_and_unfolding_a_subtree_are_links(client: Client) -> None:
 
 
 @pytest.mark.parametrize(
-    ("mode", "label"), [("value", ".50"), ("advantage", "+.25"), ("cost", "1.5k"), ("time", "1.5s")]
+    ("mode", "label"), [("value", ".50"), ("advantage", "+.42"), ("cost", "1.5k"), ("time", "1.5s")]
 )
 def test_each_mode_changes_the_number_at_the_nodes(client: Client, mode: str, label: str) -> None:
     text = page(client, f"/r/with-tokens?mode={mode}")
