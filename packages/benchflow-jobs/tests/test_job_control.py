@@ -133,6 +133,24 @@ def test_a_paused_job_starts_nothing_until_it_is_resumed(play: Any) -> None:
     assert (report.status, report.finished, report.stopped) == ("completed", 4, None)
 
 
+def test_a_running_job_has_a_heartbeat_with_its_counts_and_an_ended_one_its_last(
+    play: Any, tmp_path: Path
+) -> None:
+    async def act(gate: Gate, job: Path) -> None:
+        await started(gate, 2)
+        beat = job_view(job).heartbeat
+        assert beat is not None
+        assert (beat.process, beat.is_late, beat.has_ended) == (os.getpid(), False, False)
+        assert sum(beat.slots.values()) == 4
+        gate.open.set()
+
+    play(act)
+    beat = job_view(tmp_path / "j").heartbeat
+    assert beat is not None
+    assert (beat.has_ended, beat.is_late) == (True, False)
+    assert (beat.slots["failed"], beat.slots["waiting"], beat.slots["running"]) == (4, 0, 0)
+
+
 async def eventually(what: str, condition: Callable[[], bool]) -> None:
     await asyncio.to_thread(until, what, condition)
 

@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -12,6 +13,7 @@ from benchflow_contracts import Dispatch
 from benchflow_engine.scaffold import write_task
 from benchflow_jobs import JobConfig
 from benchflow_jobs.begin import plan_of
+from benchflow_jobs.heartbeat import HEARTBEAT_FILE, beating
 from benchflow_jobs.planning import write_plan
 from benchflow_jobs.runner import open_record
 from benchflow_store.database import DATABASE_FILE, JobWriter
@@ -107,9 +109,17 @@ def test_the_state_of_a_job_whose_process_was_killed_is_not_shown_as_running(
                 started=1.0,
             )
 
+    async def beat() -> None:
+        async with beating(job, 2, lambda: ({"running": 1}, ("one#0",))):
+            file = job / HEARTBEAT_FILE
+            last = json.loads(file.read_text())
+        file.write_text(json.dumps({**last, "monotonic": last["monotonic"] - 99, "process": 7}))
+
     asyncio.run(start())
+    asyncio.run(beat())
     assert run(["job", "status", "nightly"]) == 0
     state = capsys.readouterr().err
+    assert re.search(r"no heartbeat for (99|\d{3}) s: process 7 on \S+ has ended", state)
     assert "job nightly: cut short, no process runs it" in state
     assert "0 of 1 scored, 1 cut short, 0 waiting" in state
     assert " running" not in state

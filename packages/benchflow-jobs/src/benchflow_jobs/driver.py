@@ -132,6 +132,11 @@ class JobDriver:
         self._holds -= 1
         return scheduler.tick(now)
 
+    @property
+    def queued(self) -> list[int]:
+        """The slots that were handed out, and wait for a worker with free resources."""
+        return list(self._starting)
+
     async def resize(self, capacity: Mapping[str, int]) -> None:
         """Set the resources of the backend, if it can change them."""
         resize = getattr(self.backend, "resize", None)

@@ -37,6 +37,7 @@ from .control_socket import serve_orders
 from .driver import JobDriver
 from .executor import RESUMES, EngineExecutor, RolloutInputs, end_of
 from .facts import FactsUpdater
+from .heartbeat import beating
 from .hold import held, new_directory
 from .holding import RolloutHolds
 from .job_record import DatabaseRecord, JobListener
@@ -293,7 +294,10 @@ class _Run:
             nullcontext() if say is None else signals_to(control, say),
             control.limited_to(config.budget.wall_sec),
         ):
-            async with serve_orders(self.directory, control.receive):
+            async with (
+                serve_orders(self.directory, control.receive),
+                beating(self.directory, self.writer.epoch, partial(_counts, driver, record)),
+            ):
                 return await driver.run()
 
     def _scopes(self, index: int) -> set[Latch]:
@@ -379,3 +383,11 @@ class _Run:
         if self.finish is None:
             return "it was cut short"
         return self.finish.reason if self._is_stopped else None
+
+
+def _counts(driver: JobDriver, record: DatabaseRecord) -> tuple[Mapping[str, int], tuple[str, ...]]:
+    """Return what a heartbeat says of the slots."""
+    schedule, queued = driver.scheduler.schedule, driver.queued
+    counts = {state.name.lower(): schedule.count(state) for state in SlotState}
+    counts["running"] -= len(queued)
+    return {**counts, "queued": len(queued)}, tuple(record.slots[index].name for index in queued)

@@ -8,6 +8,7 @@ from benchflow_contracts import Model, UsageError
 from benchflow_store.database import DATABASE_FILE, JobReader, JobStatus, VariantTotals
 
 from .control_socket import JobNotRunningError, running_process
+from .heartbeat import Heartbeat, read_heartbeat
 
 
 class RunningRollout(Model):
@@ -17,7 +18,39 @@ class RunningRollout(Model):
     rollout: str
     attempt: int
     started_at: float | None
+    """When the driver handed it out, in seconds since the epoch."""
+    is_queued: bool = False
+    """Whether it waits for a worker, by the last heartbeat."""
+
+
+class HeartbeatView(Model):
+    """The last sign of life of a job's driver."""
+
+    at: float
     """Seconds since the epoch."""
+    age_sec: float
+    interval_sec: float
+    is_late: bool
+    """Whether heartbeats are missing: the driver is dead, stopped, or its event loop is blocked."""
+    has_ended: bool
+    process: int
+    host: str
+    slots: Mapping[str, int]
+    """As `Heartbeat.slots`."""
+
+    @classmethod
+    def of(cls, heartbeat: Heartbeat) -> "HeartbeatView":
+        """Return the view of a heartbeat, now."""
+        return cls(
+            at=heartbeat.at,
+            age_sec=round(heartbeat.age(), 3),
+            interval_sec=heartbeat.interval_sec,
+            is_late=heartbeat.is_late(),
+            has_ended=heartbeat.has_ended,
+            process=heartbeat.process,
+            host=heartbeat.host,
+            slots=heartbeat.slots,
+        )
 
 
 class VariantView(Model):
@@ -39,6 +72,8 @@ class JobView(Model):
     """`running` without a process that runs the job: its driver was killed."""
     process: int | None
     """The process that runs the job."""
+    heartbeat: HeartbeatView | None = None
+    """`None` for a job that no driver with heartbeats has run."""
     epoch: int
     revision: int
     slots: int
@@ -77,6 +112,8 @@ def job_view(directory: Path) -> JobView:
         process = running_process(directory)
     except JobNotRunningError:
         process = None
+    heartbeat = read_heartbeat(directory)
+    queued = set(() if heartbeat is None or process is None else heartbeat.queued)
     with JobReader(directory / DATABASE_FILE) as reader:
         totals, running = reader.totals(), reader.running_attempts()
         names = reader.names([each.index for each in running])
@@ -89,6 +126,7 @@ def job_view(directory: Path) -> JobView:
         directory=directory,
         status=totals.control.status,
         process=process,
+        heartbeat=None if heartbeat is None else HeartbeatView.of(heartbeat),
         epoch=totals.epoch,
         revision=totals.revision,
         slots=sum(sum(each.slots.values()) for each in totals.variants.values()),
@@ -102,6 +140,7 @@ def job_view(directory: Path) -> JobView:
                 rollout=each.rollout,
                 attempt=each.attempt,
                 started_at=each.started,
+                is_queued=names[each.index] in queued,
             )
             for each in running
         ),

@@ -3,7 +3,7 @@
 import shlex
 import sys
 import time
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 from benchflow_contracts import UsageError
@@ -55,8 +55,9 @@ def watch(
     while True:
         view = job_view(directory)
         now = view.model_dump(mode="json")
-        if now != last:
-            last = now
+        seen = {name: value for name, value in now.items() if name != "heartbeat"}
+        if seen != last:
+            last = seen
             if json:
                 print_json(now, is_line=True)
                 sys.stdout.flush()
@@ -72,20 +73,16 @@ def note_view(view: JobView) -> None:
     process = "no process runs it" if view.process is None else f"process {view.process}"
     is_cut_short = view.process is None and view.status == "running"
     note(f"job {view.job}: {'cut short' if is_cut_short else view.status}, {process}")
-    note(f"  {_line(view)}")
-    if len(view.variants) > 1:
-        for name, variant in view.variants.items():
-            mean = fmt.reward(variant.mean_reward)
-            note(
-                f"  variant  {name}: {variant.completed} scored, {variant.pending} left, "
-                f"mean {mean}"
-            )
+    for line in (*_signs_of_life(view), _line(view)):
+        note(f"  {line}")
+    for name, variant in view.variants.items() if len(view.variants) > 1 else ():
+        mean = fmt.reward(variant.mean_reward)
+        counts = f"{variant.completed} scored, {variant.pending} left, mean {mean}"
+        note(f"  variant  {name}: {counts}")
     for error, count in list(view.errors.items())[:3]:
         note(f"  error    {count} x {fmt.shorten(error, 200)}")
-    for each in view.running:
-        age = "" if each.started_at is None else f"  {time.time() - each.started_at:.0f}s"
-        state = "running  " if view.process else "cut short "
-        note(f"  {state}{each.slot}  attempt {each.attempt}{age}  {each.rollout}")
+    for line in _running(view):
+        note(f"  {line}")
     for url, limit in view.model_limits.items():
         note(f"  limit    {limit} rollouts on {url}, which answered 429 or was overloaded")
     if view.pause is not None:
@@ -100,6 +97,14 @@ def note_view(view: JobView) -> None:
         note(f"continue it with: {shlex.join(['bench', 'job', 'resume', str(view.directory)])}")
 
 
+def _running(view: JobView) -> Iterator[str]:
+    for each in view.running:
+        age = "" if each.started_at is None else f"  {time.time() - each.started_at:.0f}s"
+        state = "queued   " if each.is_queued else "running  "
+        state = state if view.process else "cut short "
+        yield f"{state}{each.slot}  attempt {each.attempt}{age}  {each.rollout}"
+
+
 def _held(pause: Mapping[str, Any]) -> list[str]:
     """Return what a pause with --now does to the rollouts that ran."""
     lines: list[str] = []
@@ -110,6 +115,20 @@ def _held(pause: Mapping[str, Any]) -> list[str]:
     for reason, count in dict(pause.get("running_on") or {}).items():
         lines.append(f"{count} rollouts run on to their end: {reason}")
     return lines
+
+
+def _signs_of_life(view: JobView) -> Iterator[str]:
+    """Yield when the driver of a job that has not ended gave its last sign of life."""
+    beat = view.heartbeat
+    if beat is None or beat.has_ended or (view.process is None and view.status != "running"):
+        return
+    age, driver = f"{beat.age_sec:.0f} s", f"process {beat.process} on {beat.host}"
+    if not beat.is_late:
+        yield f"heartbeat {age} ago" + ("" if view.process else f" by {driver}")
+    elif view.process is None:
+        yield f"no heartbeat for {age}: {driver} has ended"
+    else:
+        yield f"no heartbeat for {age}: process {view.process} is stopped, or waits for a CPU"
 
 
 def _line(view: JobView) -> str:
