@@ -22,6 +22,7 @@ from .monitor.ingest import receive_logs, receive_records, receive_traces
 from .monitor.service import make_monitor
 from .pages.format import FILTERS
 from .pages.job import show_job, show_jobs
+from .pages.monitor import show_alerts, show_monitor, show_observed, silence_alert
 from .pages.page import go_to_runs, render, set_theme, show_help
 from .pages.rollout import show_rollout
 from .pages.runs import show_runs
@@ -45,6 +46,10 @@ PAGES: Final[tuple[ControllerRouterHandler, ...]] = (
     show_jobs,
     show_job,
     show_rollout,
+    show_monitor,
+    show_observed,
+    show_alerts,
+    silence_alert,
 )
 """The route handlers of the pages. A new page adds its line here."""
 

@@ -12,7 +12,7 @@ from benchflow_store.database.connection import Row
 from .database import MonitorDatabase
 from .rules import Finding, Rule, check_rule
 
-_COLUMNS = "id, rule, grp, opened, resolved, message, n, value, baseline, baseline_n, silenced"
+ALERT_COLUMNS = "id, rule, grp, opened, resolved, message, n, value, baseline, baseline_n, silenced"
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,14 +79,6 @@ class AlertManager:
                 changed.append(self._resolve(alert, now))
         return changed
 
-    def silence(self, rule: str, group: str, until: float, author: str, reason: str) -> None:
-        """Send no alert of a rule and a group until a time. A group of `*` is every group."""
-        sql = "INSERT INTO monitor_silences (rule, grp, until, author, reason)"
-        sql += " VALUES (?, ?, ?, ?, ?) ON CONFLICT (rule, grp) DO UPDATE SET"
-        sql += " until = excluded.until, author = excluded.author, reason = excluded.reason"
-        with self._connected().transaction() as database:
-            database.query(sql, (rule, group, until, author[:200], reason[:1000]))
-
     def close(self) -> None:
         """Close the database. Idempotent."""
         database, self._database = self._database, None
@@ -107,7 +99,9 @@ class AlertManager:
             baseline_n=finding.baseline_n,
             is_silenced=self._is_silenced(finding, now),
         )
-        sql = f"INSERT INTO monitor_alerts ({_COLUMNS}) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)"  # noqa: S608
+        sql = (
+            f"INSERT INTO monitor_alerts ({ALERT_COLUMNS}) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)"  # noqa: S608
+        )
         values = (
             *(alert.id, alert.rule, alert.group, now, None, alert.message, alert.n, alert.value),
             *(alert.baseline, alert.baseline_n, int(alert.is_silenced)),
@@ -156,10 +150,21 @@ class AlertManager:
 
 def open_alerts(database: MonitorDatabase) -> list[Alert]:
     """Return the alerts that are not resolved, the newest first."""
-    sql = f"SELECT {_COLUMNS} FROM monitor_alerts WHERE resolved IS NULL ORDER BY opened DESC, id"  # noqa: S608
-    return [alert_of(row) for row in database.query(sql)]
+    sql = f"SELECT {ALERT_COLUMNS} FROM monitor_alerts WHERE resolved IS NULL"  # noqa: S608
+    return [alert_of(row) for row in database.query(f"{sql} ORDER BY opened DESC, id")]
 
 
 def alert_of(row: Row) -> Alert:
     """Return the alert of a row with all columns."""
     return replace(Alert(*row), is_silenced=bool(row[-1]))
+
+
+def silence(
+    database: MonitorDatabase, rule: str, group: str, until: float, author: str, reason: str
+) -> None:
+    """Send no alert of a rule and a group until a time. A group of `*` is every group."""
+    sql = "INSERT INTO monitor_silences (rule, grp, until, author, reason)"
+    sql += " VALUES (?, ?, ?, ?, ?) ON CONFLICT (rule, grp) DO UPDATE SET"
+    sql += " until = excluded.until, author = excluded.author, reason = excluded.reason"
+    with database.transaction():
+        database.query(sql, (rule, group, until, author[:200], reason[:1000]))

@@ -1,7 +1,7 @@
 """Metrics of closed rollouts: samples of a window, and series for charts."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final, Literal, Protocol
 
 from benchflow_contracts import UsageError
@@ -116,6 +116,19 @@ def series(
     # Parameters follow the order of the text: those of the columns come first.
     rows = queries.query(sql, (selection.since, width, *values))
     return [Bin(g, selection.since + b * width, n, mean) for g, b, n, mean in rows]
+
+
+def narrowed(selection: Selection, by: Group, group: str) -> Selection:
+    """Return the part of a selection that belongs to a group."""
+    match by:
+        case "version":
+            return replace(selection, version=group)
+        case "environment":
+            return replace(selection, environment=group)
+        case "service":
+            return replace(selection, service=group)
+        case _:
+            return selection
 
 
 def groups(queries: Queries, selection: Selection, by: Group) -> list[str]:

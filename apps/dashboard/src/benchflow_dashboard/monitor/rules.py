@@ -8,7 +8,7 @@ from typing import Annotated, Any, Literal
 from benchflow_contracts import UsageError
 from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError, model_validator
 
-from .metrics import Group, Queries, Selection, check_metric, groups, quantile, sample
+from .metrics import Group, Queries, Selection, check_metric, groups, narrowed, quantile, sample
 
 
 class _Rule(BaseModel):
@@ -116,19 +116,7 @@ def check_rule(queries: Queries, rule: Rule, now: float) -> list[Finding]:
     window = Selection(now - width, now, rule.service, rule.version, rule.environment)
     span = width if isinstance(rule, ThresholdRule) else width + rule.baseline_min * 60
     found = groups(queries, replace(window, since=now - span), rule.by)
-    return [_check(queries, rule, _of_group(window, rule.by, name), name) for name in found]
-
-
-def _of_group(window: Selection, by: Group, name: str) -> Selection:
-    match by:
-        case "version":
-            return replace(window, version=name)
-        case "environment":
-            return replace(window, environment=name)
-        case "service":
-            return replace(window, service=name)
-        case _:
-            return window
+    return [_check(queries, rule, narrowed(window, rule.by, name), name) for name in found]
 
 
 def _check(queries: Queries, rule: Rule, window: Selection, group: str) -> Finding:

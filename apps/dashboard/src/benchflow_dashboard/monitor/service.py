@@ -18,7 +18,7 @@ from litestar.exceptions import HTTPException
 
 from benchflow_dashboard.settings import DashboardSettings
 
-from .alerts import AlertManager
+from .alerts import AlertManager, silence
 from .assembler import Assembler
 from .codec import SpanRow, log_rows, redact_patterns, span_rows
 from .config import MonitorConfig, read_monitor_config
@@ -97,6 +97,18 @@ class MonitorService:
         """Return the rows of one SELECT. Safe in threads."""
         with self._reading:
             return self._reader.query(sql, values)
+
+    def conversation_of(self, rollout_id: str) -> tuple[list[Span], list[LogRecord], set[str]]:
+        """Return the stored spans, log records and traces of a rollout. Safe in threads."""
+        sql = "SELECT trace FROM monitor_spans WHERE conversation = ? OR trace = ? LIMIT 1"
+        with self._reading:
+            rows = self._reader.query(sql, (rollout_id, rollout_id))
+            return self._reader.conversation_of(rows[0][0]) if rows else ([], [], set())
+
+    def silence(self, rule: str, group: str, until: float, author: str, reason: str) -> None:
+        """Send no alert of a rule and a group (`*`: each group) until a time. Safe in threads."""
+        with self._reading:
+            silence(self._reader, rule, group, until, author, reason)
 
     @asynccontextmanager
     async def running(self) -> AsyncGenerator[None]:

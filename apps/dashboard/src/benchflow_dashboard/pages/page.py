@@ -18,6 +18,8 @@ Theme = Literal["light", "dark"]
 NAVIGATION: Final = (
     ("runs", "Runs", "/runs"),
     ("jobs", "Jobs", "/jobs"),
+    ("monitor", "Monitor", "/monitor"),
+    ("alerts", "Alerts", "/alerts"),
 )
 """The links of the header: key, text, URL. A new page adds its line."""
 _THEMES: Final = ("light", "dark", "auto")
