@@ -7,7 +7,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Generator
+from collections.abc import Callable, Generator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -18,6 +18,8 @@ from scripted_llm import ModelReply, ModelRequest, ScriptedLlm, ToolUse
 from watching import until
 
 BENCH = Path(sys.executable).with_name("bench")
+TASKS = Path(__file__).parents[2] / "benchmarks" / "clawsbench" / "tasks"
+EVENTS = ["evt-10", "evt-11", "evt-12"]
 TURN_SEC = 20
 """The turn limit of the task."""
 GREET = "echo 'hello, world' > /workspace/greeting.txt"
@@ -69,17 +71,21 @@ def cpu(process: int) -> int:
 class Job:
     """The job `j` in a directory, with one rollout."""
 
-    def __init__(self, home: Path, llm: ScriptedLlm, sandbox: str, **run: Any) -> None:
+    def __init__(
+        self, home: Path, llm: ScriptedLlm, sandbox: str, task: Path | None = None
+    ) -> None:
         self.home, self.directory = home, home / "jobs" / "j"
-        write_task(home / "tasks" / "greeter")
+        if task is None:
+            task = home / "tasks" / "greeter"
+            write_task(task)
+            with (task / "task.toml").open("a") as file:
+                file.write(f"\n[agent]\ntimeout_sec = {TURN_SEC}\n")
         (home / "job.toml").write_text(
             "\n".join(
                 (
-                    f"job.name = 'j'\ndataset.paths = ['tasks']\n[run]\n{sandbox}",
+                    f"job.name = 'j'\ndataset.paths = ['{task}']\n[run]\n{sandbox}",
                     "agent.name = 'policy'\nagent.model = 'scripted'",
                     f"model.base_url = '{llm.url}/v1'",
-                    *(f"{name} = {value!r}" for name, value in run.items()),
-                    f"[tasks.greeter]\nagent_timeout_sec = {TURN_SEC}",
                 )
             )
         )
@@ -88,6 +94,13 @@ class Job:
     def start(self) -> None:
         command = [str(BENCH), "job", "run", "job.toml", "--quiet"]
         self.process = subprocess.Popen(command, cwd=self.home, start_new_session=True)
+
+    def until_asked(self, asked: threading.Event) -> None:
+        """Wait until a model call has come."""
+        assert self.process is not None
+        process = self.process
+        until("a model call", lambda: asked.is_set() or process.poll() is not None, 120)
+        assert asked.is_set()
 
     def order(self, *words: str) -> Any:
         command = [str(BENCH), "job", words[0], "j", *words[1:], "--json"]
@@ -117,8 +130,8 @@ class Job:
 
 
 @contextmanager
-def job(*args: Any, **run: Any) -> Generator[Job]:
-    made = Job(*args, **run)
+def job(*args: Any, **more: Any) -> Generator[Job]:
+    made = Job(*args, **more)
     try:
         yield made
     finally:
@@ -146,7 +159,7 @@ def test_a_rollout_stands_still_for_longer_than_its_turn_limit_and_ends_as_any_o
     model = Model(mark)
     with ScriptedLlm(model) as llm, job(tmp_path, llm, sandbox) as j:
         j.start()
-        assert model.asked.wait(120)
+        j.until_asked(model.asked)
         (process,) = busy(mark)
         reply = j.order("pause", "--now", "--reason", "look")
         assert reply["message"] == "paused the job; 1 rollouts stand still"
@@ -172,10 +185,106 @@ def test_a_job_that_is_killed_while_it_stands_still_leaves_nothing_and_resumes(
     model = Model(mark)
     with ScriptedLlm(model) as llm, job(tmp_path, llm, sandbox) as j:
         j.start()
-        assert model.asked.wait(120)
+        j.until_asked(model.asked)
         assert j.order("pause", "--now")["message"] == "paused the job; 1 rollouts stand still"
         j.kill()
         model.may_answer.set()
         j.resume()
         assert j.end()["reward"] == 1.0
     until("the end of the frozen process", lambda: not busy(mark))
+
+
+def book(request: ModelRequest) -> ModelReply:
+    """Ask which event is meant, and change the one that the user names."""
+    seen = request.tool_results
+    if not seen:
+        ask = {"question": "Which review with Dana?", "options": EVENTS}
+        return ModelReply(text="Only you can tell.", tools=(ToolUse("ask_user", ask),))
+    if len(seen) == 1:
+        chosen = next((event for event in EVENTS if event in seen[0]), EVENTS[0])
+        command = f"claw-gcal update {chosen} --add-attendee room-maple@harborlight.example"
+        return ModelReply(tools=(ToolUse("shell", {"command": command}),))
+    return ModelReply(text="Booked.")
+
+
+def greet(request: ModelRequest) -> ModelReply:
+    """In each turn run one command, and say so."""
+    turns = sum(message.get("role") == "user" for message in request.raw["messages"])
+    if not request.tool_results:
+        return ModelReply(tools=(ToolUse("shell", {"command": GREET}),))
+    return ModelReply(text=f"Turn {turns} is done.")
+
+
+class FirstCall:
+    """A model that answers its first call when the test wants it, and counts its answers."""
+
+    def __init__(self, act: Callable[[ModelRequest], ModelReply]) -> None:
+        self.answered = 0
+        self.asked, self.may_answer = threading.Event(), threading.Event()
+        self._act = act
+
+    def __call__(self, request: ModelRequest) -> ModelReply:
+        self.asked.set()
+        assert self.may_answer.wait(120)
+        self.answered += 1
+        return self._act(request)
+
+
+def save(j: Job, model: FirstCall) -> dict[str, Any]:
+    """Save the only rollout, which is in its first model call; return the state of the job."""
+    j.start()
+    j.until_asked(model.asked)
+    reply = j.order("pause", "--keep")
+    assert reply["message"] == "paused the job; 1 rollouts run until they can be saved"
+    model.may_answer.set()
+    until("a saved rollout", lambda: not j.order("status")["running"])
+    view = j.order("status")
+    assert isinstance(view, dict)
+    assert (view["status"], view["pending"], view["failed"]) == ("paused", 1, 0)
+    assert (view["pause"]["saved"], view["pause"]["running_on"]) == (1, {})
+    return view
+
+
+def test_a_live_rollout_is_saved_at_its_question_and_another_process_pays_for_the_rest(
+    tmp_path: Path, criu: str
+) -> None:
+    model = FirstCall(book)
+    with (
+        ScriptedLlm(model) as llm,
+        job(tmp_path, llm, "sandbox.provider = 'local'", task=TASKS / "book-the-review-room") as j,
+    ):
+        save(j, model)
+        assert model.answered == 1
+        j.kill()
+        j.resume()
+        record = j.end()
+    began = record["began_from"]
+    assert (record["reward"], began["point"], began["fidelity"]) == (1.0, "checkpoint", "live")
+    assert began["prior"]["model_calls"] == 1
+    assert model.answered == 3
+
+
+def test_a_saved_rollout_continues_in_the_same_process_from_the_next_turn(tmp_path: Path) -> None:
+    model = FirstCall(greet)
+    with ScriptedLlm(model) as llm, job(tmp_path, llm, "sandbox.provider = 'local'") as j:
+        with (tmp_path / "tasks/greeter/task.toml").open("a") as file:
+            file.write("max_turns = 2\n")
+            file.write('\n[user]\nmode = "scripted"\nnudges = ["And once more."]\n')
+        save(j, model)
+        assert model.answered == 2
+        j.order("resume")
+        record = j.end()
+    began = record["began_from"]
+    assert (record["reward"], began["point"]) == (1.0, "checkpoint")
+    assert (began["prior"]["model_calls"], model.answered) == (2, 4)
+
+
+def test_a_rollout_whose_agent_ends_is_saved_and_later_only_graded(tmp_path: Path) -> None:
+    model = FirstCall(greet)
+    with ScriptedLlm(model) as llm, job(tmp_path, llm, "sandbox.provider = 'local'") as j:
+        save(j, model)
+        j.kill()
+        j.resume()
+        record = j.end()
+    assert (record["reward"], record["began_from"]["point"]) == (1.0, "grading")
+    assert model.answered == 2

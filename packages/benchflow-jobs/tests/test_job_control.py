@@ -13,7 +13,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from benchflow_contracts import Completion, SandboxUnsupportedError, StoreError, UsageError
+from benchflow_contracts import (
+    Completion,
+    SandboxUnsupportedError,
+    SnapshotError,
+    StoreError,
+    UsageError,
+)
 from benchflow_engine.config import RunConfig
 from benchflow_engine.scaffold import write_task
 from benchflow_jobs import JobConfig, JobReport, job_view, preflight, resume_job, run_job
@@ -34,6 +40,7 @@ from benchflow_store.database import DATABASE_FILE, JobReader, JobWriter, verify
 from benchflow_store.database.connection import connect
 from benchflow_store.database.schema import create_or_check
 from benchflow_testing.fakes import FakeSandboxProvider
+from pydantic import ValidationError
 from watching import until
 
 
@@ -205,6 +212,47 @@ def test_a_rollout_that_cannot_be_frozen_runs_on_and_the_status_says_so(play: An
     assert play(watch).finished == 4
     said = [each["running_on"] for each in seen if each.get("running_on")]
     assert {reason for each in said for reason in each} == {"no freezer is mounted"}
+
+
+def test_a_pause_that_keeps_saves_what_runs_and_a_resume_continues_it(play: Any) -> None:
+    async def act(gate: Gate, job: Path) -> None:
+        await started(gate, 2)
+        reply = await send(job, order.Pause(keep=True))
+        assert reply.message == "paused the job; 2 rollouts run until they can be saved"
+        gate.open.set()
+        await eventually("two saved rollouts", lambda: not job_view(job).running)
+        await eventually("their number", lambda: (job_view(job).pause or {})["saved"] == 2)
+        view = job_view(job)
+        assert view.pause is not None
+        assert (view.pause["saving"], view.pending) == (0, 4)
+        assert len(gate.rollouts) == 2
+        assert not gate.live
+        await send(job, order.Resume())
+
+    report = play(act)
+    assert (report.status, report.finished) == ("completed", 4)
+    began = [each.began_from.point for each in report.records]
+    assert began == ["checkpoint", "checkpoint", "start", "start"]
+
+
+def test_a_rollout_that_cannot_be_saved_runs_on_and_the_status_says_so(play: Any) -> None:
+    async def act(gate: Gate, job: Path) -> None:
+        gate.faults.fail_on["save"] = SnapshotError("no room")
+        await started(gate, 2)
+        await send(job, order.Pause(keep=True))
+        seen.append(job_view(job).pause)
+        gate.open.set()
+        await eventually("two rollouts that ended", lambda: job_view(job).failed == 2)
+        await send(job, order.Resume())
+
+    seen: list[Any] = []
+    assert play(act).finished == 4
+    assert seen[0]["saving"] == 2
+
+
+def test_a_pause_either_holds_or_saves() -> None:
+    with pytest.raises(ValidationError, match="exclude each other"):
+        order.Pause(now=True, keep=True)
 
 
 def test_the_rollouts_of_workers_that_cannot_hold_them_run_on() -> None:

@@ -142,7 +142,19 @@ def test_the_deadline_of_a_rollout_that_is_held_stands_still() -> None:
     assert job.release(0, 300) == job.release(0, 301) == []
     assert job.wake_at() == 306
     assert job.hold(1, 302) == job.release(1, 303) == []
-    assert job.tick(306) == [Cancel(0, 1, "the rollout took longer than 10 s")]
+    assert job.tick(306) == [Cancel(0, 1, "the rollout took longer than 10 s", is_late=True)]
+
+
+def test_a_saved_attempt_is_ended_and_does_not_count_against_its_slot() -> None:
+    job = scheduler(1, policy=Policy(max_attempts=1, retries=0))
+    job.begin(0)
+    job.pause(Latch())
+    assert job.interrupt(0, "saved") == [Cancel(0, 1, "saved")]
+    assert job.ended(0, 1, CUT, 1) == []
+    assert job.interrupt(0, "saved") == []
+    assert job.resume(Latch(), 2) == [Start(0, 2)]
+    job.interrupt(0, "saved")
+    assert job.ended(0, 2, BROKEN, 3)[0] == Resolve(0, SlotState.FAILED)
 
 
 def test_the_same_permanent_error_pauses_its_variant_and_says_why() -> None:

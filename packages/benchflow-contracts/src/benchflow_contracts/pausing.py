@@ -10,7 +10,7 @@ from collections.abc import AsyncGenerator, Callable, Generator
 from contextlib import asynccontextmanager, contextmanager
 from contextvars import ContextVar
 from types import TracebackType
-from typing import Self
+from typing import NoReturn, Self
 
 
 class PauseSwitch:
@@ -32,6 +32,12 @@ class PauseSwitch:
         self._freezes: set[asyncio.Future[None]] = set()
         self.refusal: str | None = None
         """Why the last pause did not hold: a sandbox cannot be frozen."""
+        self.wants_save = False
+        """Whether the rollout is to be saved at its next state that can be restored, and to end."""
+        self.save_refusal: str | None = None
+        """Why the rollout could not be saved. It runs on."""
+        self.on_saved: Callable[[], None] = lambda: None
+        """Called when the rollout is saved. The owner of the rollout then cancels it."""
 
     @property
     def is_paused(self) -> bool:
@@ -68,6 +74,21 @@ class PauseSwitch:
         if self.is_paused:
             self.resume()
             self.refusal = reason
+
+    def request_save(self) -> None:
+        """Let the rollout be saved, and end."""
+        self.wants_save, self.save_refusal = True, None
+
+    def refuse_save(self, reason: str) -> None:
+        """Let the rollout run on, because it cannot be saved."""
+        self.wants_save, self.save_refusal = False, reason
+
+    async def end_saved(self) -> NoReturn:
+        """Report that the rollout is saved, and wait until its owner cancels it."""
+        self.wants_save = False
+        self.on_saved()
+        while True:
+            await asyncio.get_running_loop().create_future()
 
     def running_time(self) -> float:
         """Return monotonic seconds without the time of pauses."""

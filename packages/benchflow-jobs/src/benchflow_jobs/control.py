@@ -37,6 +37,8 @@ class JobControl:
     fixed_endpoints: set[str]
     """Endpoints whose limit people have set."""
     holds: RolloutHolds
+    saved_rollouts: dict[int, str]
+    """Gets the rollout of each slot that a pause has saved, and that a later attempt continues."""
     interrupted: str | None = None
     """The signal or the person that ended the job before its end."""
     final: JobStatus = "interrupted"
@@ -52,10 +54,16 @@ class JobControl:
         self._pauses = JobPauses(scheduler, self.record, self.holds, tell)
         self.holds.on_hold = lambda slot: tell(lambda job, now: job.hold(slot, now))
         self.holds.on_release = self._continue_time
+        self.holds.on_saved = self._end_saved
 
     def _continue_time(self, slot: int) -> None:
         self._tell(lambda job, now: job.release(slot, now))
-        self._pauses.note_release()
+        self._pauses.note_change()
+
+    def _end_saved(self, slot: int, rollout: str) -> None:
+        self.saved_rollouts[slot] = rollout
+        self._tell(lambda job, _now: job.interrupt(slot, "the rollout is saved"))
+        self._pauses.note_change()
 
     async def receive(self, order: Order) -> Reply:
         """Carry out an order, and return when it is durable.

@@ -1,10 +1,10 @@
 """Orders to a job that runs, as JSON between processes."""
 
 from collections.abc import Mapping
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, Self
 
 from benchflow_contracts import Model
-from pydantic import Field, TypeAdapter
+from pydantic import Field, TypeAdapter, model_validator
 
 Scope = Literal["job", "variant", "endpoint"]
 
@@ -15,7 +15,7 @@ class _Order(Model):
 
 
 class Pause(_Order):
-    """Start nothing more in a scope. What runs continues, or stands still."""
+    """Start nothing more in a scope. What runs continues, stands still, or is saved and ends."""
 
     do: Literal["pause"] = "pause"
     scope: Scope = "job"
@@ -24,6 +24,14 @@ class Pause(_Order):
     reason: str = ""
     now: bool = False
     """Freeze the sandboxes of what runs, and hold its model calls and time limits."""
+    keep: bool = False
+    """Save what runs at its next state that can be restored, and end it. A resume continues it."""
+
+    @model_validator(mode="after")
+    def _holds_or_ends(self) -> Self:
+        if self.now and self.keep:
+            raise ValueError("'now' and 'keep' exclude each other")
+        return self
 
 
 class Resume(_Order):

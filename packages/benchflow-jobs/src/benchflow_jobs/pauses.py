@@ -52,15 +52,23 @@ class JobPauses:
                 "by": order.by,
                 "requested_at": time.time(),
                 "now": order.now,
+                "keep": order.keep,
             },
         )
         self.tell(lambda scheduler, _now: scheduler.pause(latch))
+        # A later order replaces what an earlier one does to the rollouts of this scope.
+        self.holds.release(latch)
         if order.now:
             await self._hold(latch)
+        elif order.keep:
+            self.holds.keep(latch)
         await self._publish()
-        rest = f"{self.scheduler.running} rollouts are running"
+        running = self.scheduler.running
+        rest = f"{running} rollouts are running"
         if order.now:
-            rest = str(self.holds.report(self.scheduler.running))
+            rest = str(self.holds.report(running))
+        elif order.keep:
+            rest = str(self.holds.save_report(running))
         return f"paused {scope_in_words(latch)}; {rest}"
 
     async def resume(self, latch: Latch) -> str:
@@ -74,8 +82,8 @@ class JobPauses:
         await self._publish(paused - {latch})
         return f"resumed {scope_in_words(latch)}{_still(paused - {latch})}"
 
-    def note_release(self) -> None:
-        """Record what stands still, because a rollout continues: its sandbox cannot be frozen."""
+    def note_change(self) -> None:
+        """Record what stands still and what is saved, because that changed."""
         self._start(self._publish_holds())
 
     async def _hold(self, latch: Latch) -> None:
@@ -83,7 +91,7 @@ class JobPauses:
         task = self._start(self.holds.hold(latch))
         await asyncio.wait([task], timeout=_HOLD_SEC)
         if not task.done():
-            task.add_done_callback(lambda _: self.note_release())
+            task.add_done_callback(lambda _: self.note_change())
 
     def _start(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
         task = asyncio.get_running_loop().create_task(work)
@@ -105,9 +113,7 @@ class JobPauses:
             return
         newest = next(reversed(self._known), min(paused, key=scope_in_words))
         pause = self._known.get(newest, {"scope": newest.scope, "name": newest.name})
-        held: Mapping[str, Any] = {}
-        if self.holds.is_active:
-            held = self.holds.report(self.scheduler.running).as_fields()
+        held = self.holds.fields(self.scheduler.running)
         await self.record.set_status("paused", pause={**pause, **held})
 
     def _note(self, latch: Latch, pause: Mapping[str, Any]) -> None:

@@ -15,7 +15,7 @@ from benchflow_contracts import (
     WorkerBackend,
 )
 from benchflow_engine.leftovers import reap_leftovers
-from benchflow_store import new_rollout_id
+from benchflow_store import checkpoint_paths, new_rollout_id
 from benchflow_store.database import (
     DATABASE_FILE,
     JobReader,
@@ -285,6 +285,7 @@ class _Run:
             self.providers.open_for,
             endpoints.fixed,
             holds,
+            self.cut_short,
         )
         record.on_spent, record.on_pause = control.spend, control.note_pause
         endpoints.on_change = control.note_model_limit
@@ -368,9 +369,11 @@ class _Run:
         """Return the rollout whose rest is run, if the last attempt was cut short and kept it."""
         rollout = self.cut_short.pop(index, None)
         variant = job.plan.variants[job.plan.slots.place(index)[0]]
-        if variant.run.keep.which == "none" or job.is_changed(index):
+        if rollout is None or job.is_changed(index):
             return None
-        return rollout
+        # A pause saves a rollout whatever `keep` is.
+        has_checkpoint = any(checkpoint_paths(self.directory / rollout))
+        return rollout if variant.run.keep.which != "none" or has_checkpoint else None
 
     def _status(self) -> JobStatus:
         if self.finish is not None and self.finish.status == "completed":

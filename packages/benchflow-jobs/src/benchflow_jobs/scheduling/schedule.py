@@ -129,6 +129,11 @@ class Schedule:
             low, high = (middle + 1, high) if places[middle] < index else (low, middle)
         self._next[variant] = min(self._next[variant], low)
 
+    def repeat(self, index: int) -> None:
+        """Let a slot wait again. Its last attempt was cut short, and does not count against it."""
+        self._cut_short[index] = self._cut_short.get(index, 0) + 1
+        self.rewind(index)
+
     def first_waiting(self, variant: int) -> int | None:
         """Return the first waiting slot of a variant, or `None`."""
         places, place = self._waiting[variant], self._next[variant]

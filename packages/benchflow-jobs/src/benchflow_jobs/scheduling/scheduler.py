@@ -106,6 +106,8 @@ class _Running:
     needs: Mapping[str, int]
     endpoint: str | None
     deadline: float | None
+    is_saved: bool = False
+    """Whether the attempt ended early, and a later attempt continues it."""
     left: float | None = None
     """The seconds to the deadline of an attempt that is held."""
 
@@ -163,6 +165,9 @@ class Scheduler:
         if running is None or running.attempt != attempt:
             return []
         self._release(index)
+        if running.is_saved and not end.scored and end.fingerprint is None:
+            self.schedule.repeat(index)
+            return self._proceed(now)
         actions = self._after(index, end, now)
         return actions + self._proceed(now)
 
@@ -211,6 +216,14 @@ class Scheduler:
         if running is not None and running.left is not None:
             running.deadline, running.left = now + running.left, None
         return []
+
+    def interrupt(self, index: int, reason: str) -> list[Action]:
+        """End a running attempt that was saved. Its slot waits for another attempt."""
+        running = self._running.get(index)
+        if running is None:
+            return []
+        running.is_saved = True
+        return [Cancel(index, running.attempt, reason)]
 
     def drain(self, reason: str = "") -> list[Action]:
         """Start nothing more in this run of the job; finish when nothing runs."""

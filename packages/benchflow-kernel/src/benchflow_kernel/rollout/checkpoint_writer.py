@@ -68,15 +68,31 @@ class CheckpointWriter:
             or not (fork or self.saves_every_turn)
         ):
             return
-        checkpoint = position.checkpoint
-        assert checkpoint is not None, "the caller has a checkpoint"
-        seconds = self._plan.config.deadlines.provision
         try:
-            async with within(seconds, "snapshot", "saving a checkpoint"):
-                await self._write(self._home, position, checkpoint, fidelity)
+            await self._write_in_time(self._home, position, fidelity)
             self._drop_oldest(self._home)
         except (BenchFlowError, OSError) as error:
             self._leaks.append(_not_saved(position.node, error))
+
+    async def save_now(self, position: Position, fidelity: Fidelity) -> None:
+        """Save the checkpoint of `position`, whatever the policy and its budget are.
+
+        Raises:
+            StoreError: It cannot be saved.
+        """
+        try:
+            if self._home is None:
+                raise StoreError("the rollout has no directory")
+            await self._write_in_time(self._home, position, fidelity)
+        except (BenchFlowError, OSError) as error:
+            raise _not_saved(position.node, error) from error
+
+    async def _write_in_time(self, home: Path, position: Position, fidelity: Fidelity) -> None:
+        checkpoint = position.checkpoint
+        assert checkpoint is not None, "the caller has a checkpoint"
+        seconds = self._plan.config.deadlines.provision
+        async with within(seconds, "snapshot", "saving a checkpoint"):
+            await self._write(home, position, checkpoint, fidelity)
 
     def report(self, node: str, error: BenchFlowError) -> None:
         """Report that the checkpoint of `node` could not be taken. The rollout continues."""

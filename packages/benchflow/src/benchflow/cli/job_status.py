@@ -106,12 +106,16 @@ def _running(view: JobView) -> Iterator[str]:
 
 
 def _held(pause: Mapping[str, Any]) -> list[str]:
-    """Return what a pause with --now does to the rollouts that ran."""
+    """Return what a pause with --now or --keep does to the rollouts that ran."""
     lines: list[str] = []
     if "held" in pause:
         lines.append(f"{pause['held']} rollouts stand still")
     if pause.get("freezing"):
         lines.append(f"{pause['freezing']} rollouts are about to stand still")
+    if "saved" in pause:
+        lines.append(f"{pause['saved']} rollouts are saved; `bench job resume` continues them")
+    if pause.get("saving"):
+        lines.append(f"{pause['saving']} rollouts run until they can be saved")
     for reason, count in dict(pause.get("running_on") or {}).items():
         lines.append(f"{count} rollouts run on to their end: {reason}")
     return lines

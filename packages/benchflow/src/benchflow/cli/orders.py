@@ -40,6 +40,7 @@ def pause(
     endpoint: Endpoint = None,
     reason: str = "",
     now: bool = False,
+    keep: bool = False,
     jobs_dir: JobsDir = DEFAULT_JOBS,
     json: Json = False,
 ) -> int:
@@ -49,14 +50,19 @@ def pause(
         bench job pause nightly --reason "the endpoint is being updated"
         bench job pause nightly --variant large
         bench job pause nightly --now
+        bench job pause nightly --keep
 
     Args:
         job: Job: its directory, its name, or a unique start of its name.
         reason: Reason, which `bench job status` shows.
         now: Freeze what runs, too, until a resume. Its time limits stand still.
+        keep: Save each running rollout at its next turn or question, and end it. A resume continues
+            it.
     """
     scope, name = scope_of(variant, endpoint)
-    sent = order.Pause(by=user_name(), scope=scope, name=name, reason=reason, now=now)
+    if now and keep:
+        raise UsageError("--now and --keep were both given", hint="give one of them")
+    sent = order.Pause(by=user_name(), scope=scope, name=name, reason=reason, now=now, keep=keep)
     return give_order(find_job(job, jobs_dir), sent, json=json)
 
 

@@ -26,6 +26,7 @@ from .activity_recorder import ActivityRecorder
 from .callbacks import AskResponder, StepRecorder
 from .fork_controller import ForkController, ForkServices
 from .progress import BranchContext, BranchState, Interruption, Progress
+from .rollout_saver import RolloutSaver
 from .state_recorder import StateRecorder
 from .task_steps import TaskSteps
 from .turn_runner import TurnRunner
@@ -55,13 +56,15 @@ class BranchRun:
         states = StateRecorder(branch)
         activity = ActivityRecorder(branch, progress, replay, interruption)
         forks = ForkController(branch, services, replay_log, states, on_fork)
+        saver = RolloutSaver(branch, services, forks.record_checkpoint)
         recorder = StepRecorder(branch, progress, replay, activity, interruption)
         responder = AskResponder(
-            branch, progress, replay, replay_log, forks, activity, interruption
+            branch, progress, replay, replay_log, forks, saver, activity, interruption
         )
         self._branch = branch
         self._replay = replay
         self._forks = forks
+        self._saver = saver
         self._steps = TaskSteps(branch)
         self._states = states
         self._turns = TurnRunner(
@@ -120,7 +123,9 @@ class BranchRun:
 
     async def save_end(self) -> None:
         """Save the world after its agents have ended, so that it can still be graded later."""
-        await self._forks.save_end(self.progress.cursor, self.progress.ungraded_step)
+        cursor, ungraded_step = self.progress.cursor, self.progress.ungraded_step
+        await self._saver.at_end(cursor, ungraded_step)
+        await self._forks.save_end(cursor, ungraded_step)
 
     async def finish(self) -> str:
         """End the agents and return the leaf to be scored. No step is recorded after this.
@@ -235,7 +240,10 @@ class BranchRun:
         cursor, ask = self.progress.cursor, self._turns.restored_ask
         if ask is not None:
             return await self._forks.at_restored_ask(cursor, ask)
-        return await self._forks.at_turn(cursor) if self._replay.is_finished else None
+        if not self._replay.is_finished:
+            return None
+        await self._saver.at_turn(cursor)
+        return await self._forks.at_turn(cursor)
 
     async def _add_nudge(self) -> bool:
         """Add the user's next prompt to the schedule; return whether there is one."""

@@ -13,6 +13,7 @@ from benchflow_kernel.rollout.branch_start import Fork
 from .activity_recorder import ActivityRecorder, known_usage
 from .fork_controller import ForkController
 from .progress import BranchContext, Interruption, Progress
+from .rollout_saver import RolloutSaver
 
 
 class AskResponder:
@@ -25,6 +26,7 @@ class AskResponder:
         replay: Replay,
         replay_log: ReplayLog,
         forks: ForkController,
+        saver: RolloutSaver,
         activity: ActivityRecorder,
         interruption: Interruption,
     ) -> None:
@@ -33,6 +35,7 @@ class AskResponder:
         self._replay = replay
         self._replay_log = replay_log
         self._forks = forks
+        self._saver = saver
         self._activity = activity
         self._interruption = interruption
 
@@ -67,6 +70,7 @@ class AskResponder:
             may_fork = self._branch.start.resumed and recorded is None and self._replay.is_finished
         self._activity.open_question(ask)
         if may_fork:
+            await self._saver.at_ask(self._progress.cursor, ask)
             fork = await self._forks.at_ask(self._progress.cursor, ask)
             if fork is not None and not self._forks.continues_after(fork):
                 return fork

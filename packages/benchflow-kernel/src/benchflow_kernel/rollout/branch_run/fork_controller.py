@@ -157,7 +157,7 @@ class ForkController:
         Rewards that need processes need a live checkpoint. An error does not end the rollout.
         """
         branch, services = self._branch, self._services
-        forked = any(map(_is_forked, branch.journal.node(cursor.node).path))
+        forked = any(map(is_forked, branch.journal.node(cursor.node).path))
         if forked or not services.writer.saves_every_turn:
             return
         needed = any(map(needs_processes, branch.plan.rewards(ungraded_step or 0)))
@@ -169,7 +169,7 @@ class ForkController:
             services.writer.report(cursor.node, error)
             return
         if captured is not None and captured.checkpoint is not None:
-            position = _position_at(cursor, captured.checkpoint)
+            position = position_at(cursor, captured.checkpoint)
             position = replace(position, ended=True, ungraded_step=ungraded_step)
             await self._save_aside(position, captured.checkpoint, captured.fidelity)
 
@@ -185,7 +185,7 @@ class ForkController:
         base = await self._services.selector.capture_base(self._branch.world, cursor.turn)
         if base is not None:
             await self._rebase(cursor, base)
-            await self._services.writer.save(_position_at(cursor, base), "state", fork=False)
+            await self._services.writer.save(position_at(cursor, base), "state", fork=False)
         else:
             await self._save_live(cursor, None)
 
@@ -196,7 +196,7 @@ class ForkController:
         live = await self._services.selector.capture_live(self._branch.world, cursor.turn)
         if live is not None:
             await self._save_aside(
-                _position_at(cursor, live, _open_question(cursor, ask)), live, "live"
+                position_at(cursor, live, open_question(cursor, ask)), live, "live"
             )
 
     async def _save_aside(
@@ -205,7 +205,7 @@ class ForkController:
         """Record and save a checkpoint from which this rollout itself never starts."""
         self._services.refs.acquire(checkpoint)
         try:
-            self._append(position.node, checkpoint)
+            self.record_checkpoint(position.node, checkpoint)
             await self._services.writer.save(position, fidelity, fork=False)
         finally:
             await self._services.refs.release(checkpoint)
@@ -233,7 +233,7 @@ class ForkController:
 
     async def _position(self, cursor: Cursor, captured: Captured, ask: Ask | None) -> Position:
         """Return how to return here, and acquire the checkpoint for it."""
-        question = _open_question(cursor, ask)
+        question = open_question(cursor, ask)
         checkpoint, refs = captured.checkpoint, self._services.refs
         if checkpoint is None:
             base = self._replay_log.base_checkpoint
@@ -241,14 +241,14 @@ class ForkController:
             refs.acquire(base)
             script = (*self._replay_log.script, *question)
             calls = self._branch.world.calls_since(self._replay_log.calls_before)
-            return _position_at(cursor, base, script, calls)
+            return position_at(cursor, base, script, calls)
         if ask is None:
             await self._rebase(cursor, checkpoint)
             refs.acquire(checkpoint)
         else:
             refs.acquire(checkpoint)
             await self._record(cursor, checkpoint)
-        return _position_at(cursor, checkpoint, question)
+        return position_at(cursor, checkpoint, question)
 
     async def _rebase(self, cursor: Cursor, base: Checkpoint) -> None:
         self._services.refs.acquire(base)
@@ -261,12 +261,13 @@ class ForkController:
     async def _record(self, cursor: Cursor, checkpoint: Checkpoint) -> None:
         """Record a complete checkpoint; release a checkpoint that cannot be recorded."""
         try:
-            self._append(cursor.node, checkpoint)
+            self.record_checkpoint(cursor.node, checkpoint)
         except BaseException:
             await self._services.refs.release(checkpoint)
             raise
 
-    def _append(self, node: str, checkpoint: Checkpoint) -> None:
+    def record_checkpoint(self, node: str, checkpoint: Checkpoint) -> None:
+        """Record a checkpoint in the log of the rollout."""
         self._branch.journal.append(
             Checkpointed,
             node=node,
@@ -311,20 +312,23 @@ class ForkController:
         self._branch.journal.append(Branched, node=cursor.node, record=record)
 
 
-def _is_forked(node: RolloutNode) -> bool:
+def is_forked(node: RolloutNode) -> bool:
+    """Return whether branches start at this node."""
     return node.branch is not None and node.branch.children > 0
 
 
-def _open_question(cursor: Cursor, ask: Ask | None) -> tuple[Exchange, ...]:
+def open_question(cursor: Cursor, ask: Ask | None) -> tuple[Exchange, ...]:
+    """Return the script of a position at which a question is open."""
     return () if ask is None else (Exchange(turn=cursor.turn, ask=ask, answer=None),)
 
 
-def _position_at(
+def position_at(
     cursor: Cursor,
     checkpoint: Checkpoint,
     script: tuple[Exchange, ...] = (),
     calls: tuple[ModelCall, ...] = (),
 ) -> Position:
+    """Return the position of a branch at a checkpoint."""
     return Position(
         node=cursor.node,
         turn=cursor.turn,
