@@ -433,10 +433,10 @@ def slow(session: nox.Session, part: str) -> None:
 @nox.session(python=PYTHONS[:1])
 def ray(session: nox.Session) -> None:
     """Run jobs on a Ray cluster of two nodes, and kill its parts. Run it alone: Ray needs CPU."""
-    _sync(session, "--package=benchflow-jobs-ray", "--no-default-groups", "--group=test")
-    tests = f"{PACKAGES['benchflow-jobs-ray']}/tests"
+    _sync(session, "--all-packages")
+    tests = (f"{PACKAGES['benchflow-jobs-ray']}/tests", "tests/e2e/test_ray_job.py")
     limit = "--session-timeout=1200"
-    _pytest(session, "-m", "ray", "--reruns=0", limit, tests, *session.posargs)
+    _pytest(session, "-m", "ray", "--reruns=0", limit, *(session.posargs or tests))
 
 
 @nox.session(python=PYTHONS[:1])

@@ -45,7 +45,9 @@ class FaultJob:
         self.directory = home / "jobs" / name
         self.scratch = home / "tmp"
         self.scratch.mkdir(exist_ok=True)
-        self.words = ("--tasks-dir=tasks", "--jobs-dir=jobs", f"--job-name={name}", *words)
+        settings = ("--tasks-dir=tasks", "--jobs-dir=jobs", f"--job-name={name}")
+        self.command: tuple[object, ...] = ("eval", "create", *settings, *words)
+        """The command of `bench` that runs the job."""
         self.seconds = 0.0
         """The time of the last `run`."""
         self.variables: Mapping[str, str] = {}
@@ -55,7 +57,7 @@ class FaultJob:
         """Start a runner of the job, or one that resumes the job; `before` is before `bench`."""
         env = {**os.environ, "NO_COLOR": "1", "TMPDIR": str(self.scratch), **self.variables}
         runner = subprocess.Popen(
-            [*before, str(BENCH), "eval", "create", *map(str, self.words)],
+            [*before, str(BENCH), *map(str, self.command)],
             cwd=self.home,
             env=env,
             stdout=subprocess.DEVNULL,
@@ -95,7 +97,8 @@ class FaultJob:
 
     def scored(self) -> dict[int, str]:
         """Return the rollouts that count, by slot."""
-        return {each.index: each.rollout for each in self.attempts() if each.counted}
+        counted = (each for each in self.attempts() if each.counted and each.status == "scored")
+        return {each.index: each.rollout for each in counted}
 
     def until_scored(self, count: int) -> None:
         """Wait until the record has scores of `count` slots."""

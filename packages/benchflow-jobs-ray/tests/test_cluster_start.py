@@ -54,7 +54,7 @@ def start(**options: float) -> str:
 
 
 def test_a_start_that_failed_is_tried_once_more(tmp_path: Path) -> None:
-    program = Program(tmp_path, {"error": "no port"}, {"node": 0, "address": "host:1"})
+    program = Program(tmp_path, {"error": "no port"}, {"node": 0, "pid": 1, "address": "host:1"})
     assert start() == "host:1"
     assert program.starts == 2
 
@@ -79,7 +79,7 @@ def test_a_program_that_does_not_answer_is_ended(tmp_path: Path) -> None:
 def test_a_start_waits_while_the_machine_is_busy(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    program = Program(tmp_path, {"node": 0, "address": "host:1"})
+    program = Program(tmp_path, {"node": 0, "pid": 1, "address": "host:1"})
     loads = iter([90.0, 80.0, 1.0])
     monkeypatch.setattr("os.getloadavg", lambda: (next(loads), 0.0, 0.0))
     monkeypatch.setattr("os.cpu_count", lambda: 2)

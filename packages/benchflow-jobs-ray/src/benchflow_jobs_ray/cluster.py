@@ -53,6 +53,8 @@ class LocalCluster:
         self._process: asyncio.subprocess.Process | None = None
         self.address = ""
         """The address of the head, after the start."""
+        self.raylets: list[int] = []
+        """The process of each node that runs its workers, by the number of the node."""
         self.session: int | None = None
         """The session of all processes of the cluster, after the start."""
 
@@ -109,6 +111,7 @@ class LocalCluster:
             start_new_session=True,
         )
         self.session = self._process.pid
+        self.raylets.clear()
         try:
             for resources in self._resources:
                 await self.add_node(resources)
@@ -124,6 +127,7 @@ class LocalCluster:
         """
         answer = await self._ask({"add": dict(resources)})
         self.address = answer["address"]
+        self.raylets.append(int(answer["pid"]))
         return int(answer["node"])
 
     async def kill_node(self, number: int) -> None:

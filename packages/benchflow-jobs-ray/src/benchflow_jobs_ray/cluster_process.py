@@ -8,6 +8,7 @@ and of a driver that was killed. It reads a line of JSON with the nodes, and pri
 
 import json
 import os
+import re
 import shutil
 import signal
 import sys
@@ -24,6 +25,7 @@ from typing import Any, Final
 from .process_tree import become_subreaper, descendants, kill_descendants
 
 _OBJECT_STORE_BYTES: Final = 80 * 1024 * 1024
+_ERROR: Final = re.compile(r"\bFATAL\b|^\w*Error: ")
 _LOOPBACK: Final = "127.0.0.2"
 """Not 127.0.0.1: Ray replaces that by an address which other machines reach."""
 
@@ -47,7 +49,8 @@ class _Cluster:
             "include_dashboard": False,
         }
         if self._cluster is None:
-            _wait_longer(self._start_sec)
+            # So that the cause is known before the other side stops to wait.
+            _wait_longer(0.8 * self._start_sec)
             self._cluster = Cluster()
             settings["temp_dir"] = self._directory
         node = self._cluster.add_node(**settings)
@@ -87,6 +90,18 @@ def _wait_longer(seconds: float) -> None:
     services.get_node = get_node_later
 
 
+def _reported(directory: Path) -> str:
+    """Return the last error in the logs of Ray's processes, with the name of the log."""
+    found = ""
+    for name in ("gcs_server.out", "raylet.out", "runtime_env_agent.log", "dashboard_agent.log"):
+        for log in directory.glob(f"session_*/logs/{name}"):
+            with suppress(OSError):
+                lines = log.read_text(errors="replace").splitlines()
+                errors = [line.strip() for line in lines if _ERROR.search(line)]
+                found = f"; {name}: {errors[-1][:300]}" if errors else found
+    return found
+
+
 def main() -> None:
     """Serve requests until standard input ends."""
     become_subreaper()
@@ -117,7 +132,7 @@ def main() -> None:
                 answer = cluster.add(request["add"])
         except Exception as error:  # noqa: BLE001 - the other side raises it
             traceback.print_exc()
-            answer = {"error": f"{type(error).__name__}: {error}"}
+            answer = {"error": f"{type(error).__name__}: {error}{_reported(Path(directory))}"}
         answers.write(json.dumps(answer) + "\n")
 
 
