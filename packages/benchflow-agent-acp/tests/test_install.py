@@ -43,9 +43,18 @@ def machine(tmp_path, monkeypatch):
     return tool
 
 
-def vibe():
+@pytest.fixture
+def small_python(machine, tmp_path):
+    """A stand-in for a Python of 3.99: the key of a real one takes 2 s of processor time."""
+    prefix = tmp_path / "python"
+    (prefix / "lib").mkdir(parents=True)
+    (prefix / "lib/os.py").touch()
+    machine("python3", f"#!/bin/sh\necho 3.99.0; echo {prefix}\n")
+
+
+def vibe(python=">=3.99"):
     decl = shipped_declaration("mistral-vibe")
-    runtime = decl.runtime.model_copy(update={"python": ">=3.11"})
+    runtime = decl.runtime.model_copy(update={"python": python})
     return decl.model_copy(update={"runtime": runtime})
 
 
@@ -53,7 +62,7 @@ def calls(tmp_path):
     return (tmp_path / "calls").read_text().splitlines()
 
 
-def test_an_agent_is_installed_once_and_mounted_where_its_user_can_read(machine, tmp_path):
+def test_an_agent_is_installed_once_and_mounted_where_its_user_can_read(small_python, tmp_path):
     first = asyncio.run(install(vibe()))
     again = asyncio.run(install(vibe()))
     assert first == again
@@ -68,7 +77,7 @@ def test_an_agent_is_installed_once_and_mounted_where_its_user_can_read(machine,
 def test_a_venv_points_to_its_interpreter_inside(machine, tmp_path):
     if Path(sys.base_prefix).is_relative_to("/usr"):
         pytest.skip("the interpreter of this test is part of the system")
-    done = asyncio.run(install(vibe()))
+    done = asyncio.run(install(vibe(">=3.11")))
     runtime = done.bundles[1]
     assert runtime.target.startswith("/opt/benchflow/runtimes/python")
     venv = Path(done.bundles[0].source) / "venv"
@@ -76,7 +85,7 @@ def test_a_venv_points_to_its_interpreter_inside(machine, tmp_path):
     assert f"home = {runtime.target}/bin" in (venv / "pyvenv.cfg").read_text()
 
 
-def test_two_concurrent_calls_install_once(machine, tmp_path):
+def test_two_concurrent_calls_install_once(small_python, tmp_path):
     async def both():
         async with asyncio.TaskGroup() as tasks:
             one = tasks.create_task(install(vibe()))
@@ -87,7 +96,9 @@ def test_two_concurrent_calls_install_once(machine, tmp_path):
     assert len(calls(tmp_path)) == 2
 
 
-def test_a_failed_installation_leaves_nothing_and_can_be_repeated(machine, tmp_path, monkeypatch):
+def test_a_failed_installation_leaves_nothing_and_can_be_repeated(
+    small_python, tmp_path, monkeypatch
+):
     monkeypatch.setenv("UV_FAILS", "1")
     with pytest.raises(AgentError, match="no such version"):
         asyncio.run(install(vibe()))
@@ -97,7 +108,7 @@ def test_a_failed_installation_leaves_nothing_and_can_be_repeated(machine, tmp_p
     assert asyncio.run(install(vibe())).bundles
 
 
-def test_a_removed_interpreter_means_a_new_installation(machine, tmp_path):
+def test_a_removed_interpreter_means_a_new_installation(small_python, tmp_path):
     done = asyncio.run(install(vibe()))
     record = Path(f"{done.bundles[0].source}.json")
     record.write_text(record.read_text().replace(done.bundles[-1].source, "/no/such/place"))
