@@ -74,6 +74,32 @@ def test_two_rollouts_are_compared_at_their_ends(jobs: Path, capfd: pytest.Captu
     assert "equal" in capfd.readouterr().err
 
 
+def test_a_difference_says_its_worth_and_the_first_different_step(
+    jobs: Path, capfd: pytest.CaptureFixture[str]
+):
+    assert run(["rollout", "diff", "one:n1", "n3", "--jobs-dir", str(jobs)]) == 0
+    said = capfd.readouterr().err
+    assert "one:n1 -> one:n3\nV - -> -\n" in said
+    assert "first different step (end), after 1 equal steps: the end  | n2" in said
+    assert run(["rollout", "diff", "one:n1", "n3", "--jobs-dir", str(jobs), "--json"]) == 0
+    shown = json.loads(capfd.readouterr().out)
+    assert (shown["a"]["node"], shown["b"]["diverges_at"]) == ("n1", "n2")
+    assert (shown["divergence"], shown["shared_steps"]) == ("end", 1)
+
+
+def test_one_node_is_shown_as_it_is_in_the_tree(jobs: Path, capfd: pytest.CaptureFixture[str]):
+    where = ["--jobs-dir", str(jobs)]
+    assert run(["rollout", "show", "one", "--node", "n2", *where]) == 0
+    assert capfd.readouterr().out.startswith("n2\nV -\n")
+    assert run(["rollout", "show", "one", "--node", "n2", *where, "--json"]) == 0
+    node = json.loads(capfd.readouterr().out)
+    assert node.pop("v") is None
+    assert run(["rollout", "tree", "one", *where, "--json"]) == 0
+    assert node in json.loads(capfd.readouterr().out)["nodes"]
+    assert run(["rollout", "show", "one", "--node", "n9", *where]) != 0
+    assert "no node 'n9'" in capfd.readouterr().err
+
+
 def test_a_node_without_a_state_names_those_with_one(jobs: Path, capfd: pytest.CaptureFixture[str]):
     assert run(["rollout", "diff", "one:n2", "n1", "--jobs-dir", str(jobs)]) != 0
     said = " ".join(capfd.readouterr().err.split())

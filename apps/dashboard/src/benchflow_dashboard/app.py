@@ -20,6 +20,7 @@ from .assets import asset_url, serve_asset, serve_icon
 from .index import Index
 from .monitor.ingest import receive_logs, receive_records, receive_traces
 from .monitor.service import make_monitor
+from .pages.diff import show_diff
 from .pages.format import FILTERS
 from .pages.job import show_job, show_jobs
 from .pages.monitor import show_alerts, show_monitor, show_observed, silence_alert
@@ -50,6 +51,7 @@ PAGES: Final[tuple[ControllerRouterHandler, ...]] = (
     show_observed,
     show_alerts,
     silence_alert,
+    show_diff,
 )
 """The route handlers of the pages. A new page adds its line here."""
 

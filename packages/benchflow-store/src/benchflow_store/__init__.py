@@ -49,6 +49,7 @@ if TYPE_CHECKING:
         read_trusted_manifest,
     )
     from .sealed_config import has_own_seal, seal_config
+    from .state_comparison import ComparedNode, StateComparison, compare_states
     from .stored_rollout import (
         MODEL_DIR,
         StoredConfig,
@@ -79,6 +80,7 @@ __all__ = [
     "RESUMED_FROM",
     "BranchActivity",
     "BranchProgress",
+    "ComparedNode",
     "EventKind",
     "EventLine",
     "LineKind",
@@ -91,6 +93,7 @@ __all__ = [
     "RolloutSummary",
     "SavedCheckpoint",
     "Segment",
+    "StateComparison",
     "StepLine",
     "StoredConfig",
     "StoredRollout",
@@ -100,6 +103,7 @@ __all__ = [
     "checkpoint_paths",
     "checkpoints_below",
     "checkpoints_of",
+    "compare_states",
     "delete_checkpoints",
     "earlier_attempt",
     "error_fingerprint",
@@ -160,6 +164,7 @@ _HOMES = {
             "delete_checkpoints export_checkpoint find_checkpoint read_trusted_manifest"
         ),
         "sealed_config": "has_own_seal seal_config",
+        "state_comparison": "ComparedNode StateComparison compare_states",
         "stored_rollout": (
             "MODEL_DIR StoredConfig StoredRollout latest_records read_finished_rollouts "
             "read_model_calls read_record read_records"

@@ -7,6 +7,8 @@ from typing import Any, Final
 from benchflow_contracts import Answer, Ask, RolloutNode, RolloutTree, Trajectory, VerifyResult
 from pydantic import TypeAdapter
 
+from .credit import value_of
+
 TREE_SCHEMA_VERSION: Final = "1.1"
 """1.1: a node has `state`, the digest and file of its state. 1.0 had the state itself."""
 
@@ -31,6 +33,12 @@ def tree_to_bytes(tree: RolloutTree) -> bytes:
     """
     head = _json({**_head(tree), "nodes": []}).removesuffix(b"]}")
     return head + b"\n" + b",\n".join(_json(_fields(node)) for node in tree.nodes) + b"\n]}\n"
+
+
+def node_to_json(node: RolloutNode) -> dict[str, Any]:
+    """Return one node as in `tree_to_json`, and V of the node as `v`."""
+    data: dict[str, Any] = _plain({**_fields(node), "v": value_of(node)})
+    return data
 
 
 def _head(tree: RolloutTree) -> dict[str, object]:

@@ -5,14 +5,18 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Annotated
 
-from benchflow_contracts import EnvState, FinishedRollout, UsageError
+from benchflow_contracts import FinishedRollout, RolloutNode
 from benchflow_export import export_formats, load_exporter, write_export
-from benchflow_kernel import EnvDiff, TableDiff, diff_states, tree_to_json
+from benchflow_kernel import EnvDiff, TableDiff, node_to_json, tree_to_json, value_of
 from benchflow_store import (
+    NodeView,
     RolloutProgress,
+    StateComparison,
+    StepLine,
     StoredRollout,
     TrajectoryView,
-    missing_state,
+    compare_states,
+    step_lines,
     writer_of,
 )
 from benchflow_store.progress import span
@@ -26,10 +30,10 @@ from .narrate import MARKER, fitting_lines, marker_of
 from .output import note, print_json, print_table, stdout, visible
 from .rollouts import find_rollout
 
-_NODES = 20
-"""The maximum number of nodes in a hint."""
 _ROWS = 20
 """The maximum number of rows of one kind for each table; further rows are counted."""
+_TITLE = 60
+"""The characters of a step in a comparison."""
 
 
 def print_diff(diff: EnvDiff) -> None:
@@ -80,19 +84,29 @@ def _change(table: TableDiff, before: tuple[object, ...], after: tuple[object, .
 
 
 def show(
-    rollout: str, *, leaf: str | None = None, jobs_dir: JobsDir = DEFAULT_JOBS, json: Json = False
+    rollout: str,
+    *,
+    leaf: str | None = None,
+    node: str | None = None,
+    jobs_dir: JobsDir = DEFAULT_JOBS,
+    json: Json = False,
 ) -> None:
-    """Show a trajectory step by step.
+    """Show a trajectory step by step, or one node.
 
     Examples:
         bench rollout show book-the-room__1f
         bench rollout show book-the-room__1f --leaf n4
+        bench rollout show book-the-room__1f --node n3 --json
 
     Args:
         rollout: Rollout: its directory, its id, or a unique start of its id.
         leaf: Node at the end of the trajectory (default: the first leaf).
+        node: Only this node: its V, its credit, its fork, its verdicts and its step.
     """
     stored = _open(find_rollout(rollout, jobs_dir))
+    if node is not None:
+        _show_node(stored.node(node), as_json=json)
+        return
     tree, end = stored.tree, stored.leaf(leaf)
     if json:
         print_json([step.model_dump(mode="json") for step in end.steps])
@@ -100,6 +114,26 @@ def show(
     _print_trajectory(TrajectoryView.of(tree, end))
     if tree.status == "running":
         _note_progress(stored)
+
+
+def _show_node(node: RolloutNode, *, as_json: bool) -> None:
+    if as_json:
+        print_json(node_to_json(node))
+        return
+    console, view = stdout(), NodeView.of(node)
+    facts = [
+        f"V {fmt.value(value_of(node))}",
+        "" if node.credit is None else fmt.credit(node.credit),
+        "" if node.branch is None else fmt.fork(node.branch),
+        *(f"{name} {fmt.reward(result.counted().reward)}" for name, result in node.results.items()),
+        "" if node.error is None else f"{node.error.boundary}: {node.error.message}",
+    ]
+    label = f"  {visible(view.label)}" if view.label is not None else ""
+    console.print(f"[cyan]{visible(node.id)}[/cyan]{label}")
+    for fact in filter(None, facts):
+        console.print(visible(fact))
+    if node.step is not None:
+        _print_lines(step_lines(node.step))
 
 
 def _note_progress(stored: StoredRollout) -> None:
@@ -121,11 +155,7 @@ def _print_trajectory(view: TrajectoryView) -> None:
     console = stdout()
     for node in view.nodes:
         console.print(f"[cyan]{visible(node.id)}[/cyan]")
-        for line in node.lines:
-            first, *others = fitting_lines(line.text.strip())
-            console.print(f"[dim]{marker_of(line):>{MARKER - 2}}[/dim]  {visible(first)}")
-            for other in others:
-                console.print(" " * MARKER + visible(other))
+        _print_lines(node.lines)
         if node.took_sec:
             console.print(f"  [dim]     took  {fmt.took(node.took_sec)}[/dim]")
     for name, digest in view.images.items():
@@ -137,6 +167,15 @@ def _print_trajectory(view: TrajectoryView) -> None:
         note(f"processes of the agent that the memory limit killed: {view.memory_kills}")
     for error in view.errors:
         note(f"{error.boundary}: {error.message}" + (f"\nhint: {error.hint}" if error.hint else ""))
+
+
+def _print_lines(lines: Iterable[StepLine]) -> None:
+    console = stdout()
+    for line in lines:
+        first, *others = fitting_lines(line.text.strip())
+        console.print(f"[dim]{marker_of(line):>{MARKER - 2}}[/dim]  {visible(first)}")
+        for other in others:
+            console.print(" " * MARKER + visible(other))
 
 
 def tree(
@@ -209,34 +248,28 @@ def diff(a: str, b: str, *, jobs_dir: JobsDir = DEFAULT_JOBS, json: Json = False
     """
     name, _, node = a.partition(":")
     first = _open(find_rollout(name, jobs_dir))
-    before = _state(first, node)
     if b in first.tree.index:
-        after = _state(first, b)
+        comparison = compare_states(first, node, first, b)
     else:
-        name, _, node = b.partition(":")
-        after = _state(_open(find_rollout(name, jobs_dir)), node)
-    difference = diff_states(before, after)
+        name, _, other = b.partition(":")
+        comparison = compare_states(first, node, _open(find_rollout(name, jobs_dir)), other)
     if json:
-        print_json(difference.model_dump(mode="json"))
+        print_json(comparison.model_dump(mode="json"))
     else:
-        print_diff(difference)
+        _print_comparison(comparison)
 
 
-def _state(stored: StoredRollout, name: str) -> EnvState:
-    known = [node.id for node in stored.tree.nodes if node.state_ref is not None]
-    leaves = (leaf for leaf in stored.tree.leaves if leaf.id in known)
-    node = stored.node(name) if name else next(leaves, stored.tree.leaves[0])
-    missing = missing_state(stored, node)
-    if missing is not None:
-        flag = f"run it again with {missing.flag}; " if missing.flag else ""
-        raise UsageError(
-            f"rollout {stored.tree.rollout_id!r} did not record a state of node {node.id!r}:"
-            f" {missing.reason}",
-            hint=f"{flag}nodes with a state: {', '.join(known[:_NODES]) or 'none'}",
-        )
-    state = stored.state(node)
-    assert state is not None, "the node has a reference"
-    return state
+def _print_comparison(found: StateComparison) -> None:
+    a, b = found.a, found.b
+    note(f"{a.rollout_id}:{a.node} -> {b.rollout_id}:{b.node}")
+    note(f"V {fmt.reward(a.value)} -> {fmt.reward(b.value)}")
+    if found.divergence is None:
+        note("all steps of the two paths are equal")
+    else:
+        sides = [f"{side.diverges_at or 'the end'} {shorten(side.step, _TITLE)}" for side in (a, b)]
+        after = f"after {found.shared_steps} equal steps"
+        note(f"first different step ({found.divergence}), {after}: {' | '.join(sides)}")
+    print_diff(found)
 
 
 def _open(directory: Path) -> StoredRollout:
