@@ -14,6 +14,7 @@ from benchflow_engine.scaffold import write_task
 from benchflow_jobs import JobConfig
 from benchflow_jobs.begin import plan_of
 from benchflow_jobs.heartbeat import HEARTBEAT_FILE, beating
+from benchflow_jobs.hold import held
 from benchflow_jobs.planning import write_plan
 from benchflow_jobs.runner import open_record
 from benchflow_store.database import DATABASE_FILE, JobWriter
@@ -41,6 +42,19 @@ def job(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
     asyncio.run(record())
     return directory
+
+
+def test_a_job_that_another_process_runs_has_an_exit_code_of_its_own(
+    job: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    Path("job.toml").write_text("job.name = 'nightly'\ndataset.paths = ['tasks']\n")
+    with held(job):
+        for words in ("run job.toml --set run.agent.name='nop'", "resume nightly"):
+            assert run(["job", *words.split(), "--json"]) == 75
+            error = json.loads(capsys.readouterr().err)
+            assert error["exit_code"] == 75
+            assert "is being run by another process" in error["error"]
+        assert run(["job", "extend", "nightly", "-k", "2"]) == 75
 
 
 @pytest.mark.parametrize(

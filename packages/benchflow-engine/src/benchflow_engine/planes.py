@@ -1,7 +1,7 @@
 """Create the planes of a run, by name from the registry."""
 
 import sys
-from collections.abc import AsyncGenerator, Generator
+from collections.abc import AsyncGenerator, Generator, Iterable
 from contextlib import asynccontextmanager, contextmanager
 from inspect import signature
 from pathlib import Path
@@ -21,6 +21,7 @@ from benchflow_contracts import (
     SandboxProvider,
     SandboxProviderFactory,
     Task,
+    TaskError,
     UsageError,
     UserModel,
     host_error,
@@ -184,6 +185,28 @@ def load_rewards(config: RunConfig, task: Task) -> list[Reward]:
             hint="exactly one of them must be named 'reward': it is the return of a rollout",
         )
     return rewards
+
+
+def check_verifiers(configs: Iterable[RunConfig], tasks: Iterable[Task]) -> None:
+    """Check that the verifiers of tasks exist. An operator's own reward replaces them.
+
+    Raises:
+        TaskError: A type of verifier or a grading protocol is not registered.
+    """
+    if all(config.reward.import_path is not None for config in configs):
+        return
+    known: set[tuple[str, str]] = set()
+    for task in tasks:
+        for part in [task.step(index) for index in range(len(task.steps))] or [task]:
+            verifier = part.config.verifier
+            if (verifier.type, verifier.protocol) in known:
+                continue
+            known.add((verifier.type, verifier.protocol))
+            try:
+                find_plugin("benchflow.rewards", verifier.type, None)
+                _grading_protocol(verifier.protocol)
+            except UsageError as error:
+                raise TaskError(f"task {task.id!r}: {error}", hint=error.hint) from error
 
 
 def _grading_protocol(name: str) -> object:

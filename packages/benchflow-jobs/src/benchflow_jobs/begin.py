@@ -5,7 +5,8 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from benchflow_contracts import StoreError, Task, UsageError
-from benchflow_engine.preflight import check_agent
+from benchflow_engine.planes import check_verifiers
+from benchflow_engine.preflight import check_agent, check_endpoint
 from benchflow_engine.secrets import with_secrets
 from benchflow_engine.task_formats import runnable_task
 from benchflow_store import latest_records
@@ -160,12 +161,14 @@ def _with_tasks(plan: ResolvedJob, known: Mapping[str, Task]) -> PlannedJob:
     return PlannedJob(plan, tasks)
 
 
-def extended(job: PlannedJob, order: Extend) -> PlannedJob:
+async def extended(job: PlannedJob, order: Extend) -> PlannedJob:
     """Return the job with the replications, tasks and variants of an order.
 
     Raises:
         JobConfigError: They do not fit to the job, or a source of tasks cannot be read.
         UsageError: A variant has an agent that does not exist, or that cannot work as configured.
+        TaskError: A task has a verifier that does not exist.
+        ModelEndpointError: The model endpoint of a variant does not answer.
     """
     options = job.plan.variants[0].run.adapter_options()
     tasks: tuple[Task, ...] = ()
@@ -175,8 +178,12 @@ def extended(job: PlannedJob, order: Extend) -> PlannedJob:
     variants = parse_job(JobSource(tables, "extend")).variants if order.variants else ()
     plan = extend(job.plan, replications=order.replications, tasks=tasks, variants=variants)
     # A resume checks every variant, so a wrong one would keep the whole job from continuing.
-    for variant in plan.variants[len(job.plan.variants) :]:
+    added = plan.variants[len(job.plan.variants) :]
+    for variant in added:
         check_agent(variant.run)
+    check_verifiers([variant.run for variant in plan.variants], tasks)
+    for run in {variant.run.model.base_url: variant.run for variant in added}.values():
+        await check_endpoint(run)
     return PlannedJob(plan, {**{task.id: task for task in tasks}, **job.tasks})
 
 

@@ -213,7 +213,7 @@ class JobControl:
 
     async def _extend(self, order: orders.Extend) -> Reply:
         before = self.job.plan
-        job = extended(self.job, order)
+        job = await extended(self.job, order)
         more = job.plan.slots[len(before.slots) :]
         if not len(more):
             return _done("the job has all of this already")

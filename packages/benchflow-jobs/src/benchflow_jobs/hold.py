@@ -33,7 +33,7 @@ def held(directory: Path) -> Generator[None]:
     """Create the directory of a job, and lock it. The lock ends with the process at the latest.
 
     Raises:
-        UsageError: Another process runs the job.
+        JobLockedError: Another process runs the job.
         StoreError: The directory cannot be created or locked.
     """
     try:
@@ -52,14 +52,21 @@ def check_unlocked(directory: Path) -> None:
     """Check that no process runs a job, and create nothing.
 
     Raises:
-        UsageError: Another process runs the job.
+        JobLockedError: Another process runs the job.
     """
     if is_locked(directory):
         raise _is_run(directory)
 
 
-def _is_run(directory: Path) -> UsageError:
-    return UsageError(
+class JobLockedError(UsageError):
+    """Another process runs the job."""
+
+    exit_code = 75
+    """As EX_TEMPFAIL of sysexits.h: the same command may work later."""
+
+
+def _is_run(directory: Path) -> JobLockedError:
+    return JobLockedError(
         f"job {directory.name!r} is being run by another process",
         hint="wait until it is over, or give another --job-name",
     )

@@ -29,7 +29,7 @@ async def change_job(directory: Path, order: Requeue | Extend, *, trust: bool = 
             if isinstance(order, Requeue):
                 return await _requeue(writer, directory, order)
             before = planned_before(directory, trust=trust)
-            after = extended(before, order)
+            after = await extended(before, order)
             added = len(after.plan.slots) - len(before.plan.slots)
             if added:
                 async with AsyncExitStack() as blocks:

@@ -12,7 +12,7 @@ from benchflow_contracts.limits import HasMemoryTotal
 from benchflow_contracts.open_files import HasOpenFilesNeed
 from benchflow_engine.config import RunConfig
 from benchflow_engine.descriptors import check_descriptors
-from benchflow_engine.planes import open_provider
+from benchflow_engine.planes import check_verifiers, open_provider
 from benchflow_engine.preflight import check_agent, check_endpoint
 
 from .attempt_evidence import evidence_of
@@ -140,6 +140,9 @@ async def make_checks(job: PlannedJob, directory: Path | None, providers: Provid
     for variant in plan.variants:
         with checks.check(_name("agent", variant.id)):
             check_agent(variant.run)
+    if left:
+        with checks.check("verifiers"):
+            check_verifiers([variant.run for variant in plan.variants], job.tasks.values())
     endpoints = (
         {v.run.model.base_url: v for v in plan.variants if v.run.model.base_url} if left else {}
     )

@@ -38,6 +38,8 @@ def begin_job(
     """
     here = "" if home is None else str(home.resolve())
     rows = connection.query("SELECT id, home FROM jobs WHERE name = ?", (name,))
+    if not rows and home is not None and new is None:
+        rows = _rename(connection, name)
     if rows:
         job = int(rows[0][0])
         _check_original(connection.place, rows[0][1], here)
@@ -49,6 +51,13 @@ def begin_job(
     if new is not None:
         _check_plan(connection, job, name, new[0])
     return job, read_state(connection, job)
+
+
+def _rename(connection: SqlConnection, name: str) -> list[Row]:
+    """Give the only job of a database the name of its directory, which was renamed."""
+    if len(connection.query("SELECT id FROM jobs LIMIT 2")) != 1:
+        return []
+    return connection.query("UPDATE jobs SET name = ? RETURNING id, home", (name,))
 
 
 def _check_plan(connection: SqlConnection, job: int, name: str, plan: PlanRevision) -> None:

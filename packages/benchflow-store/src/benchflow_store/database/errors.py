@@ -20,6 +20,8 @@ class StaleWriterError(StoreError):
 class JobIsRunningError(StoreError):
     """Another process runs the job."""
 
+    exit_code = 75
+    """Of `bench`, as EX_TEMPFAIL of sysexits.h: the same command may work later."""
     default_hint = "wait until the other process ends, or stop it"
 
 

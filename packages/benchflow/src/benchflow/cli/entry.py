@@ -166,7 +166,8 @@ def _report(error: Exception, see: str, *, json: bool) -> int:
     if host_is_short(error):
         error = host_error("run the command", error)
     if isinstance(error, BenchFlowError):
-        code = _EXIT_CODES.get(error.boundary, INFRASTRUCTURE)
+        own = getattr(error, "exit_code", None)
+        code = own if isinstance(own, int) else _EXIT_CODES.get(error.boundary, INFRASTRUCTURE)
         return _fail(
             str(error),
             see if error.hint == UsageError.default_hint else error.hint,
