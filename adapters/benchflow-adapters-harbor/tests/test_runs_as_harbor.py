@@ -30,6 +30,10 @@ pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
 TABLES = (REWARDS, PHASES, SEPARATE, CONTAINERS, STEPS, STATE)
 CASES = {name: case for table in TABLES for name, case in table.items()}
 LIVE = [next(iter(table)) for table in TABLES]
+IN_DOCKER = {*LIVE, *CONTAINERS}
+"""What we run in Docker: a case of each table, and all that are about containers. The others run
+in local sandboxes, which are cheaper; `test_parity` compares the two."""
+
 RECORD = Path(__file__).with_name("harbor_outcomes.json")
 RECORDS = bool(os.environ.get("BENCHFLOW_RECORD_HARBOR"))
 
@@ -86,17 +90,19 @@ def run_harbor(
 
 
 @pytest.fixture(scope="module")
-def run_ours(image: str, tmp_path_factory: pytest.TempPathFactory) -> Run:
+def run_ours(root: None, image: str, tmp_path_factory: pytest.TempPathFactory) -> Run:
     """Run them by us, and export them for Harbor."""
 
     def run(names: Iterable[str]) -> Results:
-        jobs = tmp_path_factory.mktemp("jobs")
-        tasks = write_tasks(tmp_path_factory.mktemp("tasks"), image, names)
         found = {}
-        for folder in tasks.iterdir():
-            run_bench(folder, jobs)
-            for path in jobs.glob(f"{folder.name}/export/harbor/*/*/result.json"):
-                found[json.loads(path.read_text())["task_name"]] = path
+        for sandbox in ("docker", "local"):
+            jobs = tmp_path_factory.mktemp(f"jobs-{sandbox}")
+            chosen = [name for name in names if sandbox_of(name) == sandbox]
+            tasks = write_tasks(tmp_path_factory.mktemp("tasks"), image, chosen)
+            for folder in tasks.iterdir():
+                run_bench(folder, jobs, sandbox)
+                for path in jobs.glob(f"{folder.name}/export/harbor/*/*/result.json"):
+                    found[json.loads(path.read_text())["task_name"]] = path
         return found
 
     return run
@@ -156,13 +162,19 @@ def given(path: Path) -> Any:
     return json.loads(json.dumps({"outcomes": outcomes(path), "phases": [*phases(path)]}))
 
 
-def run_bench(tasks: Path, jobs: Path) -> None:
+def sandbox_of(name: str) -> str:
+    return "docker" if name in IN_DOCKER else "local"
+
+
+def run_bench(tasks: Path, jobs: Path, sandbox: str) -> None:
     here = Path(__file__).parent
     agent = ["--agent", tasks.name]
     if tasks.name == "script":
         agent = ["--agent-import-path", "script_agent:SCRIPT"]
     bench = Path(sys.executable).with_name("bench")
-    command = [bench, "eval", "create", "--tasks-dir", tasks, "--sandbox", "docker", *agent]
+    command = [bench, "eval", "create", "--tasks-dir", tasks, "--sandbox", sandbox, *agent]
+    # A local sandbox has no public network, which these tasks do not use.
+    command += ["--offline"] if sandbox == "local" else []
     command += ["--jobs-dir", jobs, "--job-name", tasks.name, "--export", "harbor", "--quiet"]
     command += ["--concurrency", "2", "--reward-files", "open"]
     env = {**os.environ, "PYTHONPATH": str(here)}
@@ -216,7 +228,7 @@ def test_harbor_reads_all_that_is_exported_of_them_and_its_viewer_shows_it(
 ) -> None:
     judge = Path(__file__).parents[3] / "tests" / "e2e" / "check_harbor_job.py"
     jobs = {path.parents[1] for path in all_ours.values()}
-    assert len(jobs) == len({case.agent for case in CASES.values()})
+    assert len(jobs) == len({(sandbox_of(name), case.agent) for name, case in CASES.items()})
     for job in jobs:
         env = {**os.environ, "HARBOR_TELEMETRY": "off", "HOME": str(job.parent)}
         command = [harbor_python, "-I", judge, job.name]
