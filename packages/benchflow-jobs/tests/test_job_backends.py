@@ -13,10 +13,12 @@ from typing import Any, ClassVar
 
 import pytest
 from benchflow_contracts import (
+    CapacityError,
     Completion,
     Dispatch,
     ExecResult,
     FileRef,
+    ReapPolicy,
     RolloutIdentity,
     SandboxError,
     StoreError,
@@ -319,6 +321,59 @@ def test_a_job_of_workers_continues_in_one_process(
         assert play(retry={"retries": 0}).scored == 0
     assert play(backend={}).complete
     assert len(Workers.made) == 1
+
+
+class NoWorkersError(CapacityError):
+    stops_job = True
+
+
+def test_a_job_without_workers_stops_and_is_resumed(
+    play: Callable[..., JobReport], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def refuse(self: Workers, dispatch: Dispatch) -> Ticket:
+        raise NoWorkersError("no worker is left")
+
+    async def start(self: Workers) -> None:
+        await begin(self)
+        self._on_capacity({"slots": 0})
+
+    begin = Workers.start
+    with monkeypatch.context() as patch:
+        patch.setattr(Workers, "submit", refuse)
+        patch.setattr(Workers, "start", start)
+        report = play()
+    assert report.stopped is not None
+    assert "no worker is left" in report.stopped
+    assert asyncio.run(resume_job(tmp_path / "job")).complete
+
+
+def test_a_worker_first_removes_what_dead_workers_left(
+    play: Callable[..., JobReport], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    policies: list[ReapPolicy] = []
+
+    async def reap(self: Sandboxes, policy: ReapPolicy) -> list[Any]:
+        policies.append(policy)
+        return []
+
+    monkeypatch.setattr(Sandboxes, "reap", reap)
+    assert play().complete
+    selected = RolloutIdentity(scope="job", job_dir=str(tmp_path / "job"), epoch="1")
+    assert policies[0].dead_owners
+    assert policies[0].selects(selected)
+    assert not policies[0].selects(selected.model_copy(update={"scope": "other"}))
+    assert not policies[0].selects(selected.model_copy(update={"job_dir": "/other"}))
+
+
+def test_artifacts_of_a_local_job_can_be_at_a_url(
+    play: Callable[..., JobReport], tmp_path: Path
+) -> None:
+    (tmp_path / "bucket").mkdir()
+    url = (tmp_path / "bucket").as_uri()
+    assert play(backend={}, evidence={"url": url}).complete
+    report = verify(tmp_path / "job", evidence=ObjectEvidenceStore(url))
+    assert report.ok
+    assert report.artifacts > 4
 
 
 @pytest.mark.parametrize("slots", [-1, "many"])

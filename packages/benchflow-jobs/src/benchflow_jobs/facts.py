@@ -30,19 +30,13 @@ class FactsUpdater:
 
     @asynccontextmanager
     async def running(self) -> AsyncGenerator[None]:
-        """Update inside the block from time to time. An error of the block is raised as it is."""
-        try:
-            async with asyncio.TaskGroup() as group:
-                following = group.create_task(self._follow())
-                try:
-                    yield
-                finally:
-                    following.cancel()
-        except BaseExceptionGroup as errors:
-            first, *others = errors.exceptions
-            if others:
-                raise
-            raise first from None
+        """Update inside the block from time to time."""
+        async with asyncio.TaskGroup() as group:
+            following = group.create_task(self._follow())
+            try:
+                yield
+            finally:
+                following.cancel()
 
     async def update(self) -> None:
         """Update now.

@@ -5,7 +5,7 @@ from contextlib import AsyncExitStack, contextmanager, nullcontext
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 from benchflow_contracts import (
     Dispatch,
@@ -135,7 +135,25 @@ async def _run_held(
         if await adopt_results(writer, state, directory, evidence):
             state = read_job_state(directory / DATABASE_FILE)
         run = _Run(planned, directory, writer, state, providers, followers)
-        return await run.to_its_end()
+        with _raising_one_error():
+            return await run.to_its_end()
+
+
+@contextmanager
+def _raising_one_error() -> Generator[None]:
+    """Raise the only error of a group as it is: what runs beside a job needs groups of tasks."""
+    try:
+        yield
+    except BaseExceptionGroup as group:
+        raise _only_error(group) from None
+
+
+def _only_error(error: BaseException) -> BaseException:
+    if isinstance(error, BaseExceptionGroup):
+        inner = cast("BaseExceptionGroup[BaseException]", error).exceptions
+        if len(inner) == 1:
+            return _only_error(inner[0])
+    return error
 
 
 async def open_record(writer: JobWriter, plan: ResolvedJob, directory: Path) -> JobState:
