@@ -27,6 +27,7 @@ ALLOWED = {
     "benchflow_dashboard": {
         "benchflow_contracts",
         "benchflow_engine",
+        "benchflow_export",
         "benchflow_jobs",
         "benchflow_kernel",
         "benchflow_reward",

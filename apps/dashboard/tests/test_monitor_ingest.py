@@ -223,20 +223,22 @@ def test_a_rollout_is_shown_while_it_runs_and_scored_when_it_is_over(
 ) -> None:
     _store(service, _step(0, **TOOL))
     assert _assemble(service) == 1
-    running = service.query("SELECT status, closed, steps, tool_errors FROM monitor_rollouts")
+    running = service.reader.query(
+        "SELECT status, closed, steps, tool_errors FROM monitor_rollouts"
+    )
     assert running == [("running", 0, 1, 1)]
-    assert service.query("SELECT * FROM monitor_rewards") == []
+    assert service.reader.query("SELECT * FROM monitor_rewards") == []
 
     _store(service, _step(1, message="done"), _ended(2))
     _clock(service).now += 31
     assert _assemble(service) == 1
 
-    (row,) = service.query(
+    (row,) = service.reader.query(
         "SELECT status, closed, service, version, environment, cost FROM monitor_rollouts"
     )
     assert row == ("completed", 1, "shop", "2", "live", None), "one call has no known tokens"
     sql = "SELECT source, space, value FROM monitor_rewards WHERE step = '' ORDER BY source"
-    rewards = service.query(sql)
+    rewards = service.reader.query(sql)
     assert rewards == [("loops", "action", 1.0), ("tool_errors", "action", 0.0)]
     assert _assemble(service) == 0
 
@@ -246,7 +248,7 @@ def test_the_cost_follows_from_tokens_and_prices(service: MonitorService) -> Non
     _clock(service).now += 31
     _assemble(service)
 
-    ((cost,),) = service.query("SELECT cost FROM monitor_rollouts")
+    ((cost,),) = service.reader.query("SELECT cost FROM monitor_rollouts")
 
     assert cost == pytest.approx(0.8 * 1.0 + 0.2 * 0.5 + 0.5 * 2.0)
 
@@ -255,26 +257,26 @@ def test_a_rollout_without_its_end_is_closed_when_it_is_idle(service: MonitorSer
     _store(service, _step(0))
     _clock(service).now += 599
     _assemble(service)
-    assert service.query("SELECT closed FROM monitor_rollouts") == [(0,)]
+    assert service.reader.query("SELECT closed FROM monitor_rollouts") == [(0,)]
     _clock(service).now += 2
     _assemble(service)
-    assert service.query("SELECT closed FROM monitor_rollouts") == [(1,)]
+    assert service.reader.query("SELECT closed FROM monitor_rollouts") == [(1,)]
 
 
 def test_a_late_span_opens_its_rollout_again_and_scores_it_again(service: MonitorService) -> None:
     _store(service, _step(0, message="a"), _ended(2))
     _clock(service).now += 31
     _assemble(service)
-    assert service.query("SELECT value FROM monitor_rewards WHERE source = 'tool_errors'") == [
-        (None,)
-    ], "unscored, not 0"
+    assert service.reader.query(
+        "SELECT value FROM monitor_rewards WHERE source = 'tool_errors'"
+    ) == [(None,)], "unscored, not 0"
 
     _store(service, _step(1, **TOOL))
     _clock(service).now += 31
     _assemble(service)
 
-    assert service.query("SELECT steps, tool_errors FROM monitor_rollouts") == [(2, 1)]
-    assert service.query(
+    assert service.reader.query("SELECT steps, tool_errors FROM monitor_rollouts") == [(2, 1)]
+    assert service.reader.query(
         "SELECT value FROM monitor_rewards WHERE source = 'tool_errors' AND step = ''"
     ) == [(0.0,)]
 
@@ -349,5 +351,5 @@ def test_bytes_above_the_limit_are_refused_until_the_disk_took_the_rest(tmp_path
 
     assert asyncio.run(send()) == 1
     asyncio.run(service.writer.store(rows[2:]))
-    assert service.query("SELECT count(*) FROM monitor_spans") == [(3,)]
+    assert service.reader.query("SELECT count(*) FROM monitor_spans") == [(3,)]
     service.close()

@@ -14,6 +14,7 @@ from benchflow_contracts import UsageError
 from .app import create_app
 from .settings import DashboardSettings
 
+_BACKLOG: Final = 128
 _GRACE_SEC: Final = 2
 """The seconds that open requests have after the stop event. Streams that wait on it need none."""
 
@@ -64,6 +65,8 @@ def _bind(settings: DashboardSettings) -> socket.socket:
     listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
     try:
         listener.bind((settings.host, settings.port))
+        # A client may connect as soon as it knows the URL, before the application has started.
+        listener.listen(_BACKLOG)
     except OSError as error:
         listener.close()
         raise UsageError(

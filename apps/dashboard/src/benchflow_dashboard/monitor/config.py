@@ -3,10 +3,10 @@
 import tomllib
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 from benchflow_contracts import UsageError
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
 
 class _Table(BaseModel):
@@ -28,10 +28,20 @@ class RewardTable(_Table):
     """As in `[[verifier.rewards]]` of a task, or `tool_errors`, `loops` and `memory_operations`."""
     import_path: str | None = None
     """`module:Class`. Only the operator names code, never a trace."""
-    options: Mapping[str, Any] = {}
-    """The other keys of the reward."""
     sample: float = Field(default=1.0, ge=0, le=1)
     """The share of rollouts that it scores. The choice follows from the rollout's id."""
+    options: Mapping[str, Any] = {}
+    """The other keys of the table: those of the reward itself."""
+
+    @model_validator(mode="before")
+    @classmethod
+    def _gather_options(cls, table: Any) -> Any:  # noqa: ANN401 - as pydantic has it
+        if not isinstance(table, Mapping):
+            return table
+        known = cast("Mapping[str, Any]", table)
+        own = {key: value for key, value in known.items() if key in cls.model_fields}
+        other = {key: value for key, value in known.items() if key not in cls.model_fields}
+        return own | {"options": {**own.get("options", {}), **other}}
 
 
 class OnlineJudgeTable(_Table):

@@ -5,7 +5,7 @@ from contextlib import contextmanager
 from dataclasses import astuple, dataclass
 from importlib.resources import files
 from pathlib import Path
-from typing import Final
+from typing import Final, Literal
 
 from benchflow_contracts import RewardEvent, VerifyResult
 from benchflow_store.database.connection import Row, SqlConnection, connect
@@ -70,15 +70,19 @@ class MonitorDatabase:
 
     Args:
         location: A file of SQLite, or the URL of a Postgres database.
+        mode: `create` makes the tables if they are missing, `read` changes nothing.
 
     Raises:
         StoreError: The database cannot be opened or created.
     """
 
-    def __init__(self, location: Path | str) -> None:
+    def __init__(self, location: Path | str, mode: Literal["create", "read"] = "create") -> None:
+        if mode == "read":
+            self._db: SqlConnection = connect(location, "read")
+            return
         if isinstance(location, Path):
             location.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-        self._db: SqlConnection = connect(location, "create")
+        self._db = connect(location, "create")
         with self._db.write_transaction(exclusive=True):
             if not self._db.has_table("monitor_spans"):
                 self._db.run_script(

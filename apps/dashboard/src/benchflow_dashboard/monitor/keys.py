@@ -2,6 +2,8 @@
 
 import hashlib
 import hmac
+import os
+import re
 import secrets
 import time
 import tomllib
@@ -55,6 +57,24 @@ def read_keys(path: Path) -> tuple[IngestKey, ...]:
         )
     except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
         raise UsageError(f"not a file of ingest keys: {error}", where=str(path)) from error
+
+
+def add_key(path: Path, name: str, spans_per_sec: float | None = None) -> str:
+    """Make a key, add its digest to a file that only this user may read, and return the key.
+
+    Raises:
+        UsageError: The name is taken or not a plain name, or the file is not one of ingest keys.
+    """
+    if not re.fullmatch(r"[A-Za-z0-9_-]{1,64}", name):
+        raise UsageError(f"{name!r} is not a name of letters, digits, '-' and '_'")
+    if path.exists() and name in {key.name for key in read_keys(path)}:
+        raise UsageError(f"{str(path)!r} has a key named {name!r} already")
+    key, digest = make_key()
+    quota = "" if spans_per_sec is None else f"spans_per_sec = {spans_per_sec:g}\n"
+    descriptor = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_NOFOLLOW, 0o600)
+    with os.fdopen(descriptor, "w") as file:
+        file.write(f'[{name}]\ndigest = "{digest}"\n{quota}')
+    return key
 
 
 class Quotas:

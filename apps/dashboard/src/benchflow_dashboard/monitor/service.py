@@ -4,26 +4,25 @@ import asyncio
 import itertools
 import logging
 import os
-import threading
-from collections.abc import AsyncGenerator, Iterable, Mapping, Sequence
+from collections.abc import AsyncGenerator, Iterable, Mapping
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any, Final
 
 from benchflow_engine.secret_redactor import SecretRedactor
-from benchflow_store.database.connection import Row
 from benchflow_traces import LogRecord, Span
 from litestar import Request
 from litestar.exceptions import HTTPException
 
 from benchflow_dashboard.settings import DashboardSettings
 
-from .alerts import AlertManager, silence
+from .alerts import AlertManager
 from .assembler import Assembler
 from .codec import SpanRow, log_rows, redact_patterns, span_rows
 from .config import MonitorConfig, read_monitor_config
 from .database import MonitorDatabase
 from .keys import IngestKey, Quotas, read_keys
+from .reader import MonitorReader
 from .rules import read_rules
 from .scoring import OnlineScorer
 from .webhook import WebhookSender
@@ -61,8 +60,7 @@ class MonitorService:
         self._redactor = SecretRedactor(
             value for name in self.config.redact_env if (value := os.environ.get(name))
         )
-        self._reader = MonitorDatabase(location)
-        self._reading = threading.Lock()
+        self.reader = MonitorReader(MonitorDatabase(location))
         self.writer = SpanWriter(location, max_waiting=self.config.max_waiting_mb * 2**20)
         self.assembler = Assembler(location, self.config, OnlineScorer(self.config))
         self.rules = read_rules(self.config.alerts)
@@ -92,23 +90,6 @@ class MonitorService:
             raise HTTPException(
                 status_code=429, detail="the quota of the key is used up", headers=headers
             )
-
-    def query(self, sql: str, values: Sequence[object] = ()) -> list[Row]:
-        """Return the rows of one SELECT. Safe in threads."""
-        with self._reading:
-            return self._reader.query(sql, values)
-
-    def conversation_of(self, rollout_id: str) -> tuple[list[Span], list[LogRecord], set[str]]:
-        """Return the stored spans, log records and traces of a rollout. Safe in threads."""
-        sql = "SELECT trace FROM monitor_spans WHERE conversation = ? OR trace = ? LIMIT 1"
-        with self._reading:
-            rows = self._reader.query(sql, (rollout_id, rollout_id))
-            return self._reader.conversation_of(rows[0][0]) if rows else ([], [], set())
-
-    def silence(self, rule: str, group: str, until: float, author: str, reason: str) -> None:
-        """Send no alert of a rule and a group (`*`: each group) until a time. Safe in threads."""
-        with self._reading:
-            silence(self._reader, rule, group, until, author, reason)
 
     @asynccontextmanager
     async def running(self) -> AsyncGenerator[None]:
@@ -149,8 +130,7 @@ class MonitorService:
         self.writer.close()
         self.assembler.close()
         self._alerts.close()
-        with self._reading:
-            self._reader.close()
+        self.reader.close()
 
 
 def make_monitor(settings: DashboardSettings) -> MonitorService | None:

@@ -170,6 +170,24 @@ GROUPS: dict[str, Group] = {
         default="serve",
         runs_alone=True,
     ),
+    "monitor": Group(
+        "Score and chart traces of production agents.",
+        {
+            "run": Command(
+                "benchflow.cli.monitor:run", "Serve the dashboard, and take traces of agents."
+            ),
+            "show": Command(
+                "benchflow.cli.monitor:show", "Show metrics and rewards, or a rollout."
+            ),
+            "watch": Command("benchflow.cli.monitor:watch", "Print rollouts that end, and alerts."),
+            "alerts": Command("benchflow.cli.monitor:alerts", "List alerts."),
+            "replay": Command("benchflow.cli.monitor:replay", "Score recorded traces offline."),
+            "export": Command(
+                "benchflow.cli.monitor:export", "Write a rollout as a trainer row or a task."
+            ),
+            "key": Command("benchflow.cli.monitor:key", "Make an ingest key."),
+        },
+    ),
     "agent": Group(
         "List, show and probe agents.",
         {

@@ -15,6 +15,8 @@ from .output import note, print_json, print_table
 if TYPE_CHECKING:
     from types import ModuleType
 
+    from benchflow_dashboard import DashboardSettings
+
 
 def serve(
     *,
@@ -38,11 +40,19 @@ def serve(
         no_open: Do not open a browser.
         index: File of the index (default: a file in the user's cache directory).
     """
-    dashboard = _package()
+    dashboard = dashboard_package()
     settings = dashboard.DashboardSettings(jobs_dir=jobs_dir, host=host, port=port, index=index)
 
+    open_dashboard(dashboard, settings, no_open=no_open)
+
+
+def open_dashboard(
+    dashboard: "ModuleType", settings: "DashboardSettings", *, no_open: bool
+) -> None:
+    """Serve until Ctrl-C, print the URL, and open a browser."""
+
     def show(url: str) -> None:
-        note(f"dashboard of {jobs_dir}: {url}")
+        note(f"dashboard of {settings.jobs_dir}: {url}")
         note("stop with Ctrl-C")
         if not no_open:
             webbrowser.open(url)
@@ -69,7 +79,7 @@ def runs(
         query: Query string of the page `/runs`.
         index: File of the index (default: a file in the user's cache directory).
     """
-    dashboard = _package()
+    dashboard = dashboard_package()
     settings = dashboard.DashboardSettings(jobs_dir=jobs_dir, index=index)
     view = dashboard.list_runs(settings, query)
     if json:
@@ -102,13 +112,18 @@ def reindex(*, jobs_dir: JobsDir = DEFAULT_JOBS, index: Path | None = None) -> N
     Args:
         index: File of the index (default: a file in the user's cache directory).
     """
-    dashboard = _package()
+    dashboard = dashboard_package()
     settings = dashboard.DashboardSettings(jobs_dir=jobs_dir, index=index)
     path = settings.index_path()
     note(f"{dashboard.reindex(path, jobs_dir)} rollouts in {path}")
 
 
-def _package() -> "ModuleType":
+def dashboard_package() -> "ModuleType":
+    """Return the module of the dashboard.
+
+    Raises:
+        UsageError: The package is not installed.
+    """
     try:
         import benchflow_dashboard
     except ModuleNotFoundError as error:

@@ -1,0 +1,173 @@
+"""What the pages and the commands of monitor mode show."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Final
+from urllib.parse import urlencode
+
+from benchflow_store import StepLine, step_lines
+from benchflow_traces import ObservedRollout, observed_rollouts
+
+from .alerts import ALERT_COLUMNS, Alert, alert_of
+from .charts import CHARTS, Chart, RewardRow, chart, reward_rows
+from .metrics import Group, Selection, groups, sample
+from .reader import MonitorReader
+
+WINDOWS: Final[Mapping[str, float]] = {
+    "1h": 3600,
+    "6h": 6 * 3600,
+    "24h": 86_400,
+    "7d": 7 * 86_400,
+    "30d": 30 * 86_400,
+}
+GROUPS: Final[tuple[Group, ...]] = ("version", "environment", "service", "")
+PAGE: Final = 50
+ROLLOUT_COLUMNS: Final = (
+    "id, service, version, environment, status, closed, started, ended, steps, tool_calls,"
+    " tool_errors, loops, asks, input_tokens, output_tokens, cost, models, dialects, error,"
+    " unknown_spans"
+)
+
+
+@dataclass(frozen=True, slots=True)
+class MonitorQuery:
+    """What the URL of the page says."""
+
+    window: str = "24h"
+    by: Group = "version"
+    service: str = ""
+    environment: str = ""
+
+    @classmethod
+    def of(cls, params: Mapping[str, Any]) -> "MonitorQuery":
+        """Read the query parameters. Unknown values are the defaults."""
+        window, by = str(params.get("window", "")), str(params.get("by", "version"))
+        return cls(
+            window=window if window in WINDOWS else "24h",
+            by=by if by in GROUPS else "version",
+            service=str(params.get("service", "")),
+            environment=str(params.get("environment", "")),
+        )
+
+    def url(self, **changes: str) -> str:
+        """Return the URL of the page with some changes."""
+        fields = {
+            "window": self.window,
+            "by": self.by,
+            "service": self.service,
+            "environment": self.environment,
+        }
+        return f"/monitor?{urlencode({k: v for k, v in {**fields, **changes}.items() if v})}"
+
+    def selection(self, now: float) -> Selection:
+        """Return the rollouts that the page counts."""
+        since = now - WINDOWS[self.window]
+        return Selection(since, now, self.service or None, environment=self.environment or None)
+
+
+@dataclass(frozen=True, slots=True)
+class MonitorView:
+    """The charts and the rollouts of a window."""
+
+    query: MonitorQuery
+    closed: int
+    running: int
+    unknown_spans: int
+    services: tuple[str, ...]
+    environments: tuple[str, ...]
+    groups: tuple[str, ...]
+    charts: tuple[Chart, ...]
+    rewards: tuple[RewardRow, ...]
+    alerts: tuple[Alert, ...]
+    rollouts: tuple[Mapping[str, Any], ...]
+
+
+def monitor_view(reader: MonitorReader, query: MonitorQuery, now: float) -> MonitorView:
+    """Return what the page shows. The command line prints the same."""
+    selection = query.selection(now)
+    window = (selection.since, selection.until)
+    running, unknown = reader.query(
+        "SELECT COALESCE(SUM(1 - closed), 0), COALESCE(SUM(unknown_spans), 0)"
+        " FROM monitor_rollouts WHERE ended >= ? AND ended < ?",
+        window,
+    )[0]
+    shown = tuple(groups(reader, selection, query.by))
+    return MonitorView(
+        query=query,
+        closed=sample(reader, "rollouts", selection).n,
+        running=running,
+        unknown_spans=unknown,
+        services=tuple(groups(reader, Selection(*window), "service")),
+        environments=tuple(groups(reader, Selection(*window), "environment")),
+        groups=shown,
+        charts=tuple(chart(reader, metric, title, selection, query.by) for metric, title in CHARTS),
+        rewards=reward_rows(reader, selection, query.by, shown),
+        alerts=alerts_where(reader, "resolved IS NULL"),
+        rollouts=rollout_lines(reader, query, selection),
+    )
+
+
+def rollout_lines(
+    reader: MonitorReader, query: MonitorQuery, selection: Selection
+) -> tuple[Mapping[str, Any], ...]:
+    """Return the newest rollouts of a selection."""
+    sql = f"SELECT {ROLLOUT_COLUMNS} FROM monitor_rollouts WHERE ended >= ? AND ended < ?"  # noqa: S608
+    values: list[object] = [selection.since, selection.until]
+    for name in ("service", "environment"):
+        if chosen := getattr(query, name):
+            sql += f" AND {name} = ?"
+            values.append(chosen)
+    rows = reader.query(f"{sql} ORDER BY ended DESC, id LIMIT ?", (*values, PAGE))
+    return tuple(rollout_line(row) for row in rows)
+
+
+def rollout_line(row: tuple[Any, ...]) -> Mapping[str, Any]:
+    """Return a row with its names."""
+    return dict(zip(ROLLOUT_COLUMNS.replace(" ", "").split(","), row, strict=True))
+
+
+def alerts_where(reader: MonitorReader, condition: str, limit: int = 200) -> tuple[Alert, ...]:
+    """Return alerts, the newest first. `condition` is a constant of the caller."""
+    sql = f"SELECT {ALERT_COLUMNS} FROM monitor_alerts WHERE {condition}"  # noqa: S608
+    rows = reader.query(f"{sql} ORDER BY opened DESC, id LIMIT ?", (limit,))
+    return tuple(alert_of(row) for row in rows)
+
+
+@dataclass(frozen=True, slots=True)
+class ObservedView:
+    """One production rollout with its steps and rewards."""
+
+    line: Mapping[str, Any]
+    steps: tuple[tuple[str, str, tuple[StepLine, ...]], ...]
+    """The id, the role and the lines of each step."""
+    rewards: tuple[tuple[Any, ...], ...]
+    """Source, space, granularity, step, value and error of each."""
+
+
+def observed_view(reader: MonitorReader, rollout_id: str) -> ObservedView | None:
+    """Return a production rollout, or None if its id is unknown.
+
+    Its steps are empty if its spans were deleted by age.
+    """
+    sql = f"SELECT {ROLLOUT_COLUMNS} FROM monitor_rollouts WHERE id = ?"  # noqa: S608
+    rows = reader.query(sql, (rollout_id,))
+    if not rows:
+        return None
+    rollout = load_rollout(reader, rollout_id)
+    rewards = reader.query(
+        "SELECT source, space, granularity, step, value, error FROM monitor_rewards"
+        " WHERE rollout = ? ORDER BY granularity DESC, source, step",
+        (rollout_id,),
+    )
+    steps = () if rollout is None else rollout.steps
+    return ObservedView(
+        rollout_line(rows[0]),
+        tuple((step.id, step.role, tuple(step_lines(step))) for step in steps),
+        tuple(rewards),
+    )
+
+
+def load_rollout(reader: MonitorReader, rollout_id: str) -> ObservedRollout | None:
+    """Fold a stored rollout again from its spans."""
+    spans, logs, _ = reader.conversation_of(rollout_id)
+    return next((r for r in observed_rollouts(spans, logs) if r.id == rollout_id), None)
