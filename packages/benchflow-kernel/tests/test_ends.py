@@ -1,5 +1,7 @@
 """Which ends of an agent are graded, and which are faults."""
 
+import asyncio
+
 import pytest
 from benchflow_contracts import (
     AgentError,
@@ -8,9 +10,13 @@ from benchflow_contracts import (
     RewardError,
     Role,
     SandboxError,
+    SandboxLimitError,
+    SandboxLostError,
+    SandboxTimeoutError,
     VerifyResult,
 )
 from benchflow_kernel import Scene
+from benchflow_kernel.world import liveness
 from benchflow_testing.fakes import (
     Act,
     Crash,
@@ -52,6 +58,46 @@ def test_an_agent_whose_program_fails_is_graded_too_and_gets_no_further_turn(rig
     assert tree.status == "completed"
     assert leaf.reward == 1.0
     assert leaf.error.type == "AgentExitError"
+
+
+@pytest.fixture
+def probes(monkeypatch):
+    """Probe sandboxes often."""
+    monkeypatch.setattr(liveness, "EVERY_SEC", 0.01)
+
+
+def test_a_sandbox_that_is_lost_in_a_turn_ends_the_turn_and_is_the_hosts_fault(rig, probes):
+    async def fail(session):
+        del session
+        rig.provider.faults.fail_on["exec"] = SandboxLostError("it does not answer any more")
+        return ""
+
+    rig.agent = FakeAgent([[Act(fail), Hang()]])
+    tree = rig.run()
+    assert (tree.status, tree.error.type) == ("failed", "SandboxLostError")
+    assert (tree.error.caused_by, tree.error.retryable) == ("host", True)
+    assert [leaf.reward for leaf in tree.leaves] == [None]
+
+
+@pytest.mark.parametrize("error", [SandboxTimeoutError("slow"), SandboxLimitError("no process")])
+def test_a_probe_that_an_agent_can_prevent_proves_nothing(rig, probes, error):
+    async def until_probed(session):
+        probed = asyncio.Semaphore(0)
+
+        async def fail(*_, **__):
+            probed.release()
+            raise error
+
+        session.sandbox.exec = fail
+        for _ in range(2):
+            await probed.acquire()
+        del session.sandbox.exec
+        return ""
+
+    rig.agent = FakeAgent([[Act(until_probed), Say("done")]])
+    tree = rig.run()
+    assert (tree.status, tree.error) == ("completed", None)
+    assert tree.leaves[0].reward == 1.0
 
 
 def test_the_execute_deadline_is_graded_too(rig):

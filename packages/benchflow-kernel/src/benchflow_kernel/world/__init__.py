@@ -1,5 +1,6 @@
 """One sandbox with its environment and its agents, from the start to the teardown."""
 
+from .liveness import watch_sandbox
 from .sessions import CarriedSessions, LiveSessions, LiveWorld, SessionHandlers
 from .task_processes import run_setup, wait_healthy
 from .world import World
@@ -12,4 +13,5 @@ __all__ = [
     "World",
     "run_setup",
     "wait_healthy",
+    "watch_sandbox",
 ]

@@ -22,7 +22,7 @@ from benchflow_contracts import (
 from benchflow_kernel.branch import Replay
 from benchflow_kernel.faults import boundary, node_error
 from benchflow_kernel.rollout.branch_start import Fork
-from benchflow_kernel.world import LiveSessions, SessionHandlers
+from benchflow_kernel.world import LiveSessions, SessionHandlers, watch_sandbox
 
 from .activity_recorder import ActivityRecorder
 from .callbacks import AskResponder, StepRecorder
@@ -129,9 +129,10 @@ class TurnRunner:
         self._progress.has_acted = True
         try:
             async with interruption.new_scope():
-                self._branch.world.watch_model(self._on_model_error)
-                with boundary("agent"):
-                    stop = await turn()
+                self._branch.world.watch_model(self._on_outside_error)
+                async with watch_sandbox(self._branch.world.sandbox, self._on_outside_error):
+                    with boundary("agent"):
+                        stop = await turn()
         except (AgentError, SandboxLimitError) as error:
             if interruption.reason is None:
                 agent_error = await self._attribute(error)
@@ -185,7 +186,7 @@ class TurnRunner:
             return error
         raise error
 
-    def _on_model_error(self, error: BenchFlowError) -> None:
+    def _on_outside_error(self, error: BenchFlowError) -> None:
         if self._progress.state is BranchState.PROMPTING:
             self._interruption.interrupt(error)
 
