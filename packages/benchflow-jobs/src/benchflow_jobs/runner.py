@@ -149,11 +149,10 @@ def _raising_one_error() -> Generator[None]:
 
 
 def _only_error(error: BaseException) -> BaseException:
-    if isinstance(error, BaseExceptionGroup):
-        inner = cast("BaseExceptionGroup[BaseException]", error).exceptions
-        if len(inner) == 1:
-            return _only_error(inner[0])
-    return error
+    if not isinstance(error, BaseExceptionGroup):
+        return error
+    group = cast("BaseExceptionGroup[BaseException]", error)
+    return _only_error(group.exceptions[0]) if len(group.exceptions) == 1 else group
 
 
 async def open_record(writer: JobWriter, plan: ResolvedJob, directory: Path) -> JobState:
