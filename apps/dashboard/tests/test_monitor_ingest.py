@@ -18,7 +18,7 @@ from benchflow_dashboard.monitor.config import (
     RewardTable,
     read_monitor_config,
 )
-from benchflow_dashboard.monitor.keys import make_key
+from benchflow_dashboard.monitor.keys import add_key
 from benchflow_dashboard.monitor.scoring import OnlineScorer, is_sampled
 from benchflow_dashboard.monitor.service import MonitorService
 from litestar.testing import TestClient
@@ -168,9 +168,8 @@ def test_other_bodies_are_refused(
 
 
 def test_an_ingest_key_sends_traces_and_nothing_else(tmp_path: Path) -> None:
-    key, digest = make_key()
     keys = tmp_path / "keys.toml"
-    keys.write_text(f'[shop]\ndigest = "{digest}"\nspans_per_sec = 0.1\n')
+    key = add_key(keys, "shop", 0.1)
     (tmp_path / "jobs").mkdir()
     settings = DashboardSettings(
         jobs_dir=tmp_path / "jobs",

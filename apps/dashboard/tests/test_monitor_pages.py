@@ -12,6 +12,7 @@ from benchflow_dashboard import DashboardSettings, create_app
 from benchflow_dashboard.monitor.assembler import Assembler
 from benchflow_dashboard.monitor.config import MonitorConfig
 from benchflow_dashboard.monitor.scoring import OnlineScorer
+from dashboard_forms import csrf_of
 from litestar.testing import TestClient
 
 if TYPE_CHECKING:
@@ -112,11 +113,12 @@ def test_an_alert_is_listed_and_its_rule_can_be_silenced(client: TestClient[Lite
     page = client.get("/alerts").text
     assert "tool_error_rate is 1, above 0.5 (n=1, 60 min)" in page
 
-    form = {"rule": "tools", "hours": "2", "reason": "deploy"}
+    csrf = csrf_of(client)
+    form = {"rule": "tools", "hours": "2", "reason": "deploy", "csrf": csrf}
     assert client.post("/alerts/silence", data=form, follow_redirects=False).status_code == 303
     assert "tools (every group) until" in client.get("/alerts").text
     for wrong in ({"rule": "other", "hours": "2"}, {"rule": "tools", "hours": "x"}):
-        assert client.post("/alerts/silence", data=wrong).status_code == 400
+        assert client.post("/alerts/silence", data={**wrong, "csrf": csrf}).status_code == 400
 
 
 def test_without_monitor_mode_the_pages_say_how_to_start_it(tmp_path: Path) -> None:

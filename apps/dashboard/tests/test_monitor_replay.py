@@ -9,8 +9,9 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from benchflow_contracts import UsageError
 from benchflow_dashboard.monitor.config import MonitorConfig, RewardTable
-from benchflow_dashboard.monitor.keys import add_key, digest_of, read_keys
+from benchflow_dashboard.monitor.keys import add_key, read_keys
 from benchflow_dashboard.monitor.replay import replay
+from benchflow_dashboard.security.token_file import digest_of
 from google.protobuf.json_format import ParseDict
 from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
 

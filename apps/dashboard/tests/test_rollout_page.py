@@ -268,11 +268,3 @@ def test_a_payload_in_the_url_is_text(client: Client, payload: str) -> None:
     assert MarkupReader(text).tags.count("script") == MarkupReader(page(client, KINDS)).tags.count(
         "script"
     )
-
-
-def test_the_glyph_of_a_folded_subtree_unfolds_it_again(client: Client) -> None:
-    folded = page(client, f"{KINDS}?sel=n0&shut=n1")
-    assert 'href="?sel=n1#t-n1" role="treeitem"' in folded
-    # Another fold stays as it is.
-    other = page(client, f"{KINDS}?sel=n0&shut=n2")
-    assert 'href="?sel=n1&amp;shut=n2#t-n1"' in other

@@ -6,6 +6,7 @@ import pytest
 from benchflow_contracts import UsageError
 from benchflow_dashboard import DashboardSettings, create_app
 from benchflow_dashboard.pages.page import local_path
+from dashboard_forms import csrf_of
 from litestar.testing import TestClient
 
 PATHS = ["/runs", "/help", "/nothing", "/healthz", "/static/app.css", "/r/nothing", "/static/%00"]
@@ -56,12 +57,14 @@ def test_an_index_inside_the_jobs_directory_is_refused(jobs: Path) -> None:
 
 def test_the_theme_is_kept_and_leads_back_to_this_dashboard_only(client) -> None:
     answer = client.post(
-        "/theme", data={"theme": "dark", "back": "/runs?status=failed"}, follow_redirects=False
+        "/theme",
+        data={"theme": "dark", "back": "/runs?status=failed", "csrf": csrf_of(client)},
+        follow_redirects=False,
     )
     assert answer.status_code == 303
     assert answer.headers["location"] == "/runs?status=failed"
     assert '<html lang="en" data-theme="dark">' in client.get("/runs").text
-    client.post("/theme", data={"theme": '"><script>', "back": "/"})
+    client.post("/theme", data={"theme": '"><script>', "back": "/", "csrf": csrf_of(client)})
     assert '<html lang="en">' in client.get("/runs").text
 
 

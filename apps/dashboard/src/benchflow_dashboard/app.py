@@ -1,6 +1,7 @@
 """The application: its pages, its guards and its templates."""
 
 from typing import Any, Final, cast
+from urllib.parse import urlencode
 
 from benchflow_contracts import BenchFlowError, UsageError
 from jinja2 import Environment, PackageLoader, StrictUndefined
@@ -10,6 +11,7 @@ from litestar.datastructures import State
 from litestar.di import Provide
 from litestar.exceptions import HTTPException
 from litestar.plugins.jinja import JinjaTemplateEngine
+from litestar.response import Redirect
 from litestar.template import TemplateConfig
 from litestar.types import ControllerRouterHandler
 
@@ -23,15 +25,17 @@ from .monitor.service import make_monitor
 from .pages.diff import show_diff
 from .pages.format import FILTERS
 from .pages.job import show_job, show_jobs
+from .pages.login import log_in, log_out, show_login
 from .pages.monitor import show_alerts, show_monitor, show_observed, silence_alert
 from .pages.page import go_to_runs, render, set_theme, show_help
 from .pages.rollout import show_rollout
 from .pages.runs import show_runs
 from .pages.saved_views import save_view
 from .rollouts import RolloutCache
-from .security.access import viewer
+from .security.access import AccessControl, viewer
 from .security.headers import add_security_headers
 from .security.hosts import HostGuard
+from .security.origin import OriginGuard
 from .settings import DashboardSettings
 from .stop import StopEvent
 from .tree.cache import TreeCache
@@ -40,6 +44,9 @@ from .visible_text import visible_text
 
 PAGES: Final[tuple[ControllerRouterHandler, ...]] = (
     go_to_runs,
+    show_login,
+    log_in,
+    log_out,
     set_theme,
     show_help,
     show_runs,
@@ -81,7 +88,7 @@ def create_app(settings: DashboardSettings, *, index: Index | None = None) -> Li
     return Litestar(
         route_handlers=[serve_asset, serve_icon, *PAGES, *API, *INGEST],
         guards=[viewer],
-        middleware=[HostGuard((*settings.allowed_hosts, settings.host))],
+        middleware=[HostGuard((*settings.allowed_hosts, settings.host)), OriginGuard()],
         before_send=[add_security_headers],
         exception_handlers={HTTPException: show_error, BenchFlowError: show_fault},
         template_config=TemplateConfig(instance=_template_engine()),
@@ -100,6 +107,7 @@ def create_app(settings: DashboardSettings, *, index: Index | None = None) -> Li
                 "index": the_index,
                 "rollouts": rollouts,
                 "monitor": monitor,
+                "access": AccessControl.of(settings),
                 "stop": stop,
             }
         ),
@@ -116,6 +124,9 @@ def show_error(request: Request[Any, Any, Any], error: HTTPException) -> Respons
     if request.url.path.startswith(("/api/", "/v1/", "/healthz", "/metrics")):
         body = {"status": error.status_code, "detail": error.detail}
         return Response(body, status_code=error.status_code, headers=error.headers)
+    if error.status_code == 401 and request.method == "GET":
+        here = request.url.path + (f"?{query}" if (query := request.url.query) else "")
+        return Redirect(f"/login?{urlencode({'next': here})}")
     page = render(request, "error.html", error, title=f"Error {error.status_code}")
     page.status_code = error.status_code
     page.headers.update(error.headers or {})

@@ -13,6 +13,8 @@ from litestar import Request, Response, get
 from litestar.exceptions import NotFoundException
 from litestar.params import FromPath
 
+from .security.access import PUBLIC
+
 MEDIA_TYPES: Final = {
     "css": "text/css",
     "js": "text/javascript",
@@ -55,7 +57,7 @@ def asset_url(name: str) -> str:
     return f"/static/{name}?v={assets()[name].digest}"
 
 
-@get("/static/{name:path}", include_in_schema=False)
+@get("/static/{name:path}", include_in_schema=False, opt=PUBLIC)
 async def serve_asset(request: Request[Any, Any, Any], name: FromPath[str]) -> Response[bytes]:
     """Serve a static file, compressed if the client takes gzip."""
     asset = assets().get(name.removeprefix("/"))
@@ -74,7 +76,7 @@ async def serve_asset(request: Request[Any, Any, Any], name: FromPath[str]) -> R
     return Response(body, headers=headers, media_type=asset.media_type)
 
 
-@get("/favicon.ico", include_in_schema=False)
+@get("/favicon.ico", include_in_schema=False, opt=PUBLIC)
 async def serve_icon() -> Response[bytes]:
     """Serve the icon that browsers ask for."""
     asset = assets()["icons/favicon.svg"]

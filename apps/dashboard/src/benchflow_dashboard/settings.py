@@ -33,8 +33,24 @@ class DashboardSettings(BaseModel):
     """The file `monitor.toml` (default: the defaults of each key)."""
     ingest_keys: Path | None = None
     """A file of ingest keys. Without it, every client that reaches the server may send traces."""
-    has_auth: bool = False
-    """Whether requests must carry a session. Without it only the loopback is served."""
+    users: Path | None = None
+    """A file of users. With it, each request needs a login or a token."""
+    https: bool = False
+    """Whether browsers reach the server by HTTPS, through a proxy. Cookies are then secure."""
+    audit_log: Path | None = None
+    """The file of the audit log (default: beside the file of users, else none)."""
+
+    @property
+    def has_auth(self) -> bool:
+        """Whether requests need a login. Without it, only the loopback is served."""
+        return self.users is not None
+
+    @property
+    def audit_path(self) -> Path | None:
+        """The file of the audit log, or None."""
+        if self.audit_log is not None or self.users is None:
+            return self.audit_log
+        return self.users.with_name("audit.jsonl")
 
     def index_path(self) -> Path:
         """Return the file of the index, which is never inside `jobs_dir`.
@@ -58,12 +74,13 @@ class DashboardSettings(BaseModel):
         """Refuse a public address without authentication.
 
         Raises:
-            UsageError: `host` is not a loopback address, and `has_auth` is not set.
+            UsageError: `host` is not a loopback address, and `users` is not set.
         """
         if not self.has_auth and not is_loopback(self.host):
             raise UsageError(
                 f"refused to listen on {self.host!r}: anyone in the network could read every run",
-                hint="listen on 127.0.0.1, and reach it through `ssh -L`",
+                hint="listen on 127.0.0.1 and reach it through `ssh -L`, or add users by"
+                " `bench dashboard user NAME` and give --users",
             )
 
 

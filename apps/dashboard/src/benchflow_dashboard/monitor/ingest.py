@@ -16,6 +16,8 @@ from litestar.exceptions import HTTPException
 from opentelemetry.proto.collector.logs.v1.logs_service_pb2 import ExportLogsServiceResponse
 from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceResponse
 
+from benchflow_dashboard.security.access import PUBLIC
+
 from .codec import SpanRow
 from .keys import ingest_key
 from .service import MonitorService
@@ -33,7 +35,7 @@ class Decoded:
     refused: Sequence[str] = ()
 
 
-@post("/v1/traces", status_code=200, guards=[ingest_key], include_in_schema=False)
+@post("/v1/traces", status_code=200, guards=[ingest_key], include_in_schema=False, opt=PUBLIC)
 async def receive_traces(
     request: IngestRequest, monitor: NamedDependency[MonitorService]
 ) -> Response[bytes]:
@@ -47,7 +49,7 @@ async def receive_traces(
     return _otlp_answer(request, ExportTraceServiceResponse().SerializeToString())
 
 
-@post("/v1/logs", status_code=200, guards=[ingest_key], include_in_schema=False)
+@post("/v1/logs", status_code=200, guards=[ingest_key], include_in_schema=False, opt=PUBLIC)
 async def receive_logs(
     request: IngestRequest, monitor: NamedDependency[MonitorService]
 ) -> Response[bytes]:
@@ -60,7 +62,13 @@ async def receive_logs(
     return _otlp_answer(request, ExportLogsServiceResponse().SerializeToString())
 
 
-@post("/v1/benchflow/records", status_code=200, guards=[ingest_key], include_in_schema=False)
+@post(
+    "/v1/benchflow/records",
+    status_code=200,
+    guards=[ingest_key],
+    include_in_schema=False,
+    opt=PUBLIC,
+)
 async def receive_records(
     request: IngestRequest, monitor: NamedDependency[MonitorService]
 ) -> Response[bytes]:

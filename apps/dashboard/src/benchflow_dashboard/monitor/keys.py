@@ -1,12 +1,7 @@
 """Ingest keys: a key can send traces, and nothing else."""
 
-import hashlib
 import hmac
-import os
-import re
-import secrets
 import time
-import tomllib
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -16,6 +11,9 @@ from benchflow_contracts import UsageError
 from litestar.connection import ASGIConnection
 from litestar.exceptions import HTTPException, NotAuthorizedException
 from litestar.handlers import BaseRouteHandler
+
+from benchflow_dashboard.security.access import access_of
+from benchflow_dashboard.security.token_file import add_token, digest_of, read_token_file
 
 if TYPE_CHECKING:
     from .service import MonitorService
@@ -27,20 +25,8 @@ class IngestKey:
 
     name: str
     digest: str
-    """SHA-256 in hexadecimal digits. A key has 256 random bits, so it needs no slow hash."""
     spans_per_sec: float | None = None
     """The quota; None is without a limit."""
-
-
-def make_key() -> tuple[str, str]:
-    """Return a new key and its digest."""
-    key = f"bfi_{secrets.token_urlsafe(32)}"
-    return key, digest_of(key)
-
-
-def digest_of(key: str) -> str:
-    """Return the digest that is stored for a key."""
-    return hashlib.sha256(key.encode()).hexdigest()
 
 
 def read_keys(path: Path) -> tuple[IngestKey, ...]:
@@ -49,32 +35,23 @@ def read_keys(path: Path) -> tuple[IngestKey, ...]:
     Raises:
         UsageError: The file is not of this form.
     """
-    try:
-        tables = tomllib.loads(path.read_text())
-        return tuple(
-            IngestKey(name, str(table["digest"]), table.get("spans_per_sec"))
-            for name, table in tables.items()
-        )
-    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
-        raise UsageError(f"not a file of ingest keys: {error}", where=str(path)) from error
+    keys: list[IngestKey] = []
+    for name, table in read_token_file(path).items():
+        rate = table.get("spans_per_sec")
+        if rate is not None and not (isinstance(rate, int | float) and rate > 0):
+            raise UsageError("it is a number above 0", where=f"{path}:{name}.spans_per_sec")
+        keys.append(IngestKey(name, table["digest"], rate))
+    return tuple(keys)
 
 
 def add_key(path: Path, name: str, spans_per_sec: float | None = None) -> str:
     """Make a key, add its digest to a file that only this user may read, and return the key.
 
     Raises:
-        UsageError: The name is taken or not a plain name, or the file is not one of ingest keys.
+        UsageError: The name is taken or not a plain name, or the file is not one of keys.
     """
-    if not re.fullmatch(r"[A-Za-z0-9_-]{1,64}", name):
-        raise UsageError(f"{name!r} is not a name of letters, digits, '-' and '_'")
-    if path.exists() and name in {key.name for key in read_keys(path)}:
-        raise UsageError(f"{str(path)!r} has a key named {name!r} already")
-    key, digest = make_key()
-    quota = "" if spans_per_sec is None else f"spans_per_sec = {spans_per_sec:g}\n"
-    descriptor = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_NOFOLLOW, 0o600)
-    with os.fdopen(descriptor, "w") as file:
-        file.write(f'[{name}]\ndigest = "{digest}"\n{quota}')
-    return key
+    fields = {} if spans_per_sec is None else {"spans_per_sec": float(spans_per_sec)}
+    return add_token(path, name, "bfi", fields)
 
 
 class Quotas:
@@ -109,7 +86,7 @@ def ingest_key(connection: ASGIConnection[Any, Any, Any, Any], handler: BaseRout
     monitor: MonitorService | None = connection.app.state.get("monitor")
     if monitor is None:
         raise HTTPException(status_code=404, detail="monitor mode is off")
-    if not monitor.keys:
+    if not monitor.keys and not access_of(connection).users:
         return
     scheme, _, value = connection.headers.get("authorization", "").partition(" ")
     key = value if scheme.lower() == "bearer" else connection.headers.get("x-benchflow-key", "")

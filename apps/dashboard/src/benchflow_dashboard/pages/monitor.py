@@ -20,7 +20,7 @@ from benchflow_dashboard.monitor.views import (
     monitor_view,
     observed_view,
 )
-from benchflow_dashboard.security.access import operator
+from benchflow_dashboard.security.access import access_of, checked_form, operator, user_of
 
 from .page import PageRequest, render
 
@@ -97,7 +97,7 @@ async def silence_alert(
     request: PageRequest, monitor: NamedDependency[MonitorService | None]
 ) -> Redirect:
     """Silence a rule for some hours."""
-    form = await request.form()
+    form = await checked_form(request)
     rule, group = str(form.get("rule", "")), str(form.get("group", "")) or "*"
     if monitor is None or rule not in {one.name for one in monitor.rules}:
         raise ValidationException("no rule has this name")
@@ -108,6 +108,7 @@ async def silence_alert(
     if not 0 < hours <= 24 * 30:
         raise ValidationException("give a number of hours between 0 and 720")
     reason = str(form.get("reason", ""))
-    until = time.time() + hours * 3600
-    await asyncio.to_thread(monitor.reader.silence, rule, group, until, "", reason)
+    until, author = time.time() + hours * 3600, user_of(request).name
+    access_of(request).audit.record(author, "silence", f"{rule} {group}", "ok")
+    await asyncio.to_thread(monitor.reader.silence, rule, group, until, author, reason)
     return Redirect("/alerts", status_code=303)

@@ -10,6 +10,7 @@ from litestar.exceptions import NotFoundException
 from litestar.response import Redirect, Template
 
 from benchflow_dashboard.index import Index, RolloutEntry
+from benchflow_dashboard.security.access import access_of, checked_form
 from benchflow_dashboard.settings import DashboardSettings
 
 PageRequest = Request[Any, Any, Any]
@@ -54,6 +55,9 @@ def render(
             "theme": theme if theme in {"light", "dark"} else None,
             "here_url": _here(request),
             "navigation": NAVIGATION,
+            "csrf": access_of(request).csrf(request),
+            "user": access_of(request).user(request),
+            "has_login": bool(access_of(request).users),
             **(context or {}),
         },
         headers={"Vary": "HX-Request, Cookie"},
@@ -102,7 +106,7 @@ async def show_help(request: PageRequest) -> Template:
 @post("/theme", include_in_schema=False, status_code=303)
 async def set_theme(request: PageRequest) -> Redirect:
     """Store the theme in a cookie, and return to the page."""
-    form = await request.form()
+    form = await checked_form(request)
     theme, back = str(form.get("theme", "")), str(form.get("back", ""))
     cookie = Cookie(
         key="theme",

@@ -13,6 +13,7 @@ from litestar.datastructures import Cookie
 from litestar.response import Redirect
 
 from benchflow_dashboard.index import RunQuery
+from benchflow_dashboard.security.access import checked_form
 
 from .page import PageRequest, local_path
 
@@ -51,7 +52,7 @@ def _view(name: str, query: str) -> SavedView:
 @post("/views", include_in_schema=False, status_code=303)
 async def save_view(request: PageRequest) -> Redirect:
     """Save a view under a name, or delete the view of that name if `delete` is set."""
-    form = await request.form()
+    form = await checked_form(request)
     view = _view(str(form.get("name", "")), str(form.get("query", "")))
     others = [each for each in saved_views(request) if each.name != view.name]
     is_kept = view.name and not form.get("delete")

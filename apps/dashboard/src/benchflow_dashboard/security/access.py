@@ -1,23 +1,115 @@
-"""Guards of route handlers, by role.
+"""Guards of route handlers, by role, and the user of a request.
 
-On the loopback without authentication, the user of this machine has every role.
+On a dashboard without authentication, which listens on the loopback only, the user of this machine
+has every role.
 """
 
-from typing import TYPE_CHECKING, Any
+import hmac
+import secrets
+from dataclasses import dataclass, field
+from typing import Any, Final
 
+from litestar import Request
 from litestar.connection import ASGIConnection
-from litestar.exceptions import PermissionDeniedException
+from litestar.datastructures import FormMultiDict
+from litestar.exceptions import NotAuthorizedException, PermissionDeniedException
 from litestar.handlers import BaseRouteHandler
 
-if TYPE_CHECKING:
-    from benchflow_dashboard.settings import DashboardSettings
+from benchflow_dashboard.settings import DashboardSettings
+
+from .audit import AuditLog
+from .sessions import AttemptLimit, Session, SessionStore
+from .users import LOCAL_USER, Role, User, find_user, read_users
 
 Connection = ASGIConnection[Any, Any, Any, Any]
 
+PUBLIC: Final = {"is_public": True}
+"""The `opt` of a handler that needs no login: the login itself, files of the app, health."""
 
-def viewer(connection: Connection, _: BaseRouteHandler) -> None:
+
+@dataclass(slots=True)
+class AccessControl:
+    """The users of one dashboard, their sessions, and the audit log."""
+
+    users: tuple[User, ...] = ()
+    """Empty without authentication."""
+    is_https: bool = False
+    """Whether browsers reach the server by HTTPS, so that cookies must be secure."""
+    audit: AuditLog = field(default_factory=lambda: AuditLog(None))
+    sessions: SessionStore = field(default_factory=SessionStore)
+    logins: AttemptLimit = field(default_factory=lambda: AttemptLimit(10, 60.0))
+    local_csrf: str = field(default_factory=lambda: secrets.token_urlsafe(32))
+    """The token of forms on a dashboard without authentication."""
+
+    @classmethod
+    def of(cls, settings: DashboardSettings) -> "AccessControl":
+        """Return the access control of some settings.
+
+        Raises:
+            UsageError: The file of users is wrong.
+        """
+        users = () if settings.users is None else read_users(settings.users)
+        return cls(users=users, is_https=settings.https, audit=AuditLog(settings.audit_path))
+
+    @property
+    def cookie(self) -> str:
+        """The name of the session's cookie. `__Host-` binds it to this host and to HTTPS."""
+        return "__Host-benchflow" if self.is_https else "benchflow_session"
+
+    def session(self, connection: Connection) -> Session | None:
+        """Return the session of a browser, or None."""
+        identifier = connection.cookies.get(self.cookie)
+        return None if identifier is None else self.sessions.get(identifier)
+
+    def user(self, connection: Connection) -> User | None:
+        """Return the user of a request, by session or by `Authorization: Bearer TOKEN`."""
+        if not self.users:
+            return LOCAL_USER
+        if (session := self.session(connection)) is not None:
+            return session.user
+        scheme, _, token = connection.headers.get("authorization", "").partition(" ")
+        return find_user(self.users, token) if scheme.lower() == "bearer" else None
+
+    def csrf(self, connection: Connection) -> str:
+        """Return the token that the forms of a page must carry; empty without a session."""
+        if not self.users:
+            return self.local_csrf
+        session = self.session(connection)
+        return "" if session is None else session.csrf
+
+
+def access_of(connection: Connection) -> AccessControl:
+    """Return the access control of the application."""
+    access: AccessControl = connection.app.state["access"]
+    return access
+
+
+def user_of(connection: Connection) -> User:
+    """Return the user of a request that a guard allowed."""
+    return access_of(connection).user(connection) or User("unknown", "viewer")
+
+
+async def checked_form(request: Request[Any, Any, Any]) -> FormMultiDict:
+    """Return the form of a request, after its token is checked.
+
+    Raises:
+        PermissionDeniedException: The form does not carry the token of its session.
+    """
+    form = await request.form()
+    access = access_of(request)
+    wanted = access.csrf(request)
+    given = str(form.get("csrf", "")) or request.headers.get("x-csrf-token", "")
+    # A request by a bearer token has no session: no browser sends that header by itself.
+    has_bearer = "authorization" in request.headers and access.session(request) is None
+    if not has_bearer and not (wanted and hmac.compare_digest(wanted, given)):
+        raise PermissionDeniedException("the form is not one of this session; load the page again")
+    return form
+
+
+def viewer(connection: Connection, handler: BaseRouteHandler) -> None:
     """Allow requests that may read. The guard of the whole application."""
-    _require("viewer", connection)
+    if not handler.opt.get("is_public"):
+        _require("viewer", connection)
 
 
 def operator(connection: Connection, _: BaseRouteHandler) -> None:
@@ -30,7 +122,9 @@ def admin(connection: Connection, _: BaseRouteHandler) -> None:
     _require("admin", connection)
 
 
-def _require(role: str, connection: Connection) -> None:
-    settings: DashboardSettings = connection.app.state["settings"]
-    if settings.has_auth:
-        raise PermissionDeniedException(f"this needs the role {role!r}")
+def _require(role: Role, connection: Connection) -> None:
+    user = access_of(connection).user(connection)
+    if user is None:
+        raise NotAuthorizedException("log in first")
+    if not user.has_role(role):
+        raise PermissionDeniedException(f"this needs the role {role!r}, and yours is {user.role!r}")

@@ -255,11 +255,9 @@ const onPart = (link) => {
     location.assign(url);
     return;
   }
-  const isInTree = tree.items.includes(document.activeElement);
   setSelected(item);
   setCurrent(item);
   reveal(item);
-  if (isInTree) item.focus({ preventScroll: true });
   scrollTo(item);
   load(url);
 };

@@ -117,7 +117,7 @@ def _draw(
     calls = recorded_calls(loaded.stored) if choices.mode == "cost" else None
     numbers = measure(tree, choices.mode, facts.values, calls)
     marks = Marks(a=choices.a, best=facts.best, running=facts.running)
-    drawing = draw(display, numbers, marks, Links(choices.others, choices.opened, choices.closed))
+    drawing = draw(display, numbers, marks, Links(choices.others, choices.opened))
     shown = zip(display.nodes, display.folds, strict=True)
     return DrawnTree(
         drawing=drawing,

@@ -149,7 +149,7 @@ def selected_node(stored: StoredRollout, facts: TreeFacts, name: str | None) -> 
 
 
 def _choices(query: RolloutQuery) -> DrawingChoices:
-    own = ("sel", "open", "shut", "page", "full")
+    own = ("sel", "open", "page", "full")
     others = {k: v for k, v in query.parameters().items() if k not in own}
     return DrawingChoices(
         mode=query.mode,

@@ -40,7 +40,7 @@ class _Grid:
 
 
 _GRIDS: Final[Mapping[Detail, _Grid]] = {
-    "text": _Grid(column=152, row=46, title=23),
+    "text": _Grid(column=172, row=46, title=26),
     "numbers": _Grid(column=62, row=26, title=0),
     "shapes": _Grid(column=32, row=24, title=0),
 }
@@ -67,23 +67,15 @@ class Links:
     """The other parameters of the URL, such as `mode=cost&fold=0`."""
     opened: tuple[str, ...] = ()
     """The nodes that are unfolded so far."""
-    closed: tuple[str, ...] = ()
-    """The nodes that are folded so far."""
 
     def suffix(self) -> str:
         """Return what follows the id of a selected node, escaped for an attribute."""
-        lists = (("open", self.opened), ("shut", self.closed))
-        parts = [f"{key}={','.join(map(quote_id, names))}" for key, names in lists if names]
-        return escape("".join(f"&{part}" for part in [*parts, self.others] if part))
+        opened = [f"open={','.join(map(quote_id, self.opened))}"] if self.opened else []
+        return escape("".join(f"&{part}" for part in [*opened, self.others] if part))
 
     def unfolding(self, name: str) -> str:
         """Return the URL that selects and unfolds a node, escaped for an attribute."""
-        if name in self.closed:
-            closed = tuple(each for each in self.closed if each != name)
-            links = Links(self.others, self.opened, closed)
-        else:
-            links = Links(self.others, (*self.opened, name), self.closed)
-        return f"?sel={quote_id(name)}{links.suffix()}"
+        return f"?sel={quote_id(name)}{Links(self.others, (*self.opened, name)).suffix()}"
 
 
 @dataclass(frozen=True, slots=True)

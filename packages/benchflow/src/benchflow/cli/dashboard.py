@@ -2,7 +2,7 @@
 
 import webbrowser
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Literal
 
 from benchflow_contracts import UsageError
 from cyclopts import Parameter
@@ -25,6 +25,8 @@ def serve(
     port: Annotated[int, Parameter(validator=Number(gte=0, lte=65535))] = 8642,
     no_open: bool = False,
     index: Path | None = None,
+    users: Path | None = None,
+    https: bool = False,
 ) -> None:
     """Serve the dashboard of a directory of jobs, also while jobs run.
 
@@ -33,15 +35,20 @@ def serve(
     Examples:
         bench dashboard serve
         bench dashboard --jobs-dir /data/jobs --port 0 --no-open
+        bench dashboard --host 0.0.0.0 --users users.toml --https
 
     Args:
         host: Address to listen on. An address other than the loopback needs authentication.
         port: Port; 0 takes a free one.
         no_open: Do not open a browser.
         index: File of the index (default: a file in the user's cache directory).
+        users: File of users, made by `bench dashboard user`. Each request then needs a login.
+        https: Browsers reach the server by HTTPS, through a proxy; cookies are secure.
     """
     dashboard = dashboard_package()
-    settings = dashboard.DashboardSettings(jobs_dir=jobs_dir, host=host, port=port, index=index)
+    settings = dashboard.DashboardSettings(
+        jobs_dir=jobs_dir, host=host, port=port, index=index, users=users, https=https
+    )
 
     open_dashboard(dashboard, settings, no_open=no_open)
 
@@ -101,6 +108,30 @@ def runs(
     print_table(columns, rows, empty=f"no rollouts below {jobs_dir}")
     totals = view["totals"]
     note(f"{len(rows)} of {totals['n']}, {totals['failed']} failed")
+
+
+def user(
+    name: str,
+    *,
+    role: Literal["viewer", "operator", "admin"] = "viewer",
+    users: Path = Path("users.toml"),
+) -> None:
+    """Add a user to a file, and print the user's token once.
+
+    Examples:
+        bench dashboard user ana
+        bench dashboard user ben --role operator --users /etc/benchflow/users.toml
+
+    Args:
+        name: Name of the user.
+        role: `viewer` reads, `operator` also acts on jobs and alerts, `admin` does all.
+        users: File of users.
+    """
+    dashboard_package()
+    from benchflow_dashboard.security.users import add_user
+
+    print(add_user(users, name, role))  # noqa: T201 - the token is the result
+    note(f"added {name!r} to {users}; start `bench dashboard --users {users}`")
 
 
 def reindex(*, jobs_dir: JobsDir = DEFAULT_JOBS, index: Path | None = None) -> None:

@@ -32,6 +32,8 @@ def run(
     host: str = "127.0.0.1",
     port: Annotated[int, Parameter(validator=Number(gte=0, lte=65535))] = 8642,
     no_open: bool = False,
+    users: Path | None = None,
+    https: bool = False,
 ) -> None:
     """Serve the dashboard with monitor mode: take traces, score and chart them, and alert.
 
@@ -51,6 +53,8 @@ def run(
         host: Address to listen on. An address other than the loopback needs authentication.
         port: Port; 0 takes a free one.
         no_open: Do not open a browser.
+        users: File of users, made by `bench dashboard user`. Each request then needs a login.
+        https: Browsers reach the server by HTTPS, through a proxy; cookies are secure.
     """
     package = _package()
     path = config or (Path("monitor.toml") if Path("monitor.toml").exists() else None)
@@ -61,6 +65,8 @@ def run(
         monitor=_location(database),
         monitor_config=path,
         ingest_keys=keys,
+        users=users,
+        https=https,
     )
     note(f"traces are stored in {settings.monitor}")
     open_dashboard(package, settings, no_open=no_open)

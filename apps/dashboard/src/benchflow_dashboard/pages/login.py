@@ -1,0 +1,70 @@
+"""Login by token, and logout."""
+
+from litestar import get, post
+from litestar.datastructures import Cookie
+from litestar.exceptions import HTTPException
+from litestar.response import Redirect, Template
+
+from benchflow_dashboard.security.access import PUBLIC, access_of, checked_form, user_of
+from benchflow_dashboard.security.sessions import ABSOLUTE_SEC
+from benchflow_dashboard.security.users import find_user
+
+from .page import PageRequest, local_path, render
+
+
+@get("/login", include_in_schema=False, opt=PUBLIC)
+async def show_login(request: PageRequest) -> Template:
+    """Show the form of the login."""
+    return _form(request, str(request.query_params.get("next", "/")))
+
+
+@post("/login", include_in_schema=False, opt=PUBLIC, status_code=303)
+async def log_in(request: PageRequest) -> Redirect | Template:
+    """Begin a session with a new id, whatever cookie the browser sent."""
+    access = access_of(request)
+    remote = request.client.host if request.client else ""
+    if wait := access.logins.take(remote):
+        raise HTTPException(
+            status_code=429,
+            detail="too many attempts to log in",
+            headers={"Retry-After": f"{wait:.0f}"},
+        )
+    form = await request.form()
+    next_url = local_path(str(form.get("next", "/")))
+    user = find_user(access.users, str(form.get("token", "")).strip())
+    if user is None:
+        access.audit.record("", "login", "", "refused", remote)
+        page = _form(request, next_url, problem="no user has this token")
+        page.status_code = 401
+        return page
+    access.audit.record(user.name, "login", "", "ok", remote)
+    old = request.cookies.get(access.cookie)
+    if old is not None:
+        access.sessions.end(old)
+    identifier, _ = access.sessions.create(user)
+    cookie = Cookie(
+        key=access.cookie,
+        value=identifier,
+        path="/",
+        max_age=ABSOLUTE_SEC,
+        httponly=True,
+        samesite="strict",
+        secure=access.is_https,
+    )
+    return Redirect(next_url, status_code=303, cookies=[cookie])
+
+
+@post("/logout", include_in_schema=False, status_code=303)
+async def log_out(request: PageRequest) -> Redirect:
+    """End the session."""
+    await checked_form(request)
+    access = access_of(request)
+    access.audit.record(user_of(request).name, "logout", "", "ok")
+    access.sessions.end(request.cookies.get(access.cookie, ""))
+    gone = Cookie(key=access.cookie, value="", path="/", max_age=0, secure=access.is_https)
+    return Redirect("/login", status_code=303, cookies=[gone])
+
+
+def _form(request: PageRequest, next_url: str, problem: str = "") -> Template:
+    view = {"next": local_path(next_url), "problem": problem}
+    return render(request, "login.html", view, title="Log in")
