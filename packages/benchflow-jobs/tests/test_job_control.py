@@ -23,6 +23,7 @@ from benchflow_contracts import (
     UsageError,
 )
 from benchflow_engine.config import RunConfig
+from benchflow_engine.posthoc.run_inputs import RunInputs
 from benchflow_engine.scaffold import write_task
 from benchflow_jobs import JobConfig, JobReport, job_view, preflight, resume_job, run_job
 from benchflow_jobs import orders as order
@@ -235,6 +236,31 @@ def test_a_pause_that_keeps_saves_what_runs_and_a_resume_continues_it(play: Any)
     assert (report.status, report.finished) == ("completed", 4)
     began = [each.began_from.point for each in report.records]
     assert began == ["checkpoint", "checkpoint", "start", "start"]
+
+
+def test_what_a_job_changes_of_a_task_holds_in_a_resume_and_in_later_runs(
+    play: Any, tmp_path: Path
+) -> None:
+    image, seconds = "of-the-job", 60.0
+
+    async def act(gate: Gate, job: Path) -> None:
+        await started(gate, 2)
+        await send(job, order.Pause(keep=True))
+        gate.open.set()
+        await eventually("two saved rollouts", lambda: not job_view(job).running)
+        await send(job, order.Resume())
+
+    override = {"agent_timeout_sec": seconds, "env": {"SIZE": "3"}, "image": image}
+    report = play(act, tasks={"one": override})
+    began = [each.began_from.point for each in report.records]
+    assert began == ["checkpoint", "checkpoint", "start", "start"]
+    for record in report.records:
+        task = RunInputs.read(tmp_path / "j" / record.rollout_id).task
+        assert task.config.agent.timeout_sec == seconds
+        assert (task.config.environment.image, task.config.environment.env) == (
+            image,
+            {"SIZE": "3"},
+        )
 
 
 def test_a_rollout_that_cannot_be_saved_runs_on_and_the_status_says_so(play: Any) -> None:

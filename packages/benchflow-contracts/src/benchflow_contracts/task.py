@@ -363,6 +363,8 @@ class Task(Model):
     steps: tuple[TaskStep, ...] = ()
     """Prompts that are graded one by one in one sandbox. The `instruction`, tests and solution of
     the task are then not used. Empty for a task with one prompt."""
+    override: Mapping[str, Any] = {}
+    """The values that a job laid over the directory's own, as JSON. `config` has them already."""
 
     @property
     def parts(self) -> TaskParts:

@@ -56,10 +56,6 @@ class PlannedJob:
         """Return the task of a slot, with the image and the limits of the job."""
         return self.plan.effective_task(index, self.tasks[self.plan.slots[index].task])
 
-    def is_changed(self, index: int) -> bool:
-        """Return whether the job changes the task of a slot."""
-        return self.task(index) is not self.tasks[self.plan.slots[index].task]
-
 
 def plan_of(job: JobConfig | JobOptions) -> PlannedJob:
     """Find the tasks of a job and plan its slots.

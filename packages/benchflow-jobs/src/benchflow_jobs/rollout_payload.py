@@ -8,10 +8,9 @@ from benchflow_contracts import Model, Task, UsageError
 from benchflow_engine.config import RunConfig
 from benchflow_engine.secrets import recorded_config, with_secrets
 from benchflow_engine.task_formats import runnable_task
+from benchflow_engine.task_override import TaskOverride, overridden_task
 
 from .begin import PlannedJob
-from .planning import overridden_task
-from .planning.job_config import TaskOverride
 
 
 class RolloutPayload(Model):

@@ -386,7 +386,7 @@ class _Run:
         """Return the rollout whose rest is run, if the last attempt was cut short and kept it."""
         rollout = self.cut_short.pop(index, None)
         variant = job.plan.variants[job.plan.slots.place(index)[0]]
-        if rollout is None or job.is_changed(index):
+        if rollout is None:
             return None
         # A pause saves a rollout whatever `keep` is.
         has_checkpoint = any(checkpoint_paths(self.directory / rollout))

@@ -111,6 +111,8 @@ def write_inputs(directory: Path, task: Task, ran: RanWith, run: Mapping[str, ob
         "ran": asdict(ran),
         "run": run,
     }
+    if task.override:
+        config = {**config, "task_override": task.override}
     path = directory / "config.json"
     if path.exists() or (directory / "events.jsonl").exists():
         raise StoreError(f"{str(directory)!r} already has a rollout", hint="name a new directory")

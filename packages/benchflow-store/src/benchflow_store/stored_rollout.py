@@ -43,6 +43,8 @@ class StoredConfig:
     ran: RanWith
     run: Mapping[str, Any]
     """The configuration of the run, without secrets. The engine validates it."""
+    override: Mapping[str, Any]
+    """The values that a job laid over the task."""
     is_own: bool
     """Whether a run of this user wrote the file, without a later change."""
 
@@ -63,6 +65,7 @@ class StoredConfig:
                 task_format=str(data["task_format"]),
                 ran=RanWith(**data["ran"]),
                 run=dict(data["run"]),
+                override=dict(data.get("task_override") or {}),
                 is_own=has_own_seal(data),
             )
         except (LookupError, TypeError, ValueError) as error:

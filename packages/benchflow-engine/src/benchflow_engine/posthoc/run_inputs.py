@@ -4,11 +4,12 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from benchflow_contracts import StoreError, Task, UsageError
-from benchflow_store import StoredRollout
+from benchflow_store import StoredConfig, StoredRollout
 from pydantic import ValidationError
 
 from benchflow_engine.config import RunConfig
 from benchflow_engine.task_formats import runnable_task
+from benchflow_engine.task_override import TaskOverride, overridden_task
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,4 +53,13 @@ class RunInputs:
                 f"task {task.id!r} was changed after it was run",
                 hint="check out the same version of the task, or run the task again",
             )
-        return cls(stored, task, config)
+        return cls(stored, _overridden(task, record), config)
+
+
+def _overridden(task: Task, record: StoredConfig) -> Task:
+    """Return the task with the values of the job that ran it."""
+    try:
+        override = TaskOverride.model_validate(record.override)
+    except ValidationError as error:
+        raise StoreError(f"damaged record: {error}", where=str(record.path)) from error
+    return overridden_task(task, override.image, override)

@@ -1,5 +1,7 @@
 """The plan of a job: from a `job.toml` to a schedule of slots, before anything runs."""
 
+from benchflow_engine.task_override import TaskOverride
+
 from .dataset import Dataset, find_dataset
 from .extend import extend
 from .inputs import (
@@ -10,7 +12,7 @@ from .inputs import (
     resource_limits,
     variant_plans,
 )
-from .job_config import JobConfig, TaskOverride, VariantConfig
+from .job_config import JobConfig, VariantConfig
 from .job_file import JobSource, parse_job, parse_override, read_job
 from .plan_files import difference, is_own_plan, load_plan, write_plan
 from .problems import JobConfigError, Problem
@@ -19,7 +21,6 @@ from .resolved_job import (
     ResolvedJob,
     Revision,
     find_tasks,
-    overridden_task,
     plan_job,
     resolve_job,
 )
@@ -48,7 +49,6 @@ __all__ = [
     "is_own_plan",
     "load_plan",
     "new_schedule",
-    "overridden_task",
     "parse_job",
     "parse_override",
     "plan_job",

@@ -7,9 +7,10 @@ from pathlib import Path
 
 from benchflow_contracts import AdapterOptions, ListedTask, Task, TaskError, UsageError
 from benchflow_engine.task_formats import FoundTasks, runnable_task, runnable_tasks
+from benchflow_engine.task_override import TaskOverride
 from pydantic import Field, ValidationError
 
-from .job_config import DatasetConfig, TaskOverride
+from .job_config import DatasetConfig
 from .problems import Problem, problem_of, raise_problems
 
 

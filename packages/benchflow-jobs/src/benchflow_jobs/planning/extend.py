@@ -3,8 +3,9 @@
 from collections.abc import Iterator, Mapping, Sequence
 
 from benchflow_contracts import Task
+from benchflow_engine.task_override import TaskOverride
 
-from .job_config import JobConfig, TaskOverride, VariantConfig
+from .job_config import JobConfig, VariantConfig
 from .job_file import check_config
 from .problems import Problem, did_you_mean, raise_problems
 from .resolved_job import ResolvedJob, all_places, make_plan, planned_task

@@ -7,8 +7,8 @@ from typing import Annotated, Any, Final, Literal, cast
 
 from benchflow_contracts import Model
 from benchflow_contracts.errors import Boundary
-from benchflow_contracts.task import IMAGE_NAME
 from benchflow_engine.config import RunConfig
+from benchflow_engine.task_override import Image, Seconds, TaskOverride
 from pydantic import BeforeValidator, ConfigDict, Field, StringConstraints, model_validator
 
 LOCAL: Final = "local"
@@ -16,9 +16,6 @@ _WITH_DOCS = ConfigDict(use_attribute_docstrings=True)
 _NAME = r"^\w[\w.@-]*$"
 _VARIANT = r"^[A-Za-z0-9][A-Za-z0-9._=,+:-]*$"
 """Without `#`, `@` and `/`, which have a meaning in the name of a slot."""
-
-Seconds = Annotated[float, Field(gt=0, allow_inf_nan=False)]
-Image = Annotated[str, StringConstraints(pattern=IMAGE_NAME)]
 
 
 def _scalar(value: object) -> object:
@@ -106,19 +103,6 @@ class VariantConfig(RunLayer):
 
     id: str = Field(pattern=_VARIANT, max_length=200)
     """Unique in the job."""
-
-
-class TaskOverride(_Table):
-    """`[tasks."ID"]`: other values for one task."""
-
-    image: Image | None = None
-    """Image of the sandbox, before that of the variant."""
-    env: Mapping[str, str] = {}
-    """More variables of the sandbox. They are recorded."""
-    agent_timeout_sec: Seconds | None = None
-    """Instead of the task's `[agent] timeout_sec`, in every step."""
-    verifier_timeout_sec: Seconds | None = None
-    """Instead of the task's `[verifier] timeout_sec`, in every step."""
 
 
 class ConcurrencyConfig(_Table):

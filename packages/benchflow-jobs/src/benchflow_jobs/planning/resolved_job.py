@@ -5,13 +5,13 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from hashlib import sha256
 from itertools import product
-from typing import Any
 
 from benchflow_contracts import ListedTask, Model, Task
 from benchflow_engine.config import RunConfig
+from benchflow_engine.task_override import TaskOverride, overridden_task
 
 from .dataset import Dataset, find_dataset
-from .job_config import DesignConfig, JobConfig, TaskOverride
+from .job_config import DesignConfig, JobConfig
 from .job_file import check_config, dataset_problems
 from .problems import Problem, did_you_mean, raise_problems
 from .slot_table import Place, PlannedTask, SlotTable
@@ -94,37 +94,6 @@ class ResolvedJob:
         """Return the slot's task with the image, variables and time limits of the job."""
         override = self.tasks[self.slots.place(index)[1]].override
         return overridden_task(task, self.image(index).image, override)
-
-
-def overridden_task(task: Task, image: str | None, override: TaskOverride) -> Task:
-    """Return a task with the image and the other values of a job; the same one without any."""
-    if image is None and not override.model_fields_set:
-        return task
-    config = task.config
-    environment = config.environment.model_copy(
-        update={
-            "env": {**config.environment.env, **override.env},
-            "image": image or config.environment.image,
-        }
-    )
-    limited = _limited(config, override)
-    update: dict[str, Any] = {
-        "config": config.model_copy(update={**limited, "environment": environment}),
-        "steps": tuple(s.model_copy(update=_limited(s, override)) for s in task.steps),
-    }
-    if image is not None and task.own_parts is not None:
-        update["own_parts"] = task.own_parts.model_copy(update={"recipe": None})
-    return task.model_copy(update=update)
-
-
-def _limited(part: Any, override: TaskOverride) -> dict[str, Any]:  # noqa: ANN401
-    """Return the agent and the verifier of a task or a step, with other time limits."""
-    limits = {"agent": override.agent_timeout_sec, "verifier": override.verifier_timeout_sec}
-    return {
-        name: getattr(part, name).model_copy(update={"timeout_sec": seconds})
-        for name, seconds in limits.items()
-        if seconds is not None
-    }
 
 
 def _text(value: object) -> str:

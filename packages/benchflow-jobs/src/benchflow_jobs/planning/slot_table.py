@@ -7,9 +7,9 @@ from pathlib import Path
 from typing import Any, overload
 
 from benchflow_contracts import Model
+from benchflow_engine.task_override import TaskOverride
 from benchflow_store.database import PlannedSlot
 
-from .job_config import TaskOverride
 from .variants import DEFAULT_VARIANT
 
 Place = tuple[int, int, int]
