@@ -14,6 +14,7 @@ PAGES = sorted(
     [
         ROOT / "README.md",
         *ROOT.glob("docs/**/*.md"),
+        *ROOT.glob("apps/*/README.md"),
         *ROOT.glob("packages/*/README.md"),
         *ROOT.glob("adapters/*/README.md"),
     ]
@@ -30,7 +31,7 @@ def has_code(page: Path) -> bool:
     "page", [p for p in PAGES if has_code(p)], ids=lambda p: str(p.relative_to(ROOT))
 )
 def test_the_code_of_a_page_runs(page: Path, tmp_path: Path) -> None:
-    for name in ("adapters", "benchmarks", "docs", "run", "packages"):
+    for name in ("adapters", "apps", "benchmarks", "docs", "run", "packages"):
         (tmp_path / name).symlink_to(ROOT / name)
     assert run_page(page, tmp_path) > 0
 

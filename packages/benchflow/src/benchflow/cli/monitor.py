@@ -25,7 +25,7 @@ Database = Annotated[str | None, Parameter(name="--database")]
 
 def run(
     *,
-    config: Path | None = None,
+    rules: Path | None = None,
     database: Database = None,
     keys: Path | None = None,
     jobs_dir: JobsDir = DEFAULT_JOBS,
@@ -41,11 +41,11 @@ def run(
 
     Examples:
         bench monitor run
-        bench monitor run --config monitor.toml --keys keys.toml
+        bench monitor run --rules monitor.toml --keys keys.toml
         bench monitor run --database postgresql://user@host/monitor
 
     Args:
-        config: File with rewards, prices, alerts and a webhook (default: `monitor.toml`, if it
+        rules: File with rewards, prices, alerts and a webhook (default: `monitor.toml`, if it
             exists).
         database: File or URL of a Postgres database (default: a file in the user's data
             directory).
@@ -57,7 +57,7 @@ def run(
         https: Browsers reach the server by HTTPS, through a proxy; cookies are secure.
     """
     package = _package()
-    path = config or (Path("monitor.toml") if Path("monitor.toml").exists() else None)
+    path = rules or (Path("monitor.toml") if Path("monitor.toml").exists() else None)
     settings = package.DashboardSettings(
         jobs_dir=jobs_dir,
         host=host,
@@ -172,18 +172,18 @@ def watch(*, database: Database = None, json: Json = False, interval: float = 2.
         time.sleep(interval)
 
 
-def replay(*paths: Path, config: Path | None = None, json: Json = False) -> None:
+def replay(*paths: Path, rules: Path | None = None, json: Json = False) -> None:
     """Score recorded traces without a server: try rewards before they run in production.
 
     A file has one OTLP request in JSON on each line, or is one request in protobuf.
 
     Examples:
         bench monitor replay traces.jsonl
-        bench monitor replay traces.jsonl --config monitor.toml --json
+        bench monitor replay traces.jsonl --rules monitor.toml --json
 
     Args:
         paths: Files with recorded requests.
-        config: File with the rewards (default: `monitor.toml`, if it exists).
+        rules: File with the rewards (default: `monitor.toml`, if it exists).
     """
     _package()
     from benchflow_dashboard.monitor.config import MonitorConfig, read_monitor_config
@@ -191,7 +191,7 @@ def replay(*paths: Path, config: Path | None = None, json: Json = False) -> None
 
     if not paths:
         raise UsageError("name a file with traces", hint="bench monitor replay traces.jsonl")
-    path = config or (Path("monitor.toml") if Path("monitor.toml").exists() else None)
+    path = rules or (Path("monitor.toml") if Path("monitor.toml").exists() else None)
     settings = MonitorConfig() if path is None else read_monitor_config(path)
     results = asyncio.run(run_replay(paths, settings))
     lines: list[dict[str, Any]] = [
