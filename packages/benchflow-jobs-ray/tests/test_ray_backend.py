@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 from benchflow_contracts import CapacityError, Completion, Dispatch, UsageError
-from benchflow_jobs_ray import RayBackend, RayStartError, backend, connection, node
+from benchflow_jobs_ray import NoNodeError, RayBackend, RayStartError, backend, connection, node
 from benchflow_jobs_ray.host import WorkerHost, open_executor
 from benchflow_kernel import Registry
 from benchflow_testing import (
@@ -257,6 +257,27 @@ def test_a_head_that_does_not_answer_for_a_while_ends_nothing(
             assert await take(ray.completions(), 1) == [(0, 1, "scored")]
 
     asyncio.run(scenario())
+
+
+def test_a_head_that_is_lost_ends_all_and_stops_the_job(
+    use: Callable[..., Nodes], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(backend, "_HEAD_SEC", 0.1)
+
+    async def scenario() -> None:
+        nodes = use(a=1)
+        async with started() as ray:
+            await ray.submit(dispatch(tmp_path, 0))
+            await until((tmp_path / "r0-1.started").exists)
+            nodes.alive = None
+            assert await take(ray.completions(), 1) == [(0, 1, "lost")]
+            with pytest.raises(NoNodeError, match="the head of the Ray cluster does not answer"):
+                await ray.submit(dispatch(tmp_path, 0, attempt=2))
+        # Ray would wait for its head.
+        assert nodes.ended == []
+
+    asyncio.run(scenario())
+    assert NoNodeError.stops_job
 
 
 def test_a_job_without_nodes_refuses_attempts_after_a_while(

@@ -20,6 +20,8 @@ from .host import key_of
 from .node import Node, NodeLostError
 
 _WATCH_SEC: Final = 1.0
+_HEAD_SEC: Final = 40.0
+"""How long the head may not answer. After 60 seconds, Ray ends this process."""
 _LOG: Final = logging.getLogger(__name__)
 
 
@@ -83,6 +85,7 @@ class RayBackend:
         self._watching: asyncio.Task[None] | None = None
         self._cluster: LocalCluster | None = None
         self._is_connected = False
+        self._has_head = True
         self._actors: dict[str, Any] = {}
         self._refusals: dict[str, str] = {}
         """Why the executor cannot be opened on a node."""
@@ -167,9 +170,10 @@ class RayBackend:
         for serving in self._serving.values():
             serving.cancel()
         await self._group.__aexit__(None, None, None)
-        if self._actors:
+        # Without the head, these calls would wait until Ray ends this process.
+        if self._actors and self._has_head:
             await connection.end_actors([*self._actors.values()])
-        if self._is_connected:
+        if self._is_connected and self._has_head:
             await connection.disconnect()
         if self._cluster is not None:
             await self._cluster.close()
@@ -203,6 +207,8 @@ class RayBackend:
         while True:
             if self._total.is_closed:
                 raise CapacityError(f"slot {dispatch.slot!r} cannot start: the backend is closed")
+            if not self._has_head:
+                raise NoNodeError("the head of the Ray cluster does not answer")
             nodes = [node for node in self._nodes.values() if node.is_available]
             fitting = [node for node in nodes if node.room.fits(dispatch)]
             if fitting:
@@ -233,10 +239,15 @@ class RayBackend:
         return bool(self._serving) and self._serving.keys() == available | self._refusals.keys()
 
     async def _watch(self) -> None:
-        """Serve each node that joins, and give up each node that left."""
-        while True:
+        """Serve each node that joins, and give up each node that left, or all without a head."""
+        answered = time.monotonic()
+        while self._has_head:
             alive = await connection.alive_nodes()
+            if alive is None and time.monotonic() - answered > _HEAD_SEC:
+                self._has_head, alive = False, {}
+                _LOG.warning("the head of the Ray cluster does not answer for %g s", _HEAD_SEC)
             if alive is not None:
+                answered = time.monotonic()
                 for name, capacity in alive.items():
                     if name not in self._serving:
                         self._serving[name] = self._group.create_task(self._serve(name, capacity))

@@ -29,6 +29,8 @@ _RAY: Final[Any] = _untyped
 LABEL: Final = "benchflow"
 """The custom resource of a node that counts its slots. `benchflow_NAME` counts the need `NAME`."""
 _CALL_SEC: Final = 20.0
+_ASK_SEC: Final = 10.0
+"""How long the head may take to name its nodes."""
 
 
 async def connect(address: str, seconds: float) -> bool:
@@ -61,7 +63,7 @@ async def disconnect() -> None:
 async def alive_nodes() -> dict[str, dict[str, int]] | None:
     """Return the resources of each node with the label, or `None` if the head does not answer."""
     try:
-        nodes: list[dict[str, Any]] = await _in_thread(_RAY.nodes, _CALL_SEC)
+        nodes: list[dict[str, Any]] = await _in_thread(_RAY.nodes, _ASK_SEC)
     except Exception:  # noqa: BLE001 - Ray raises errors of many kinds here
         return None
     found = {n["NodeID"]: _needs(n["Resources"]) for n in nodes if n["Alive"]}
