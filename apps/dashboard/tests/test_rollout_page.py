@@ -268,3 +268,14 @@ def test_a_payload_in_the_url_is_text(client: Client, payload: str) -> None:
     assert MarkupReader(text).tags.count("script") == MarkupReader(page(client, KINDS)).tags.count(
         "script"
     )
+
+
+def test_an_unfinished_rollout_without_a_process_is_called_cut_short(client: Client) -> None:
+    text = page(client, "/r/running")
+    assert "cut short, or running on another host: no process here writes its log" in text
+    assert "cut short" not in page(client, KINDS)
+
+
+def test_the_evidence_says_why_a_state_is_missing(client: Client) -> None:
+    text = page(client, f"{KINDS}?sel=n5&tab=evidence")
+    assert "not recorded: " in text

@@ -8,6 +8,8 @@ from benchflow_contracts import RolloutNode, RolloutTree
 
 NODE_BUDGET: Final = 5_000
 """The default maximum number of drawn nodes."""
+MOST_NODES: Final = 20_000
+"""The number of drawn nodes that no choice of the reader exceeds by unfolding."""
 SHORTEST_CHAIN: Final = 3
 """The minimum number of steps that are folded to one glyph."""
 
@@ -28,7 +30,7 @@ class Folding:
     """Nodes that are always drawn, such as the selected one."""
     budget: int = NODE_BUDGET
     """The number of drawn nodes from which subtrees are folded, the deepest first. `opened` and
-    `visible` nodes may exceed it."""
+    `visible` nodes may exceed it, up to `MOST_NODES`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -155,7 +157,8 @@ def _closed(display: DisplayTree, folding: Folding) -> set[int]:
             children = display.children[place]
             fits = not too_many or count + len(children) <= folding.budget
             is_open = fits and display.nodes[place].id not in folding.closed
-            if is_open or place in forced:
+            is_forced = place in forced and count + len(children) <= MOST_NODES
+            if is_open or is_forced:
                 count += len(children)
                 below += children
             else:

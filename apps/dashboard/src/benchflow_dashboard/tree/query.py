@@ -17,7 +17,7 @@ _Text = TypeVar("_Text", bound=str)
 _LONGEST = 200
 """The maximum number of characters of an id in a URL."""
 _MOST_FOLDS = 64
-_LONGEST_LIST = 2_000
+_LONGEST_LIST = 400
 
 
 @dataclass(frozen=True, slots=True)

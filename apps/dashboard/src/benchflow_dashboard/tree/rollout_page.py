@@ -1,11 +1,14 @@
 """The page of one rollout: its head, its tree, and the pane of the selected node."""
 
+import time
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from typing import TypedDict
 from urllib.parse import quote
 
 from benchflow_contracts import RolloutNode, RolloutRecord, StoreError
-from benchflow_store import StoredRollout
+from benchflow_store import RolloutProgress, StoredRollout, writer_of
+from benchflow_store.progress import span
 
 from benchflow_dashboard.rollouts import LoadedRollout
 
@@ -40,6 +43,22 @@ class FoldLink:
 
 
 @dataclass(frozen=True, slots=True)
+class RunningBranch:
+    """What one open branch does."""
+
+    node: str
+    """The last node of the branch."""
+    text: str
+    """Such as `thinking for 4.0 min`."""
+    url: str
+
+
+class _Activity(TypedDict):
+    now: Sequence[RunningBranch]
+    liveness: str
+
+
+@dataclass(frozen=True, slots=True)
 class PathStep:
     """One earlier step on the path to the selected node."""
 
@@ -69,6 +88,10 @@ class RolloutPage:
     status: str
     reason: str
     """Why the rollout has no reward; empty if it has one, or still runs."""
+    now: Sequence[RunningBranch]
+    """What each open branch of a running rollout does."""
+    liveness: str
+    """Whether a process writes the log of an unfinished rollout, and when it wrote last."""
     query: RolloutQuery
     facts: TreeFacts
     drawn: DrawnTree
@@ -115,6 +138,7 @@ class RolloutPage:
             task=stored.tree.task_id,
             status=stored.tree.status,
             reason=_reason(record, stored),
+            **_activity(stored, query),
             query=query,
             facts=facts,
             drawn=drawn,
@@ -129,7 +153,7 @@ class RolloutPage:
             path=path[-_PATH:],
             hidden_path=max(len(path) - _PATH, 0),
             reward=RewardTab.of(node) if tab == "reward" else None,
-            evidence=EvidenceTab.of(node) if tab == "evidence" else None,
+            evidence=EvidenceTab.of(stored, node) if tab == "evidence" else None,
             cost=CostTab.of(node, recorded_calls(stored)) if tab == "cost" else None,
             log=EventsTab.of(node, stored.log.events, query.page) if tab == "events" else None,
             jumps=_jumps(node, facts, query),
@@ -159,6 +183,27 @@ def _choices(query: RolloutQuery) -> DrawingChoices:
         a=query.a,
         others="&".join(f"{name}={quote(value, safe=',')}" for name, value in others.items()),
     )
+
+
+def _activity(stored: StoredRollout, query: RolloutQuery) -> "_Activity":
+    if stored.tree.status != "running":
+        return {"now": (), "liveness": ""}
+    progress, process = RolloutProgress.of(stored.log.events), writer_of(stored.directory)
+    now, last = time.time(), progress.last_sign or 0.0
+    age = f"last event {span(max(0.0, now - last))} ago"
+    if process is None:
+        liveness = f"cut short, or running on another host: no process here writes its log, {age}"
+    else:
+        liveness = f"running in process {process}, {age}"
+    # What was open in a dead rollout does not continue after its last event.
+    until = last if process is None else now
+    return {
+        "now": [
+            RunningBranch(each.node, each.text_at(until), query.url(sel=each.node, page=0))
+            for each in progress.branches
+        ],
+        "liveness": liveness,
+    }
 
 
 def _record(stored: StoredRollout) -> RolloutRecord | None:

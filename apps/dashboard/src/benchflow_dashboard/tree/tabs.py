@@ -6,6 +6,7 @@ from typing import Final, cast
 
 from benchflow_contracts import ModelCall, RolloutNode, Usage, VerifyResult
 from benchflow_contracts.events import Event
+from benchflow_store import StoredRollout, missing_state
 
 from .measure import cost_of
 
@@ -57,9 +58,9 @@ class EvidenceTab:
     """Path and grade of each file that the integrity check reports."""
 
     @classmethod
-    def of(cls, node: RolloutNode) -> "EvidenceTab":
-        """Return the rows that are known."""
-        rows: list[tuple[str, str]] = []
+    def of(cls, stored: StoredRollout, node: RolloutNode) -> "EvidenceTab":
+        """Return the rows that are known. No state is read."""
+        rows: list[tuple[str, str]] = [_state_row(stored, node)]
         findings: list[tuple[str, str]] = []
         for name, result in node.results.items():
             rows.append((f"grading of {name}", result.grading))
@@ -73,6 +74,15 @@ class EvidenceTab:
             (f"{name.replace('_', ' ')}, s", f"{sec:.3f}") for name, sec in node.took_sec.items()
         ]
         return cls(rows, findings[:_ROWS])
+
+
+def _state_row(stored: StoredRollout, node: RolloutNode) -> tuple[str, str]:
+    missing = missing_state(stored, node)
+    if missing is not None:
+        flag = f"; {missing.flag} records it" if missing.flag else ""
+        return "state", f"not recorded: {missing.reason}{flag}"
+    assert node.state_ref is not None, "the state is not missing"
+    return "state", f"{node.state_ref.digest}, {node.state_ref.size} bytes"
 
 
 def _findings(result: VerifyResult) -> list[tuple[str, str]]:
