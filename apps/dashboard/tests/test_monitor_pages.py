@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 from benchflow_dashboard import DashboardSettings, create_app
+from benchflow_dashboard.monitor.alerts import AlertManager
 from benchflow_dashboard.monitor.assembler import Assembler
 from benchflow_dashboard.monitor.config import MonitorConfig
 from benchflow_dashboard.monitor.scoring import OnlineScorer
@@ -74,7 +75,9 @@ def client(tmp_path: Path) -> Iterator[TestClient[Litestar]]:
         )
         asyncio.run(assembler.assemble())
         assembler.close()
-        client.app.state["monitor"]._alerts.check()
+        manager = AlertManager(tmp_path / "monitor.db", client.app.state["monitor"].rules)
+        manager.check()
+        manager.close()
         yield client
 
 

@@ -14,6 +14,7 @@ from .config import MonitorConfig
 from .database import MonitorDatabase, OpenTrace
 from .facts import Price, facts_of
 from .scoring import OnlineScorer
+from .work_thread import WorkThread
 
 _logger = logging.getLogger(__name__)
 _REFRESH_SEC: Final = 2.0
@@ -40,7 +41,9 @@ class Assembler:
         scorer: OnlineScorer,
         *,
         clock: Callable[[], float] = time.time,
+        thread: WorkThread | None = None,
     ) -> None:
+        self._thread = thread or WorkThread()
         self._location = location
         self._config = config
         self._scorer = scorer
@@ -56,16 +59,13 @@ class Assembler:
 
     async def run(self, interval: float = 0.5) -> None:
         """Assemble until this task is cancelled. A fault of the database is tried again."""
-        try:
-            while True:
-                try:
-                    await self.assemble()
-                except Exception as error:  # noqa: BLE001 - one bad trace must not end the server
-                    _logger.warning("rollouts were not assembled: %s", error)
-                    await asyncio.to_thread(self._close)
-                await asyncio.sleep(interval)
-        finally:
-            self._close()
+        while True:
+            try:
+                await self.assemble()
+            except Exception as error:  # noqa: BLE001 - one bad trace must not end the server
+                _logger.warning("rollouts were not assembled: %s", error)
+                await self._thread.run(self._close)
+            await asyncio.sleep(interval)
 
     async def assemble(self) -> int:
         """Fold what changed and score what is over, once. Return the number of rollouts.
@@ -75,20 +75,21 @@ class Assembler:
         """
         stored = 0
         seen: set[str] = set()
-        for trace in await asyncio.to_thread(self._due):
+        for trace in await self._thread.run(self._due):
             if trace.trace in seen:
                 continue
-            due = await asyncio.to_thread(self._load, trace)
+            due = await self._thread.run(self._load, trace)
             seen |= {one.trace for one in due.traces}
             await self._store(due)
             stored += len(due.rollouts)
-        await asyncio.to_thread(self._retain)
+        await self._thread.run(self._retain)
         if stored:
             self.on_change()
         return stored
 
     def close(self) -> None:
-        """Close the database. Idempotent."""
+        """Wait for the work that runs, and close the database. Idempotent."""
+        self._thread.close()
         self._close()
 
     def _due(self) -> list[OpenTrace]:
@@ -114,7 +115,7 @@ class Assembler:
         for rollout in due.rollouts:
             scores = await self._scorer.score(rollout) if due.is_closed else []
             facts = facts_of(rollout, self._prices)
-            await asyncio.to_thread(
+            await self._thread.run(
                 self._connected().keep_rollout,
                 rollout,
                 facts,
@@ -122,7 +123,7 @@ class Assembler:
                 is_closed=due.is_closed,
                 now=self._clock(),
             )
-        await asyncio.to_thread(
+        await self._thread.run(
             self._connected().settle, due.traces, is_closed=due.is_closed, now=self._clock()
         )
 

@@ -26,6 +26,7 @@ from .reader import MonitorReader
 from .rules import read_rules
 from .scoring import OnlineScorer
 from .webhook import WebhookSender
+from .work_thread import WorkThread
 from .writer import SpanWriter
 
 _logger = logging.getLogger(__name__)
@@ -62,9 +63,18 @@ class MonitorService:
         )
         self.reader = MonitorReader(MonitorDatabase(location))
         self.writer = SpanWriter(location, max_waiting=self.config.max_waiting_mb * 2**20)
-        self.assembler = Assembler(location, self.config, OnlineScorer(self.config))
+        self._thread = WorkThread()
+        scorer = OnlineScorer(self.config)
+        self.assembler = Assembler(location, self.config, scorer, thread=self._thread)
         self.rules = read_rules(self.config.alerts)
-        self._alerts = AlertManager(location, self.rules, sends=self.config.webhook is not None)
+        table = self.config.webhook
+        self._alerts = AlertManager(location, self.rules, sends=table is not None)
+        self._deliveries = None if table is None else MonitorDatabase(location)
+        self._sender = (
+            None
+            if table is None or self._deliveries is None
+            else WebhookSender(self._deliveries, table, thread=self._thread)
+        )
 
     def span_rows(self, spans: Iterable[Span]) -> list[SpanRow]:
         """Return the rows of spans, without secrets."""
@@ -110,26 +120,24 @@ class MonitorService:
 
     async def _watch_alerts(self) -> None:
         """Check the rules, and send alerts. A fault is tried again."""
-        table, database = self.config.webhook, MonitorDatabase(self._location)
-        sender = None if table is None else WebhookSender(database, table)
-        try:
-            for number in itertools.count():
-                try:
-                    if number % _CHECK_EVERY == 0:
-                        await asyncio.to_thread(self._alerts.check)
-                    if sender is not None:
-                        await sender.send_due()
-                except Exception as error:  # noqa: BLE001 - alerts must not end the server
-                    _logger.warning("alerts were not checked: %s", error)
-                await asyncio.sleep(_SEND_SEC)
-        finally:
-            database.close()
+        for number in itertools.count():
+            try:
+                if number % _CHECK_EVERY == 0:
+                    await self._thread.run(self._alerts.check)
+                if self._sender is not None:
+                    await self._sender.send_due()
+            except Exception as error:  # noqa: BLE001 - alerts must not end the server
+                _logger.warning("alerts were not checked: %s", error)
+            await asyncio.sleep(_SEND_SEC)
 
     def close(self) -> None:
-        """Store what waits, and close the database."""
+        """Store what waits, and close the database. Idempotent."""
+        self._thread.close()
         self.writer.close()
         self.assembler.close()
         self._alerts.close()
+        if self._deliveries is not None:
+            self._deliveries.close()
         self.reader.close()
 
 

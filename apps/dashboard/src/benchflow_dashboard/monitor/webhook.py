@@ -1,6 +1,5 @@
 """Send alerts to a webhook: signed, and again until the receiver takes them."""
 
-import asyncio
 import hashlib
 import hmac
 import os
@@ -12,6 +11,7 @@ import httpx
 
 from .config import WebhookTable
 from .database import MonitorDatabase
+from .work_thread import WorkThread
 
 SIGNATURE_HEADER: Final = "X-BenchFlow-Signature"
 _FIRST_WAIT: Final = 2.0
@@ -31,8 +31,13 @@ class WebhookSender:
     """Sends what `AlertManager` queued. A delivery survives a restart of the server."""
 
     def __init__(
-        self, database: MonitorDatabase, table: WebhookTable, clock: Callable[[], float] = time.time
+        self,
+        database: MonitorDatabase,
+        table: WebhookTable,
+        clock: Callable[[], float] = time.time,
+        thread: WorkThread | None = None,
     ) -> None:
+        self._thread = thread or WorkThread()
         self._database = database
         self._table = table
         self._clock = clock
@@ -41,14 +46,14 @@ class WebhookSender:
     async def send_due(self) -> int:
         """Send each delivery that is due, once. Return the number that the receiver took."""
         sql = "SELECT alert, event, body, tries FROM monitor_deliveries WHERE next_try <= ?"
-        due = await asyncio.to_thread(
+        due = await self._thread.run(
             self._database.query, f"{sql} ORDER BY next_try LIMIT 100", (self._clock(),)
         )
         taken = 0
         async with httpx.AsyncClient(timeout=10.0, follow_redirects=False) as client:
             for alert, event, body, tries in due:
                 error = await self._post(client, body)
-                await asyncio.to_thread(self._note, alert, event, tries + 1, error)
+                await self._thread.run(self._note, alert, event, tries + 1, error)
                 taken += error is None
         return taken
 
