@@ -9,7 +9,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from ._model import Model as Model
+    from ._model import Model as Model, RareModel as RareModel
     from .agent import (
         Activity as Activity,
         ActivityHandler as ActivityHandler,
@@ -299,7 +299,7 @@ if TYPE_CHECKING:
 _HOMES = {
     name: module
     for module, names in {
-        "_model": "Model",
+        "_model": "Model RareModel",
         "agent": (
             "Activity ActivityHandler Agent AgentCapabilities AgentNeeds AskUserHandler "
             "McpServer Role Session SessionSnapshot SessionState StepActivity StepHandler "

@@ -7,7 +7,7 @@ from typing import Any, Literal, Protocol, runtime_checkable
 
 from pydantic import Field
 
-from ._model import Model
+from ._model import Model, RareModel
 from .ask import Answer, Ask
 from .bundle import Bundle
 from .door import Door
@@ -40,7 +40,7 @@ Activity = StepActivity | ToolActivity
 ActivityHandler = Callable[[Activity], None]
 
 
-class McpServer(Model):
+class McpServer(RareModel):
     """A tool server that the agent can use in its session."""
 
     name: str
@@ -76,7 +76,7 @@ class Role(Model):
     """The longest time without an update from the agent."""
 
 
-class AgentCapabilities(Model):
+class AgentCapabilities(RareModel):
     """What the agent can do, as a probe has shown it."""
 
     protocol: str
@@ -104,7 +104,7 @@ class AgentNeeds(Model):
     """Whether the task's `solution/` is uploaded to `/solution`. Only the oracle needs it."""
 
 
-class SessionSnapshot(Model):
+class SessionSnapshot(RareModel):
     """A session at a turn boundary: what a new process needs to resume it."""
 
     agent: str
@@ -118,7 +118,7 @@ class SessionSnapshot(Model):
     """The steps so far, so that a loaded session continues to count."""
 
 
-class SessionState(Model):
+class SessionState(RareModel):
     """The host's half of a session whose process is in a live image.
 
     It belongs to the instant of the freeze in which it was captured. Any number of children may

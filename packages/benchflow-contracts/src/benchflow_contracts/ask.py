@@ -5,7 +5,7 @@ from typing import Any, Literal
 
 from pydantic import Field
 
-from ._model import Model
+from ._model import Model, RareModel
 
 AskChannel = Literal["elicitation", "permission", "vendor", "mcp"]
 AskKind = Literal["question", "permission"]
@@ -52,7 +52,7 @@ class Ask(Model):
         return len(self.questions) == 1 and len(self.questions[0].options) >= 2
 
 
-class Answer(Model):
+class Answer(RareModel):
     """What the user said.
 
     `selected` maps a question id to the ids of the chosen options; `text` maps a

@@ -5,10 +5,10 @@ import os
 from pathlib import Path
 from typing import Self
 
-from ._model import Model
+from ._model import RareModel
 
 
-class Bundle(Model):
+class Bundle(RareModel):
     """A file or directory of the host that is read-only at `target` inside a sandbox.
 
     A provider on this host binds `source`. A cloud uploads or bakes the tree once for each `key`.

@@ -4,13 +4,13 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Literal
 
-from ._model import Model
+from ._model import Model, RareModel
 
 ServiceCondition = Literal["started", "healthy", "completed"]
 """The condition that a dependent waits for. `completed` is an end with exit code 0."""
 
 
-class HostMount(Model):
+class HostMount(RareModel):
     """A path of this machine that a container may read, and may write unless `read_only`."""
 
     path: Path

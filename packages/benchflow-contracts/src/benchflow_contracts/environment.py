@@ -7,12 +7,12 @@ from typing import Any, Protocol
 
 from pydantic import Field
 
-from ._model import Model
+from ._model import RareModel
 from .door import Endpoint
 from .sandbox import Sandbox, SandboxSpec
 
 
-class StateSnapshot(Model):
+class StateSnapshot(RareModel):
     """The world's state at one instant. Its files are inside the sandbox."""
 
     id: str
@@ -21,7 +21,7 @@ class StateSnapshot(Model):
     digest: str
 
 
-class EnvHandle(Model):
+class EnvHandle(RareModel):
     """A provisioned environment."""
 
     name: str
@@ -31,7 +31,7 @@ class EnvHandle(Model):
     """By service name, as seen from inside the sandbox."""
 
 
-class ReadinessProbe(Model):
+class ReadinessProbe(RareModel):
     """The outcome of the readiness gate."""
 
     ready: bool
@@ -41,7 +41,7 @@ class ReadinessProbe(Model):
     waited_sec: float = Field(default=0, ge=0)
 
 
-class TableState(Model):
+class TableState(RareModel):
     """One table: its rows, or only its size and digest if it is large."""
 
     columns: tuple[str, ...]
@@ -53,7 +53,7 @@ class TableState(Model):
     digest: str
 
 
-class EnvState(Model):
+class EnvState(RareModel):
     """The world's real state. Two states can be compared.
 
     `databases` maps a state path, or the backend's name of a database, to its tables.
@@ -64,7 +64,7 @@ class EnvState(Model):
     """Digests of state files that are not databases, by path."""
 
 
-class StateRef(Model):
+class StateRef(RareModel):
     """A recorded `EnvState`, by its content."""
 
     digest: str = Field(pattern=r"^sha256:[0-9a-f]{64}$")

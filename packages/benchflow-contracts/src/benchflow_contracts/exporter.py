@@ -7,7 +7,7 @@ from typing import Protocol
 
 from pydantic import Field
 
-from ._model import Model
+from ._model import RareModel
 from .events import Event
 from .gateway import ModelCall
 from .tree import RolloutTree
@@ -39,7 +39,7 @@ class FinishedRollout:
     """The rollout's own files, such as the verifier's output."""
 
 
-class Exported(Model):
+class Exported(RareModel):
     """The counts of an export."""
 
     trajectories: int = Field(ge=0)

@@ -6,7 +6,7 @@ from typing import Any, Literal, Protocol, runtime_checkable
 
 from pydantic import Field
 
-from ._model import Model
+from ._model import RareModel
 from .door import Endpoint
 from .errors import BenchFlowError
 from .step import Usage
@@ -15,7 +15,7 @@ ModelApi = Literal["openai-chat", "openai-responses", "anthropic-messages", "gem
 """The wire formats that agents speak."""
 
 
-class ModelCall(Model):
+class ModelCall(RareModel):
     """One model call: its request and its response. It never contains credentials."""
 
     id: str
@@ -50,7 +50,7 @@ class ModelCall(Model):
     finished_at: float
 
 
-class CallBudget(Model):
+class CallBudget(RareModel):
     """Limits on the calls of one route. A call over a limit is refused."""
 
     calls: int | None = Field(default=None, ge=0)

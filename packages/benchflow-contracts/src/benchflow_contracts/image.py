@@ -5,13 +5,13 @@ from typing import Literal
 
 from pydantic import Field
 
-from ._model import Model
+from ._model import RareModel
 
 PullPolicy = Literal["missing", "always", "never"]
 """When a provider pulls images and the base images of recipes. `always`: once per run."""
 
 
-class ImageRecipe(Model):
+class ImageRecipe(RareModel):
     """A directory with a Dockerfile, from which a provider builds an image.
 
     The context belongs to the task: it is not trusted, and links in it are not followed. Equal

@@ -5,14 +5,14 @@ from typing import Literal, Self
 
 from pydantic import Field, model_validator
 
-from ._model import Model
+from ._model import Model, RareModel
 from .cause import Cause
 from .step import Usage
 from .tree import Fidelity, NodeError, Status, Value
 from .verdict import NO_REWARDS, Grading, Integrity
 
 
-class Prior(Model):
+class Prior(RareModel):
     """The work that an earlier attempt did and paid for. The tree of a later one has it, too."""
 
     steps: int = Field(default=0, ge=0)

@@ -5,7 +5,7 @@ from typing import Annotated, Literal
 
 from pydantic import Field, model_validator
 
-from ._model import Model
+from ._model import RareModel
 from .container import ContainerOptions
 from .image import ImageRecipe
 from .limits import ResourceLimits
@@ -16,7 +16,7 @@ MAIN = "main"
 SERVICE_NAME = r"^[a-zA-Z0-9][a-zA-Z0-9_.-]{0,62}$"
 
 
-class ServiceHealth(Model):
+class ServiceHealth(RareModel):
     """The health check of a service, as HEALTHCHECK in a Dockerfile."""
 
     test: tuple[str, ...] = Field(min_length=1)

@@ -6,7 +6,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BeforeValidator, Field, model_validator
 
-from ._model import Model
+from ._model import Model, RareModel
 from .agent import McpServer
 from .container import ContainerOptions
 from .image import ImageRecipe
@@ -73,7 +73,7 @@ class CollectCommand(SetupCommand):
     """Where it runs; `""` is the sandbox itself. A service does not support `cwd` and `env`."""
 
 
-class Healthcheck(Model):
+class Healthcheck(RareModel):
     """A command that must succeed before an agent connects, as HEALTHCHECK in a Dockerfile."""
 
     command: str
@@ -216,7 +216,7 @@ class TaskVerifier(Model):
         return self
 
 
-class ScriptedAnswer(Model):
+class ScriptedAnswer(RareModel):
     """One rule of the scripted user: a pattern and what to say."""
 
     match: str = ".*"
@@ -324,7 +324,7 @@ class TaskParts(Model):
         )
 
 
-class TaskStep(Model):
+class TaskStep(RareModel):
     """One of several prompts of a task, and its grading."""
 
     name: str = Field(pattern=r"^[^/\\\x00]*[^/\\\x00. ]$")

@@ -4,11 +4,11 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Protocol
 
-from ._model import Model
+from ._model import Model, RareModel
 from .task import Task
 
 
-class TaskRefusal(Model):
+class TaskRefusal(RareModel):
     """Why one task cannot be used: it is malformed, or this machine cannot run it."""
 
     reason: str

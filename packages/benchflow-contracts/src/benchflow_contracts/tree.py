@@ -6,7 +6,7 @@ from typing import Literal
 
 from pydantic import Field
 
-from ._model import Model
+from ._model import Model, RareModel
 from .door import DoorPath
 from .environment import EnvState, StateRef
 from .errors import Culprit
@@ -170,7 +170,7 @@ class RolloutTree:
         return self.root.leaves
 
 
-class Trajectory(Model):
+class Trajectory(RareModel):
     """One root-to-leaf path: a pure view of the tree."""
 
     rollout_id: str

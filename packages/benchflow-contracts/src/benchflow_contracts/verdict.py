@@ -5,7 +5,7 @@ from typing import Any, Literal, cast, get_args
 
 from pydantic import Field, model_validator
 
-from ._model import Model
+from ._model import Model, RareModel
 from .cause import Cause
 
 Space = Literal["output", "action", "reasoning", "memory", "latent"]
@@ -29,7 +29,7 @@ NO_REWARDS = "NoRewards"
 In some protocols, tests report it by a `reward.json` without keys."""
 
 
-class RewardEvent(Model):
+class RewardEvent(RareModel):
     """One signal: its value, its source and its step."""
 
     source: str

@@ -1,4 +1,7 @@
-"""RunConfig: everything that shapes a rollout and is not the task."""
+"""RunConfig: everything that shapes a rollout and is not the task.
+
+The text below a field is also the help of the flag that sets the field.
+"""
 
 from collections.abc import Mapping
 from pathlib import Path
@@ -14,7 +17,7 @@ from benchflow_contracts import (
 from benchflow_kernel import RolloutConfig, RolloutSettings, Scene
 from benchflow_kernel.tasks.reading import fault_of
 from benchflow_store import RanWith
-from pydantic import AfterValidator, ConfigDict, Field, ValidationError
+from pydantic import AfterValidator, Field, ValidationError
 
 AGENT_ALIASES: Final = {
     "claude-code": "claude-agent-acp",
@@ -24,9 +27,6 @@ AGENT_ALIASES: Final = {
 }
 """Names that other tools give to agents, with those of the registry."""
 
-_WITH_DOCS = ConfigDict(use_attribute_docstrings=True)
-"""The text below a field is also the help of the flag that sets it."""
-
 
 def _registry_name(name: str) -> str:
     return AGENT_ALIASES.get(name, name)
@@ -34,8 +34,6 @@ def _registry_name(name: str) -> str:
 
 class AgentConfig(Model):
     """The agent of a rollout."""
-
-    model_config = _WITH_DOCS
 
     name: Annotated[str, AfterValidator(_registry_name)] = "oracle"
     """Agent: a registry name, another tool's name for such an agent (`claude-code`, `codex`,
@@ -70,8 +68,6 @@ class AgentConfig(Model):
 class SandboxConfig(Model):
     """The sandbox provider of a rollout."""
 
-    model_config = _WITH_DOCS
-
     provider: str = "local"
     """Sandbox provider: a registry name."""
     import_path: str | None = None
@@ -90,8 +86,6 @@ class SandboxConfig(Model):
 class EnvironmentConfig(Model):
     """The environment of a rollout."""
 
-    model_config = _WITH_DOCS
-
     manifest: Path | None = None
     """Environment manifest (default: `environment.toml` of the task or of its benchmark)."""
     import_path: str | None = None
@@ -101,16 +95,12 @@ class EnvironmentConfig(Model):
 class RewardConfig(Model):
     """The rewards of a rollout."""
 
-    model_config = _WITH_DOCS
-
     import_path: str | None = None
     """Import path `module:attr` of the rewards, instead of the task's."""
 
 
 class ForeignTasksConfig(Model):
     """Permissions of tasks of other formats."""
-
-    model_config = _WITH_DOCS
 
     force_build: bool = False
     """Build of the task's Dockerfile, also if the task names an image."""

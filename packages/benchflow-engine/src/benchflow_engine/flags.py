@@ -93,14 +93,25 @@ _POLICIES: Final = {
 }
 
 
-def _field(path: str) -> FieldInfo:
-    """Return the field of RunConfig at `path`; in a union, that of the first table with it."""
+def _table(path: str) -> type[BaseModel]:
+    """Return the table of RunConfig with the field at `path`; in a union, the first one with it."""
+    *above, last = path.split(".")
     tables: list[type[BaseModel]] = [RunConfig]
-    field = FieldInfo()
-    for name in path.split("."):
-        field = next(t.model_fields[name] for t in tables if name in t.model_fields)
-        tables = list(_models(field.annotation))
-    return field
+    for name in above:
+        table = next(table for table in tables if name in table.model_fields)
+        tables = list(_models(table.model_fields[name].annotation))
+    return next(table for table in tables if last in table.model_fields)
+
+
+def _field(path: str) -> FieldInfo:
+    return _table(path).model_fields[path.rpartition(".")[2]]
+
+
+def declaration(name: str) -> tuple[type[BaseModel], str]:
+    """Return the model and the field that declare a flag. The text below the field is its help."""
+    path = FLAGS[name]
+    field = path.rpartition(".")[2]
+    return next(m for m in _table(path).mro() if field in m.__annotations__), field
 
 
 def _definition(name: str, path: str) -> tuple[object, Any]:

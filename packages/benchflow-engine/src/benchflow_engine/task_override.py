@@ -5,7 +5,7 @@ from typing import Annotated, Any
 
 from benchflow_contracts import Model, Task
 from benchflow_contracts.task import IMAGE_NAME
-from pydantic import ConfigDict, Field, StringConstraints
+from pydantic import Field, StringConstraints
 
 Seconds = Annotated[float, Field(gt=0, allow_inf_nan=False)]
 Image = Annotated[str, StringConstraints(pattern=IMAGE_NAME)]
@@ -13,8 +13,6 @@ Image = Annotated[str, StringConstraints(pattern=IMAGE_NAME)]
 
 class TaskOverride(Model):
     """`[tasks."ID"]`: other values for one task."""
-
-    model_config = ConfigDict(use_attribute_docstrings=True)
 
     image: Image | None = None
     """Image of the sandbox, before that of the variant."""

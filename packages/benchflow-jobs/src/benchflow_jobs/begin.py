@@ -3,6 +3,7 @@
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from benchflow_contracts import StoreError, Task, UsageError
 from benchflow_engine.planes import check_verifiers
@@ -13,7 +14,6 @@ from benchflow_store import latest_records
 from benchflow_store.database import DATABASE_FILE, read_job_state
 
 from .options import JobOptions
-from .orders import Extend
 from .planning import (
     JobConfig,
     JobConfigError,
@@ -34,6 +34,9 @@ from .planning import (
 )
 from .planning.job_config import DatasetConfig
 from .report import has_record
+
+if TYPE_CHECKING:
+    from .orders import Extend
 
 _FLAGS = {
     "dataset.paths": "--tasks-dir",
@@ -157,7 +160,7 @@ def _with_tasks(plan: ResolvedJob, known: Mapping[str, Task]) -> PlannedJob:
     return PlannedJob(plan, tasks)
 
 
-async def extended(job: PlannedJob, order: Extend) -> PlannedJob:
+async def extended(job: PlannedJob, order: "Extend") -> PlannedJob:
     """Return the job with the replications, tasks and variants of an order.
 
     Raises:

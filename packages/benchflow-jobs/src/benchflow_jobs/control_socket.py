@@ -8,11 +8,13 @@ import struct
 from collections.abc import AsyncGenerator, Awaitable, Callable, Generator
 from contextlib import asynccontextmanager, contextmanager, suppress
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from benchflow_contracts import BenchFlowError, StoreError, UsageError
 from pydantic import ValidationError
 
-from .orders import Order, Reply, order_adapter
+if TYPE_CHECKING:
+    from .orders import Order, Reply
 
 SOCKET_FILE = "runtime/control.sock"
 _MAX_BYTES = 1 << 20
@@ -40,7 +42,7 @@ def _address(directory: Path) -> Generator[str]:
 
 @asynccontextmanager
 async def serve_orders(
-    directory: Path, receive: Callable[[Order], Awaitable[Reply]]
+    directory: Path, receive: "Callable[[Order], Awaitable[Reply]]"
 ) -> AsyncGenerator[None]:
     """Take orders inside the block. The caller holds the lock of the job.
 
@@ -93,8 +95,10 @@ def _listen(address: str) -> socket.socket:
 async def _reply(
     reader: asyncio.StreamReader,
     writer: asyncio.StreamWriter,
-    receive: Callable[[Order], Awaitable[Reply]],
-) -> Reply:
+    receive: "Callable[[Order], Awaitable[Reply]]",
+) -> "Reply":
+    from .orders import Reply, order_adapter  # noqa: PLC0415 - most jobs get no order
+
     peer = _peer(writer.get_extra_info("socket"))
     if peer[1] not in {os.geteuid(), 0}:
         return Reply(ok=False, message="only the owner of the job may give orders")
@@ -120,13 +124,15 @@ def _peer(connection: socket.socket) -> tuple[int, int]:
     return process, user
 
 
-def send_order(directory: Path, order: Order, *, timeout_sec: float = _TIMEOUT_SEC) -> Reply:
+def send_order(directory: Path, order: "Order", *, timeout_sec: float = _TIMEOUT_SEC) -> "Reply":
     """Give an order to the process that runs the job, and return its reply.
 
     Raises:
         JobNotRunningError: No process runs the job.
         StoreError: The process does not answer.
     """
+    from .orders import Reply  # noqa: PLC0415 - a look at a job gives no order
+
     with _connected(directory) as connection:
         connection.settimeout(timeout_sec)
         try:

@@ -23,7 +23,6 @@ from benchflow_contracts import (
     UsageError,
 )
 from benchflow_engine.config import RunConfig
-from benchflow_engine.resume import resume_rollout, was_cut_short
 from benchflow_engine.rollout import RunResult, run_in
 from benchflow_store import MODEL_DIR, read_model_calls, record_from_error, write_result
 
@@ -138,17 +137,20 @@ class EngineExecutor:
         """
         home = self._directory / dispatch.rollout
         earlier = dispatch.payload.get(RESUMES)
-        if isinstance(earlier, str) and was_cut_short(self._directory / earlier):
+        if isinstance(earlier, str):
+            from benchflow_engine.resume import resume_rollout, was_cut_short  # noqa: PLC0415
+
             try:
-                return await resume_rollout(
-                    self._directory / earlier,
-                    out=home,
-                    provider=inputs.provider,
-                    config=inputs.config,
-                    identity=identity,
-                    subscribers=(on_event,),
-                    on_answer=self._on_answer,
-                )
+                if was_cut_short(self._directory / earlier):
+                    return await resume_rollout(
+                        self._directory / earlier,
+                        out=home,
+                        provider=inputs.provider,
+                        config=inputs.config,
+                        identity=identity,
+                        subscribers=(on_event,),
+                        on_answer=self._on_answer,
+                    )
             except UsageError as error:
                 _logger.warning("%s runs from its start: %s", dispatch.slot, error)
         return await run_in(

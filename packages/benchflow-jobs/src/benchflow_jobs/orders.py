@@ -3,13 +3,13 @@
 from collections.abc import Mapping
 from typing import Annotated, Any, Literal, Self
 
-from benchflow_contracts import Model
+from benchflow_contracts import RareModel
 from pydantic import Field, TypeAdapter, model_validator
 
 Scope = Literal["job", "variant", "endpoint"]
 
 
-class _Order(Model):
+class _Order(RareModel):
     by: str = ""
     """Who gives the order."""
 
@@ -98,7 +98,7 @@ Order = Annotated[
 order_adapter: TypeAdapter[Order] = TypeAdapter(Order)
 
 
-class Reply(Model):
+class Reply(RareModel):
     """The answer to an order."""
 
     ok: bool

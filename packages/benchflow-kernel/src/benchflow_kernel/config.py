@@ -1,4 +1,7 @@
-"""RolloutConfig: everything that shapes a rollout and is not the task."""
+"""RolloutConfig: everything that shapes a rollout and is not the task.
+
+The text below a field is also the help of the flag that sets the field.
+"""
 
 import os
 from pathlib import Path
@@ -13,10 +16,7 @@ from benchflow_contracts import (
     RewardFiles,
     Role,
 )
-from pydantic import AfterValidator, BeforeValidator, ConfigDict, Field
-
-_WITH_DOCS = ConfigDict(use_attribute_docstrings=True)
-"""The text below a field describes it, also in the help of the flag that sets it."""
+from pydantic import AfterValidator, BeforeValidator, Field
 
 
 class Turn(Model):
@@ -46,8 +46,6 @@ class BranchBudget(Model):
     reason.
     """
 
-    model_config = _WITH_DOCS
-
     max_children: int = Field(default=8, ge=2)
     """Most children of one fork."""
     max_depth: int = Field(default=1, ge=1)
@@ -67,8 +65,6 @@ class BranchBudget(Model):
 
 
 class _Branch(Model):
-    model_config = _WITH_DOCS
-
     budget: BranchBudget = BranchBudget()
     require: Fidelity | None = None
     """Lowest fidelity of a fork (default: the best one available). A fork below fails."""
@@ -132,8 +128,6 @@ for _policy in (AskUserBranch, GroupBranch, ValueBranch, BestOfBranch):
 class Keep(Model):
     """Which checkpoints outlive their rollout, so that it can be branched afterwards."""
 
-    model_config = _WITH_DOCS
-
     which: Literal["none", "forks", "all"] = "none"
     """Checkpoints that stay after the rollout, for `bench rollout branch` and `resume`."""
     budget_mb: int = Field(default=2048, gt=0)
@@ -168,8 +162,6 @@ def _http_url(url: str) -> str:
 class ModelConfig(Model):
     """The model endpoint of agents that act through a model, and the gateway before it."""
 
-    model_config = _WITH_DOCS
-
     base_url: Annotated[str, AfterValidator(_http_url)] | None = None
     """URL of the model endpoint (default: none; the agent has no model)."""
     api_key_env: str = "BENCHFLOW_API_KEY"
@@ -195,8 +187,6 @@ class ModelConfig(Model):
 class UserConfig(Model):
     """The user model of a rollout."""
 
-    model_config = _WITH_DOCS
-
     mode: Literal["scripted", "simulated", "auto", "human"] | None = None
     """User model (default: the task's)."""
     model: str | None = None
@@ -214,8 +204,6 @@ def _without_bool(value: object) -> object:
 
 class RolloutSettings(Model):
     """What one rollout is run with, except its roles and turns."""
-
-    model_config = _WITH_DOCS
 
     model: ModelConfig = ModelConfig()
     user: UserConfig = UserConfig()

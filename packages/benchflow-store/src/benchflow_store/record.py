@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from statistics import fmean
-from typing import Any, Final, cast
+from typing import TYPE_CHECKING, Any, Final, cast
 
 from benchflow_contracts import (
     NO_REWARDS,
@@ -28,8 +28,11 @@ from benchflow_contracts import (
     Usage,
     blame,
 )
-from benchflow_kernel import CheckpointManifest, value_of
+from benchflow_kernel import value_of
 from benchflow_kernel.faults import node_error
+
+if TYPE_CHECKING:
+    from benchflow_kernel import CheckpointManifest
 
 RESUMED_FROM: Final = "resumed_from"
 """The entry of the log's first event with a `BeganFrom`."""
@@ -125,7 +128,7 @@ def read_began_from(meta: Mapping[str, object]) -> BeganFrom:
     )
 
 
-def sum_prior(manifest: CheckpointManifest, calls: Mapping[str, ModelCall]) -> Prior:
+def sum_prior(manifest: "CheckpointManifest", calls: Mapping[str, ModelCall]) -> Prior:
     """Sum up the steps to a checkpoint. `calls` are the recorded calls of the attempt."""
     steps = [saved.step for saved in manifest.history if saved.step is not None]
     ids = [call for step in steps for call in step.model_calls]

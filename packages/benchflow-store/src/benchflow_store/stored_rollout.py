@@ -17,7 +17,6 @@ from benchflow_contracts import (
     StoreError,
     UsageError,
 )
-from benchflow_gateway import read_calls
 from benchflow_kernel import EventsRead, fold, read_events, read_state
 from pydantic import ValidationError
 
@@ -306,4 +305,8 @@ def read_model_calls(directory: Path) -> dict[str, ModelCall]:
         StoreError: A recorded call is damaged or cannot be read.
     """
     files = sorted((directory / MODEL_DIR).rglob("*.jsonl"))
+    if not files:
+        return {}
+    from benchflow_gateway import read_calls  # noqa: PLC0415 - only after calls of a model
+
     return {call.id: call for path in files for call in read_calls(path)}

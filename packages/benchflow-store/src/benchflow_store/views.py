@@ -13,12 +13,12 @@ from benchflow_contracts import (
     Cause,
     Credit,
     Event,
-    Model,
     NodeError,
     NodeFailed,
     NodeScored,
     NodeValued,
     PhaseEntered,
+    RareModel,
     RolloutNode,
     RolloutTree,
     Status,
@@ -32,7 +32,7 @@ LineKind = Literal["user", "thinks", "says", "does", "result", "asks"]
 EventKind = Literal["phase", "branch", "step", "fork", "score", "value", "failure"]
 
 
-class StepLine(Model):
+class StepLine(RareModel):
     """One message, tool call or question in a step."""
 
     kind: LineKind
@@ -41,7 +41,7 @@ class StepLine(Model):
     """For a `result`: the status that the agent reported, such as `completed` or `failed`."""
 
 
-class NodeView(Model):
+class NodeView(RareModel):
     """The row of one node in a tree."""
 
     id: str
@@ -82,7 +82,7 @@ class NodeView(Model):
         )
 
 
-class Segment(Model):
+class Segment(RareModel):
     """A run of nodes without a fork, and the segments that fork from its last node."""
 
     nodes: tuple[NodeView, ...]
@@ -91,7 +91,7 @@ class Segment(Model):
     """The number of leaves below the last node, if the view is too shallow for `branches`."""
 
 
-class TreeView(Model):
+class TreeView(RareModel):
     """A rollout as a tree."""
 
     rollout_id: str
@@ -110,7 +110,7 @@ class TreeView(Model):
         )
 
 
-class PathNode(Model):
+class PathNode(RareModel):
     """One node on the path to a leaf."""
 
     id: str
@@ -118,7 +118,7 @@ class PathNode(Model):
     took_sec: Mapping[str, float]
 
 
-class TrajectoryView(Model):
+class TrajectoryView(RareModel):
     """The path from the root to one leaf."""
 
     leaf: str
@@ -164,7 +164,7 @@ class TrajectoryView(Model):
         )
 
 
-class EventLine(Model):
+class EventLine(RareModel):
     """The line that one event adds to a rollout that is shown while it runs."""
 
     kind: EventKind

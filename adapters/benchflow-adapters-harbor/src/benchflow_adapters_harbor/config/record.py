@@ -12,7 +12,8 @@ Seconds = Annotated[float, Field(ge=0, allow_inf_nan=False)]
 class Record(BaseModel):
     """A frozen record. Like Harbor, it ignores unknown keys; `unknown_keys` lists them."""
 
-    model_config = ConfigDict(frozen=True, extra="ignore")
+    # Most tables are validated only as a part of the whole file, which has its own validator.
+    model_config = ConfigDict(frozen=True, extra="ignore", defer_build=True)
     legacy: ClassVar[frozenset[str]] = frozenset()
     """Keys of older schemas that the record converts into current fields."""
 

@@ -5,14 +5,13 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Annotated, Any, Final, Literal, cast
 
-from benchflow_contracts import Model
+from benchflow_contracts import Model, RareModel
 from benchflow_contracts.errors import Boundary
 from benchflow_engine.config import RunConfig
 from benchflow_engine.task_override import Image, Seconds, TaskOverride
-from pydantic import BeforeValidator, ConfigDict, Field, StringConstraints, model_validator
+from pydantic import BeforeValidator, Field, StringConstraints, model_validator
 
 LOCAL: Final = "local"
-_WITH_DOCS = ConfigDict(use_attribute_docstrings=True)
 _NAME = r"^\w[\w.@-]*$"
 _VARIANT = r"^[A-Za-z0-9][A-Za-z0-9._=,+:-]*$"
 """Without `#`, `@` and `/`, which have a meaning in the name of a slot."""
@@ -28,11 +27,7 @@ Binding = Annotated[Any, BeforeValidator(_scalar)]
 Bindings = Mapping[Annotated[str, StringConstraints(pattern=r"^[a-z_][a-z0-9_]*$")], Binding]
 
 
-class _Table(Model):
-    model_config = _WITH_DOCS
-
-
-class JobSettings(_Table):
+class JobSettings(RareModel):
     """`[job]`: names and places. Results do not depend on them."""
 
     name: str | None = Field(default=None, pattern=_NAME)
@@ -43,7 +38,7 @@ class JobSettings(_Table):
     """Directory of jobs."""
 
 
-class DatasetConfig(_Table):
+class DatasetConfig(RareModel):
     """`[dataset]`: the tasks."""
 
     paths: tuple[str, ...] = ()
@@ -59,7 +54,7 @@ class DatasetConfig(_Table):
     """Globs over task ids."""
 
 
-class DesignConfig(_Table):
+class DesignConfig(RareModel):
     """`[design]`: which rollouts there are, and in which order."""
 
     kind: Literal["paired", "unpaired", "sweep", "regression"] = "paired"
@@ -77,7 +72,7 @@ class DesignConfig(_Table):
     """Variant that the others are compared with (default: the first one)."""
 
 
-class RunLayer(_Table):
+class RunLayer(RareModel):
     """Tables of a RunConfig, with an image and bindings. Later layers lie over earlier ones."""
 
     tables: Mapping[str, Any] = {}
@@ -105,7 +100,7 @@ class VariantConfig(RunLayer):
     """Unique in the job."""
 
 
-class ConcurrencyConfig(_Table):
+class ConcurrencyConfig(RareModel):
     """`[concurrency]`: what may run at once."""
 
     slots: int = Field(default=4, ge=1)
@@ -118,7 +113,7 @@ class ConcurrencyConfig(_Table):
     """Rollouts by model endpoint, as `model.base_url` has it (default: by its answers)."""
 
 
-class BudgetConfig(_Table):
+class BudgetConfig(RareModel):
     """`[budget]`: limits at which the job stops (default: none)."""
 
     cost_usd: float | None = Field(default=None, gt=0, allow_inf_nan=False)
@@ -131,7 +126,7 @@ class BudgetConfig(_Table):
     """Seconds of one rollout, from its start to its end."""
 
 
-class RetryConfig(_Table):
+class RetryConfig(RareModel):
     """`[retry]`: more attempts after errors that may pass."""
 
     retries: int = Field(default=2, ge=0)
@@ -144,7 +139,7 @@ class RetryConfig(_Table):
     """Boundaries of the errors that are tried again. Errors of the host always are."""
 
 
-class BreakerConfig(_Table):
+class BreakerConfig(RareModel):
     """`[breaker]`: the same permanent error, one rollout after the other, pauses."""
 
     variant_after: int = Field(default=5, ge=1)
@@ -153,7 +148,7 @@ class BreakerConfig(_Table):
     """Rollouts of the job, after which the job is paused."""
 
 
-class PruningConfig(_Table):
+class PruningConfig(RareModel):
     """`[pruning]`: a variant that only fails is given up."""
 
     consecutive_failures: int | None = Field(default=None, ge=1)
@@ -178,7 +173,7 @@ Grid = Annotated[
 ]
 
 
-class EvidenceConfig(_Table):
+class EvidenceConfig(RareModel):
     """`[evidence]`: artifacts beside the files of the rollouts."""
 
     store: bool = False
@@ -188,7 +183,7 @@ class EvidenceConfig(_Table):
     `az://` or `file:///DIRECTORY`. The files of rollouts on other hosts come through it."""
 
 
-class BackendConfig(_Table):
+class BackendConfig(RareModel):
     """`[backend]`: where rollouts run. Results do not depend on it."""
 
     name: str = LOCAL
@@ -203,7 +198,7 @@ class BackendConfig(_Table):
         return self.name == LOCAL
 
 
-class JobConfig(_Table):
+class JobConfig(Model):
     """A job, as its file describes it."""
 
     job: JobSettings = JobSettings()

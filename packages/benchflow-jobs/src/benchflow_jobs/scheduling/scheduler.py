@@ -3,7 +3,7 @@
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from heapq import heappop, heappush
-from typing import Literal
+from typing import Literal, NamedTuple
 
 from .breaker import Breaker
 from .schedule import Schedule, SlotState, VariantPlan
@@ -29,8 +29,7 @@ class Policy:
     """Failed slots of a variant one after the other, after which the variant is given up."""
 
 
-@dataclass(frozen=True, slots=True)
-class End:
+class End(NamedTuple):
     """How an attempt ended."""
 
     scored: bool
@@ -46,8 +45,7 @@ class End:
     """The error, for people."""
 
 
-@dataclass(frozen=True, slots=True)
-class Latch:
+class Latch(NamedTuple):
     """A pause of the job, of one variant or of one model endpoint."""
 
     scope: Literal["job", "variant", "endpoint"] = "job"

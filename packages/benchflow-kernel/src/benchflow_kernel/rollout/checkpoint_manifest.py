@@ -9,9 +9,9 @@ from benchflow_contracts import (
     Ask,
     EnvState,
     Fidelity,
-    Model,
     ModelCall,
     NodeError,
+    RareModel,
     Role,
     SandboxImage,
     SessionSnapshot,
@@ -28,7 +28,7 @@ HOME: Final = "checkpoints"
 """The directory of a rollout with one directory for each saved checkpoint."""
 
 
-class SavedTurn(Model):
+class SavedTurn(RareModel):
     """A turn of the schedule. Its role is resolved again, by name."""
 
     scene: str
@@ -39,7 +39,7 @@ class SavedTurn(Model):
     task_step: int = Field(default=0, ge=0)
 
 
-class SavedExchange(Model):
+class SavedExchange(RareModel):
     """A question between the checkpoint and the node. An open question has no answer."""
 
     turn: int = Field(ge=0)
@@ -47,7 +47,7 @@ class SavedExchange(Model):
     answer: Answer | None = None
 
 
-class SavedSession(Model):
+class SavedSession(RareModel):
     """An idle session in files, or the client side of a live session."""
 
     role: str
@@ -57,7 +57,7 @@ class SavedSession(Model):
     carry: SessionState | None = None
 
 
-class SavedStep(Model):
+class SavedStep(RareModel):
     """A step on the path to the node, with the label of the branch that it starts."""
 
     step: Step | None
@@ -69,7 +69,7 @@ class SavedStep(Model):
     """Why the agent ended its work early at this node."""
 
 
-class CheckpointManifest(Model):
+class CheckpointManifest(RareModel):
     """A checkpoint without its files, which are beside the manifest.
 
     The manifest does not have the values of a role's environment variables and headers.

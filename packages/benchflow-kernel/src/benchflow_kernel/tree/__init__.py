@@ -1,8 +1,9 @@
 """The rollout tree, as a pure fold of the event log, and its views."""
 
+from importlib import import_module
+from typing import TYPE_CHECKING
+
 from .credit import credit_of, inter_advantages, value_of, values_below
-from .divergence import Divergence, DivergenceKind, first_divergence
-from .env_diff import EnvDiff, RowChange, TableDiff, diff_states
 from .fold import TreeFold, fold
 from .views import (
     ASK_TOOL,
@@ -18,6 +19,10 @@ from .views import (
     verdict_name,
     verdicts_at,
 )
+
+if TYPE_CHECKING:
+    from .divergence import Divergence, DivergenceKind, first_divergence
+    from .env_diff import EnvDiff, RowChange, TableDiff, diff_states
 
 __all__ = [
     "ASK_TOOL",
@@ -46,3 +51,16 @@ __all__ = [
     "verdict_name",
     "verdicts_at",
 ]
+
+_HOMES = {
+    **dict.fromkeys(("Divergence", "DivergenceKind", "first_divergence"), "divergence"),
+    **dict.fromkeys(("EnvDiff", "RowChange", "TableDiff", "diff_states"), "env_diff"),
+}
+"""The modules that most rollouts do not use. They are imported on first use."""
+
+if not TYPE_CHECKING:
+
+    def __getattr__(name: str) -> object:
+        if name not in _HOMES:
+            raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+        return getattr(import_module(f".{_HOMES[name]}", __name__), name)

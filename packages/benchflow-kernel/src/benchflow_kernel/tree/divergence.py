@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from typing import Literal
 
-from benchflow_contracts import Model, RolloutNode, Step
+from benchflow_contracts import RareModel, RolloutNode, Step
 from pydantic import Field
 
 DivergenceKind = Literal["prompt", "answer", "action", "result", "end"]
@@ -11,7 +11,7 @@ DivergenceKind = Literal["prompt", "answer", "action", "result", "end"]
 had another result. `end`: one path ends where the other one continues."""
 
 
-class Divergence(Model):
+class Divergence(RareModel):
     """The first different steps of two paths."""
 
     kind: DivergenceKind

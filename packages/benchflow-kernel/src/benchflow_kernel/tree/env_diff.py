@@ -4,21 +4,21 @@ from collections import Counter
 from collections.abc import Mapping
 from typing import Any
 
-from benchflow_contracts import EnvState, FileDiff, Model, TableState
+from benchflow_contracts import EnvState, FileDiff, RareModel, TableState
 from pydantic import Field
 
 Row = tuple[Any, ...]
 Rows = tuple[Row, ...]
 
 
-class RowChange(Model):
+class RowChange(RareModel):
     """One row, by its primary key, before and after."""
 
     before: Row
     after: Row
 
 
-class TableDiff(Model):
+class TableDiff(RareModel):
     """The rows of one table that differ.
 
     A table without a key has no `changed` rows: one is removed and another one added.
@@ -34,7 +34,7 @@ class TableDiff(Model):
     rows_after: int = Field(default=0, ge=0)
 
 
-class EnvDiff(Model):
+class EnvDiff(RareModel):
     """The differences from one EnvState to another, by database and table."""
 
     databases: Mapping[str, Mapping[str, TableDiff]] = {}

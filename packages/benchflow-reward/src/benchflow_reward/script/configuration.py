@@ -4,6 +4,7 @@ import posixpath
 import re
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
+from functools import cached_property
 
 
 def words(text: str) -> frozenset[str]:
@@ -11,14 +12,19 @@ def words(text: str) -> frozenset[str]:
     return frozenset(text.split())
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class _Read:
     """Files that `commands` read; all of them where there is no command."""
 
     commands: frozenset[str]
-    where: re.Pattern[str]
+    expression: str
     also_new: bool = True
     """Whether one that was not there before is read, too."""
+
+    @cached_property
+    def where(self) -> re.Pattern[str]:
+        """The paths of the files. It is compiled for the first changed file."""
+        return re.compile(self.expression)
 
 
 _C = words("cc c++ gcc g++ clang clang++ make cmake cargo go")
@@ -42,44 +48,44 @@ _CPP_HEADERS = (
     r"|utility|valarray|variant|vector"
 )
 _SYSTEM = (
-    _Read(frozenset(), re.compile(r"/openssl\.cnf$|/gconv/")),
-    _Read(_C, re.compile(r"^/usr/(local/)?lib(exec)?(32|64)?/gcc/")),
-    _Read(_C, re.compile(rf"^/usr/(local/)?include/{_TRIPLE}({_C_HEADERS})$")),
-    _Read(_C, re.compile(rf"^/usr/local/include/({_CPP_HEADERS})$")),
-    _Read(_C, re.compile(r"^/usr/(local/)?include/."), also_new=False),
-    _Read(_C, re.compile(r"^/usr/[a-z0-9_]+-linux-[a-z0-9]+/")),
-    _Read(PERL, re.compile(r"^/usr/(local/)?share/perl5?/."), also_new=False),
-    _Read(PERL, re.compile(r"/perl(5|/[^/]+)/JSON/XS\.pm$")),  # which JSON takes if it is there
-    _Read(RUBY, re.compile(r"/(site|vendor)_ruby/.*\.(rb|so)$")),
-    _Read(RUBY, re.compile(r"/(gems|specifications)/."), also_new=False),
-    _Read(LUA, re.compile(r"^/usr/(local/)?share/lua/."), also_new=False),
-    _Read(NODE, re.compile(r"^/(node_modules/.|package\.json$)")),
-    _Read(NODE, re.compile(r"^/usr/share/nodejs/."), also_new=False),
-    _Read(_PHP, re.compile(r"/php(-\w+)?\.ini$|/php/(.*/)?conf\.d/")),
-    _Read(words("npm npx"), re.compile(r"/(etc|npm)/npmrc$")),
-    _Read(words("git"), re.compile(r"/git-core/.")),
-    _Read(_R, re.compile(r"^/etc/R/.|/R/etc/.")),
+    _Read(frozenset(), r"/openssl\.cnf$|/gconv/"),
+    _Read(_C, r"^/usr/(local/)?lib(exec)?(32|64)?/gcc/"),
+    _Read(_C, rf"^/usr/(local/)?include/{_TRIPLE}({_C_HEADERS})$"),
+    _Read(_C, rf"^/usr/local/include/({_CPP_HEADERS})$"),
+    _Read(_C, r"^/usr/(local/)?include/.", also_new=False),
+    _Read(_C, r"^/usr/[a-z0-9_]+-linux-[a-z0-9]+/"),
+    _Read(PERL, r"^/usr/(local/)?share/perl5?/.", also_new=False),
+    _Read(PERL, r"/perl(5|/[^/]+)/JSON/XS\.pm$"),  # which JSON takes if it is there
+    _Read(RUBY, r"/(site|vendor)_ruby/.*\.(rb|so)$"),
+    _Read(RUBY, r"/(gems|specifications)/.", also_new=False),
+    _Read(LUA, r"^/usr/(local/)?share/lua/.", also_new=False),
+    _Read(NODE, r"^/(node_modules/.|package\.json$)"),
+    _Read(NODE, r"^/usr/share/nodejs/.", also_new=False),
+    _Read(_PHP, r"/php(-\w+)?\.ini$|/php/(.*/)?conf\.d/"),
+    _Read(words("npm npx"), r"/(etc|npm)/npmrc$"),
+    _Read(words("git"), r"/git-core/."),
+    _Read(_R, r"^/etc/R/.|/R/etc/."),
 )
 _HOME = (
-    _Read(words("curl"), re.compile(r"^\.(config/\.?)?curlrc$")),
-    _Read(words("npm npx"), re.compile(r"^\.npmrc$")),
-    _Read(words("pip"), re.compile(r"(^|/)\.?pip(/|\.)(pip\.)?conf$")),
-    _Read(words("uv"), re.compile(r"(^|/)uv\.toml$")),
-    _Read(words("wget"), re.compile(r"^\.wgetrc$")),
-    _Read(words("jq"), re.compile(r"^\.jq(/|$)")),
-    _Read(words("sqlite3"), re.compile(r"^\.sqliterc$|/sqlite3/sqliterc$")),
-    _Read(words("prove"), re.compile(r"^\.proverc$")),
-    _Read(words("psql"), re.compile(r"^\.psqlrc$")),
-    _Read(words("gdb"), re.compile(r"^\.gdb(early)?init$|/gdb/gdb(early)?init$")),
-    _Read(_R, re.compile(r"^\.(Rprofile|Renviron)$")),
-    _Read(words("julia"), re.compile(r"^\.julia/config/startup\.jl$")),
-    _Read(words("octave"), re.compile(r"^\.octaverc$")),
-    _Read(words("rspec"), re.compile(r"^\.rspec$|/rspec/options$")),
-    _Read(NODE, re.compile(r"^\.node_(modules|libraries)/")),
+    _Read(words("curl"), r"^\.(config/\.?)?curlrc$"),
+    _Read(words("npm npx"), r"^\.npmrc$"),
+    _Read(words("pip"), r"(^|/)\.?pip(/|\.)(pip\.)?conf$"),
+    _Read(words("uv"), r"(^|/)uv\.toml$"),
+    _Read(words("wget"), r"^\.wgetrc$"),
+    _Read(words("jq"), r"^\.jq(/|$)"),
+    _Read(words("sqlite3"), r"^\.sqliterc$|/sqlite3/sqliterc$"),
+    _Read(words("prove"), r"^\.proverc$"),
+    _Read(words("psql"), r"^\.psqlrc$"),
+    _Read(words("gdb"), r"^\.gdb(early)?init$|/gdb/gdb(early)?init$"),
+    _Read(_R, r"^\.(Rprofile|Renviron)$"),
+    _Read(words("julia"), r"^\.julia/config/startup\.jl$"),
+    _Read(words("octave"), r"^\.octaverc$"),
+    _Read(words("rspec"), r"^\.rspec$|/rspec/options$"),
+    _Read(NODE, r"^\.node_(modules|libraries)/"),
 )
 _HERE = (
-    _Read(words("prove"), re.compile(r"^\.proverc$")),
-    _Read(_R, re.compile(r"^\.(Rprofile|Renviron)$")),
+    _Read(words("prove"), r"^\.proverc$"),
+    _Read(_R, r"^\.(Rprofile|Renviron)$"),
 )
 
 _RUNS = (

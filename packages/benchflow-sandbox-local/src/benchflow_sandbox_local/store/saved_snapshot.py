@@ -5,7 +5,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Final, Literal, Self
 
-from benchflow_contracts._model import Model
+from benchflow_contracts._model import RareModel
 from benchflow_contracts.errors import SnapshotError
 from benchflow_contracts.sandbox import SandboxImage
 from benchflow_contracts.seal import Seal
@@ -17,14 +17,14 @@ NAME: Final = "snapshot.json"
 _MAX_BYTES = 16 << 20
 
 
-class SavedLayer(Model):
+class SavedLayer(RareModel):
     """One layer; the name of its directory is its index in the list."""
 
     bytes: int = Field(ge=0)
     digest: str
 
 
-class SavedProcess(Model):
+class SavedProcess(RareModel):
     """The saved form of an `ImageProcess`."""
 
     id: str
@@ -44,7 +44,7 @@ class SavedProcess(Model):
         return ImageProcess(self.id, self.pid, self.pipes, self.out, self.err)
 
 
-class SavedLive(Model):
+class SavedLive(RareModel):
     """The processes of a live image; see `LiveState`."""
 
     bytes: int = Field(ge=0)
@@ -71,7 +71,7 @@ class SavedLive(Model):
         return LiveState(name, size, processes, self.mounts, self.door_ports)
 
 
-class SavedSnapshot(Model):
+class SavedSnapshot(RareModel):
     """`snapshot.json`."""
 
     schema_version: Literal["1.0"] = "1.0"

@@ -3,7 +3,7 @@
 from collections.abc import Collection, Iterator
 from contextlib import ExitStack
 from dataclasses import dataclass
-from typing import Any, Self, cast
+from typing import TYPE_CHECKING, Any, NamedTuple, Self, cast
 
 from benchflow_contracts import UsageError
 
@@ -12,11 +12,12 @@ from .connection import Location, Mode, Row, connect
 from .errors import EmptyDatabaseError
 from .rows import AttemptStatus, JobState, PlanRevision, RunControl, SlotStatus, parse_model
 from .schema import check_version
-from .summary import RecordTotals, read_totals
+
+if TYPE_CHECKING:
+    from .summary import RecordTotals
 
 
-@dataclass(frozen=True, slots=True)
-class AttemptError:
+class AttemptError(NamedTuple):
     """Why an attempt has no score."""
 
     boundary: str
@@ -109,8 +110,10 @@ class JobReader:
             self._state = read_state(self._db, self._id)
         return self._state
 
-    def totals(self) -> RecordTotals:
+    def totals(self) -> "RecordTotals":
         """Return the numbers that a status of the job shows."""
+        from .summary import read_totals  # noqa: PLC0415 - only a status needs the sums
+
         return read_totals(self._db, self._id)
 
     def names(self, indexes: Collection[int]) -> dict[int, str]:

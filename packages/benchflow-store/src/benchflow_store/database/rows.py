@@ -3,7 +3,7 @@
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Final, Literal, TypeVar, cast
+from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple, TypeVar, cast
 
 import pydantic_core
 from benchflow_contracts import Model
@@ -56,8 +56,7 @@ class RunControl(Model):
     """Seconds since the epoch."""
 
 
-@dataclass(frozen=True, slots=True)
-class PlannedSlot:
+class PlannedSlot(NamedTuple):
     """One planned rollout. Its index is its place in the schedule."""
 
     name: str
@@ -67,8 +66,7 @@ class PlannedSlot:
     task_digest: str
 
 
-@dataclass(frozen=True, slots=True)
-class Metric:
+class Metric(NamedTuple):
     """A number of an attempt. A measured one, such as a time, differs between equal runs."""
 
     name: str
@@ -76,8 +74,7 @@ class Metric:
     measured: bool = False
 
 
-@dataclass(frozen=True, slots=True)
-class EventRow:
+class EventRow(NamedTuple):
     """An event of an attempt, in order."""
 
     kind: str
@@ -86,8 +83,7 @@ class EventRow:
     """Seconds since the epoch."""
 
 
-@dataclass(frozen=True, slots=True)
-class ArtifactRef:
+class ArtifactRef(NamedTuple):
     """An artifact of an attempt, in the evidence store."""
 
     role: str
@@ -118,8 +114,7 @@ class Commit:
         return self.completion.status == "scored"
 
 
-@dataclass(frozen=True, slots=True)
-class Receipt:
+class Receipt(NamedTuple):
     """The answer to a commit. It is durable."""
 
     counted: bool
@@ -143,8 +138,7 @@ class StoredSlot:
     """The number of the newest attempt, 0 before the first."""
 
 
-@dataclass(frozen=True, slots=True)
-class JobState:
+class JobState(NamedTuple):
     """A job as the database has it when a writer begins."""
 
     name: str

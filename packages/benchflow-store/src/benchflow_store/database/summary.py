@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Final
+from typing import Final, NamedTuple
 
 from .connection import SqlConnection
 from .rows import AttemptStatus, RunControl, SlotStatus, parse_model
@@ -50,8 +50,7 @@ class VariantTotals:
     """`reward`, `tokens_in`, `tokens_out` and `cost_usd`, where an attempt has them."""
 
 
-@dataclass(frozen=True, slots=True)
-class ErrorTotal:
+class ErrorTotal(NamedTuple):
     """The attempts that ended with the same error."""
 
     boundary: str
@@ -62,8 +61,7 @@ class ErrorTotal:
     """The message of one of them."""
 
 
-@dataclass(frozen=True, slots=True)
-class RecordTotals:
+class RecordTotals(NamedTuple):
     """A job in numbers."""
 
     name: str

@@ -19,7 +19,6 @@ from .foreign_tasks import explain_refusals
 from .live import LiveJob
 from .output import note, print_blank_line, print_json, print_table
 from .preview import PreviewFlags, PreviewOnly, preview_job
-from .rollout import write_and_report
 from .rollout_flags import Run, configuration
 from .rollouts import find_job
 from .run import report_missing_forks
@@ -198,6 +197,8 @@ def export(
         format: Format of the export; `bench rollout formats` lists the formats. A format of one
             file is written as that file if --output has its suffix.
     """
+    from .rollout import write_and_report
+
     report = read_job(find_job(job, jobs_dir))
     write_and_report(
         format, read_finished_rollouts(report.directory, report.records), output, json=json

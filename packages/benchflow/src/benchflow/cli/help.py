@@ -4,6 +4,7 @@ import shutil
 import sys
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
+from functools import cache
 from inspect import getdoc
 from pathlib import Path
 from types import UnionType
@@ -83,6 +84,7 @@ def command_help(app: "App", words: Sequence[str]) -> CommandHelp:
     sub = app
     for word in words:
         sub = sub[word]
+    _describe_flags()
     panels: dict[str, list[Option]] = {name: [] for name in ("Arguments", COMMAND_PANEL, *PANELS)}
     homes = {flag: panel for panel, flags in PANELS.items() for flag in flags}
     for argument in sub.assemble_argument_collection(parse_docstring=True):
@@ -103,6 +105,25 @@ def command_help(app: "App", words: Sequence[str]) -> CommandHelp:
         panels={name: options for name, options in panels.items() if options},
         examples=tuple(command.examples()),
     )
+
+
+@cache
+def _describe_flags() -> None:
+    """Give each flag of a rollout its help: the text below the field that declares the flag.
+
+    Pydantic can do so when it makes a model. Every command would then parse the sources.
+    """
+    from benchflow_engine.flags import FLAGS, RunFlags, declaration
+    from docstring_parser import parse_from_object
+
+    texts: dict[type, dict[str, str | None]] = {}
+    for name in FLAGS:
+        model, field = declaration(name)
+        if model not in texts:
+            params = parse_from_object(model).params
+            texts[model] = {param.arg_name: param.description for param in params}
+        flag = RunFlags.model_fields[name]
+        flag.description = flag.description or texts[model].get(field)
 
 
 def _paragraphs(command: Command) -> list[str]:

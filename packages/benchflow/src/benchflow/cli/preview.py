@@ -3,12 +3,11 @@
 import json as jsonlib
 import re
 from collections.abc import Iterator, Mapping
-from typing import Annotated, cast
+from typing import TYPE_CHECKING, Annotated, cast
 
 from benchflow_contracts import BenchFlowError, Model, Task, UsageError
 from benchflow_contracts.redaction import MASK
 from benchflow_engine.config import RunConfig
-from benchflow_engine.preview import Preview, dry_run, explain
 from benchflow_engine.secrets import recorded_config
 from benchflow_jobs import JobConfig, JobOptions, check_job, plan_of
 from benchflow_kernel.resolve import Origin, Setting, to_json
@@ -16,6 +15,9 @@ from cyclopts import Parameter
 
 from .output import note, print_json, print_table
 from .rollout_flags import origins
+
+if TYPE_CHECKING:
+    from benchflow_engine.preview import Preview
 
 RAN_BUT_FAILED = 1
 
@@ -47,6 +49,8 @@ async def preview_run(
     if flags.print_config:
         print_config(config)
         return 0
+    from benchflow_engine.preview import dry_run, explain
+
     known = _origins()
     if not flags.dry_run:
         preview = await explain(task, config, origins=known)
@@ -157,7 +161,7 @@ def _toml(value: object) -> str:
     return jsonlib.dumps(value, ensure_ascii=False).replace("\x7f", "\\u007f")
 
 
-def _print_settings(preview: Preview, *, json: bool) -> None:
+def _print_settings(preview: "Preview", *, json: bool) -> None:
     if json:
         print_json({"settings": [_record(setting) for setting in preview.settings]})
         return
@@ -194,7 +198,7 @@ def _note_checks(passed: list[str]) -> None:
         note(f"ok      {name}")
 
 
-def _note_not_installed(preview: Preview) -> None:
+def _note_not_installed(preview: "Preview") -> None:
     for agent in preview.not_installed:
         note(
             f"agent {agent!r} is not installed yet: a run installs it, and its bundles are unknown"
