@@ -52,12 +52,13 @@ def harbors(tmp_path, image):
     return load
 
 
-def of_protocol(provider):
-    """Return all cheats for Local, which is quick, and for Docker those of the protocol.
+def of_protocol(provider, full="local"):
+    """Return all cheats for one of the sandboxes, and for the other one those of the protocol.
 
-    Docker runs all of them once, in the design that Harbor's tasks have: their tests in a twin.
+    Local, which is quick, runs all of them in each design of ours. Docker runs all of them once, in
+    the design that Harbor's tasks have: their tests in a twin.
     """
-    return [c for c in cheats() if provider.name == "local" or c.name in BY_PROTOCOL]
+    return [c for c in cheats() if provider.name == full or c.name in BY_PROTOCOL]
 
 
 @pytest.mark.slow
@@ -83,7 +84,7 @@ def test_a_cheat_that_gets_a_reward_in_a_twin_has_tampered_with_it(provider, tas
 @pytest.mark.slow
 @pytest.mark.timeout(400)
 def test_a_cheat_that_gets_a_reward_of_harbors_tests_has_tampered_with_it(provider, harbors):
-    found = paid(tried(provider, harbors(HARBORS), "twin", cheats()))
+    found = paid(tried(provider, harbors(HARBORS), "twin", of_protocol(provider, "docker")))
     assert set(found.values()) == {"tampered"}
 
 
@@ -136,7 +137,9 @@ def test_the_cheats_are_real_in_shared_grading_and_no_verdict_is_clean(provider,
 @pytest.mark.slow
 @pytest.mark.timeout(400)
 def test_no_verdict_of_harbors_tests_beside_the_agent_is_clean(provider, harbors):
-    hold_to_shared(tried(provider, harbors(slow(HARBORS)), "shared", of_protocol(provider)))
+    # The tests above have tried the others beside our tests.
+    chosen = [cheat for cheat in cheats() if cheat.name in BY_PROTOCOL]
+    hold_to_shared(tried(provider, harbors(slow(HARBORS)), "shared", chosen))
 
 
 @pytest.mark.slow
