@@ -19,7 +19,7 @@ from typing import Any
 import apsw
 import pytest
 from benchflow_jobs import orders as order
-from benchflow_jobs.control_socket import send_order
+from benchflow_jobs.control_socket import running_process, send_order
 from benchflow_store.database import DATABASE_FILE, read_job_state
 from fault_job import BENCH, FaultJob, check_rewards, fault_job, write_tasks
 from scripted_llm import ModelReply, ModelRequest, ScriptedLlm, ToolUse
@@ -112,6 +112,8 @@ def test_a_stopped_runner_without_its_lock_does_not_write_beside_the_next_one(
     (faulted.directory / ".lock").unlink()
     second = faulted.start()
     until("the second epoch", lambda: epoch(faulted) == 2)
+    # A result that the first one did not commit is a score, too, before the second one listens.
+    until("its socket", lambda: running_process(faulted.directory) == second.pid)
     until("a score of the second", lambda: len(faulted.scored()) > len(kept))
     send_order(faulted.directory, order.Pause(by="test"))
     os.killpg(first.pid, signal.SIGCONT)
