@@ -32,8 +32,7 @@ class PauseSwitch:
         self._freezes: set[asyncio.Future[None]] = set()
         self.refusal: str | None = None
         """Why the last pause did not hold: a sandbox cannot be frozen."""
-        self.wants_save = False
-        """Whether the rollout is to be saved at its next state that can be restored, and to end."""
+        self._save_asked = asyncio.Event()
         self.save_refusal: str | None = None
         """Why the rollout could not be saved. It runs on."""
         self.on_saved: Callable[[], None] = lambda: None
@@ -75,17 +74,32 @@ class PauseSwitch:
             self.resume()
             self.refusal = reason
 
+    @property
+    def wants_save(self) -> bool:
+        """Whether the rollout is to be saved and to end."""
+        return self._save_asked.is_set()
+
+    async def wait_save(self) -> None:
+        """Wait until the rollout is to be saved."""
+        await self._save_asked.wait()
+
     def request_save(self) -> None:
-        """Let the rollout be saved, and end."""
-        self.wants_save, self.save_refusal = True, None
+        """Let the rollout be saved at its next state that can be restored, and end."""
+        self.save_refusal = None
+        self._save_asked.set()
+
+    def cancel_save(self) -> None:
+        """Let the rollout run on, unless it is saved already."""
+        self._save_asked.clear()
 
     def refuse_save(self, reason: str) -> None:
         """Let the rollout run on, because it cannot be saved."""
-        self.wants_save, self.save_refusal = False, reason
+        self.save_refusal = reason
+        self._save_asked.clear()
 
     async def end_saved(self) -> NoReturn:
         """Report that the rollout is saved, and wait until its owner cancels it."""
-        self.wants_save = False
+        self._save_asked.clear()
         self.on_saved()
         while True:
             await asyncio.get_running_loop().create_future()

@@ -182,7 +182,7 @@ class RolloutHolds:
             if not self._is_held(running):
                 running.switch.resume()
             if not self._is_kept(running):
-                running.switch.wants_save = False
+                running.switch.cancel_save()
 
     def _note_saved(self, dispatch: Dispatch) -> None:
         self._saved.add(dispatch.rollout)

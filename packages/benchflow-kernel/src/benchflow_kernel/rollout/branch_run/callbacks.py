@@ -85,7 +85,8 @@ class AskResponder:
             return recorded
         steps = self._branch.journal.node(self._progress.tip).steps
         with boundary("environment"):
-            answer = await self._branch.world.user.answer(ask, steps)
+            answering = self._branch.world.user.answer(ask, steps)
+            answer = await self._saver.answered(self._progress.cursor, ask, answering)
         self._replay_log.set_answer(place, answer)
         self._activity.answer_question(ask, answer, "user")
         return answer

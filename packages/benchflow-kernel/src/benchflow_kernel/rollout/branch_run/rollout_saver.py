@@ -1,9 +1,10 @@
 """Save a rollout that is to end early, so that a later attempt continues it."""
 
-from collections.abc import Callable
+import asyncio
+from collections.abc import Awaitable, Callable
 from dataclasses import replace
 
-from benchflow_contracts import Ask, BenchFlowError, needs_processes
+from benchflow_contracts import Answer, Ask, BenchFlowError, needs_processes
 from benchflow_contracts.pausing import pause_switch
 
 from benchflow_kernel.branch import Captured, Checkpoint, FidelitySelector
@@ -31,6 +32,7 @@ class RolloutSaver:
         self._services = services
         self._record = record
         self._switch = pause_switch()
+        self._is_saved = False
 
     async def at_turn(self, cursor: Cursor) -> None:
         """Save the start of a turn: live, or by files."""
@@ -43,6 +45,25 @@ class RolloutSaver:
         if ask.kind == "question" and ends_step:
             await self._save(cursor, ask)
 
+    async def answered(self, cursor: Cursor, ask: Ask, answer: Awaitable[Answer]) -> Answer:
+        """Return the user's answer. Save the question if that is asked for while the user thinks.
+
+        A user may think for hours.
+        """
+        saving = asyncio.get_running_loop().create_task(self._save_when_asked(cursor, ask))
+        try:
+            result = await answer
+            if self._is_saved:
+                await saving  # The owner of the rollout cancels it.
+            return result
+        finally:
+            saving.cancel()
+            await asyncio.wait([saving])
+
+    async def _save_when_asked(self, cursor: Cursor, ask: Ask) -> None:
+        await self._switch.wait_save()
+        await self.at_ask(cursor, ask)
+
     async def at_end(self, cursor: Cursor, ungraded_step: int | None) -> None:
         """Save the world after its agents have ended. The later attempt only grades."""
         if not self._is_asked(cursor):
@@ -52,7 +73,9 @@ class RolloutSaver:
             captured = await (await self._selector()).capture_ended(
                 self._branch.world, cursor.turn, needs_processes=needed
             )
-            if captured is not None and captured.checkpoint is not None:
+            if captured is None:
+                self._switch.refuse_save("its grading needs processes, which cannot be saved")
+            elif captured.checkpoint is not None:
                 position = position_at(cursor, captured.checkpoint)
                 ended = replace(position, ended=True, ungraded_step=ungraded_step)
                 await self._write(ended, captured, captured.checkpoint)
@@ -94,4 +117,5 @@ class RolloutSaver:
             await self._services.writer.save_now(position, captured.fidelity)
         finally:
             await self._services.refs.release(checkpoint)
+        self._is_saved = True
         await self._switch.end_saved()
