@@ -287,6 +287,63 @@ document.addEventListener("click", (event) => {
   }
 });
 
+// A running rollout is read again. Focus, scroll and selection stay; an equal pane is not touched.
+const grow = (page) => {
+  const side = document.querySelector(".tree-side");
+  const fresh = page.querySelector(".tree-side");
+  if (!fresh) return;
+  const swap = (selector) => {
+    const [old, next] = [document.querySelector(selector), page.querySelector(selector)];
+    if (old && next && old.outerHTML !== next.outerHTML) old.replaceWith(next);
+    else if (old && !next) old.remove();
+  };
+  swap(".liveness");
+  if (fresh.dataset.live === side.dataset.live) return;
+  const frame = document.querySelector("#tree-scroll");
+  const { scrollLeft, scrollTop } = frame;
+  const focus = tree.items.includes(document.activeElement) ? document.activeElement.id : null;
+  swap(".rollout-head");
+  swap("#tree");
+  swap("#overview");
+  const pane = page.querySelector("#pane");
+  if (pane && !isRead(document.querySelector("#pane"))) swap("#pane");
+  if (fresh.dataset.live === undefined) side.removeAttribute("data-live");
+  else side.dataset.live = fresh.dataset.live;
+  readTree();
+  frame.scrollTo(scrollLeft, scrollTop);
+  hideOffScreen();
+  const again = focus && document.getElementById(focus);
+  if (again) {
+    setCurrent(again);
+    reveal(again);
+    again.focus({ preventScroll: true });
+  }
+};
+
+// The reader has the focus or a selection in the pane.
+const isRead = (pane) =>
+  pane.contains(document.activeElement) ||
+  (!getSelection().isCollapsed && pane.contains(getSelection().anchorNode));
+
+const follow = async () => {
+  if (!document.querySelector(".tree-side[data-live]")) return;
+  const began = performance.now();
+  const note = document.querySelector("[data-live-note]");
+  const here = location.href;
+  if (!document.hidden) {
+    try {
+      const response = await fetch(here);
+      const page = new DOMParser().parseFromString(await response.text(), "text/html");
+      // The reader may have chosen another node in the meantime.
+      if (response.ok && here === location.href) grow(page);
+      note.textContent = "";
+    } catch {
+      note.textContent ||= `not live since ${new Date().toLocaleTimeString()}, retrying`;
+    }
+  }
+  setTimeout(follow, Math.max(2000, 10 * (performance.now() - began)));
+};
+
 const beginTree = () => {
   readTree();
   if (!tree.items.length) return;
@@ -305,6 +362,7 @@ const beginTree = () => {
   reveal(tree.current);
   scrollTo(tree.current);
   hideOffScreen();
+  setTimeout(follow, 2000);
 };
 
 beginTree();
