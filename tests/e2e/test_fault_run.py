@@ -166,7 +166,7 @@ class Covered(Place):
         """Do nothing."""
 
 
-@pytest.mark.parametrize(("sandbox", "n"), [("local", 64), ("gvisor", 24), ("docker", 12)])
+@pytest.mark.parametrize(("sandbox", "n"), [("local", 32), ("gvisor", 12), ("docker", 12)])
 def test_descriptors_that_run_out_cost_no_truth(
     host: FaultedHost, request: pytest.FixtureRequest, sandbox: str, n: int
 ) -> None:
@@ -174,7 +174,7 @@ def test_descriptors_that_run_out_cost_no_truth(
         request.getfixturevalue("runsc")
         host.variables = {"BENCHFLOW_LIVE_ENGINE": "runsc"}
     provider = "local" if sandbox == "gvisor" else sandbox
-    limit = 64 if sandbox == "docker" else 256
+    limit = 64 if sandbox == "docker" else 128
     # Below a job, because a job is refused before it runs out.
     words = ["prlimit", f"--nofile={limit}:{limit}", sys.executable, "-c", AT_ONCE]
     done = subprocess.run(
