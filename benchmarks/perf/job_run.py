@@ -28,7 +28,8 @@ import null_job
 from benchflow_contracts import Event
 from benchflow_engine.scaffold import write_task
 from benchflow_jobs import JobOptions, plan_of, resume_job, run_job
-from benchflow_jobs.planning import SlotTable, new_schedule, plan_revision, write_plan
+from benchflow_jobs.planning import SlotTable, plan_revision, variant_plans, write_plan
+from benchflow_jobs.scheduling import Schedule
 from benchflow_store.database import DATABASE_FILE, JobWriter, Projector
 from commit import attempt
 from null_engine import MEMORY, Gate, peak_rss_mb
@@ -161,7 +162,9 @@ def queued_kb(home: Path, slots: int) -> float:
     tracemalloc.start()
     before = tracemalloc.get_traced_memory()[0]
     table = SlotTable.of([v.id for v in plan.variants], plan.tasks, plan.slots.places())
-    schedule = new_schedule(plan)
+    schedule = Schedule(variant_plans(plan))
+    for variant, _, _ in plan.slots.places():
+        schedule.add(variant)
     used = tracemalloc.get_traced_memory()[0] - before
     tracemalloc.stop()
     assert len(table) == schedule.unresolved == slots
@@ -180,10 +183,10 @@ def status_cpu(directory: Path) -> float:
 
 def loaded_by_help() -> list[str]:
     """Return the modules of this stage that `bench --help` loads."""
-    command = [sys.executable, "-X", "importtime", BENCH, "--help"]
+    code = "import sys; from benchflow.cli.entry import run; run(['--help']); print(*sys.modules)"
+    command = [sys.executable, "-c", code]
     done = subprocess.run(command, check=True, capture_output=True, text=True)
-    names = {line.rsplit("|", 1)[-1].strip() for line in done.stderr.splitlines()}
-    return sorted(name for name in names if name.startswith(STAGE))
+    return sorted(name for name in done.stdout.split() if name.startswith(STAGE))
 
 
 def child(kind: str, home: Path, slots: int) -> dict[str, float]:

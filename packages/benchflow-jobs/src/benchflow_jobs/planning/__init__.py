@@ -6,7 +6,6 @@ from .dataset import Dataset, find_dataset
 from .extend import extend
 from .inputs import (
     config_of,
-    new_schedule,
     plan_revision,
     policy_of,
     resource_limits,
@@ -48,7 +47,6 @@ __all__ = [
     "find_tasks",
     "is_own_plan",
     "load_plan",
-    "new_schedule",
     "parse_job",
     "parse_override",
     "plan_job",

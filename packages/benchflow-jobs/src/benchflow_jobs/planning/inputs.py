@@ -4,7 +4,7 @@ from benchflow_engine.config import RunConfig
 from benchflow_store.database import PlanRevision
 
 from benchflow_jobs.options import JobOptions
-from benchflow_jobs.scheduling import Policy, Schedule, VariantPlan
+from benchflow_jobs.scheduling import Policy, VariantPlan
 
 from .job_config import JobConfig
 from .resolved_job import ResolvedJob
@@ -68,14 +68,6 @@ def _needs(run: RunConfig, tasks_mb: int) -> dict[str, int]:
     own = None if run.limits is None else run.limits.memory_mb
     memory_mb = own or tasks_mb
     return {"slots": 1, "memory_mb": memory_mb} if memory_mb else {"slots": 1}
-
-
-def new_schedule(plan: ResolvedJob) -> Schedule:
-    """Return the schedule of a job that has not begun."""
-    schedule = Schedule(variant_plans(plan))
-    for variant, _, _ in plan.slots.places():
-        schedule.add(variant)
-    return schedule
 
 
 def plan_revision(plan: ResolvedJob) -> PlanRevision:
