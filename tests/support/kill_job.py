@@ -163,7 +163,9 @@ def kill_at_instants(killer: Killer, kills: int, seed: int) -> None:
         if killer.kills >= kills:
             return False
         runner = ForkedRunner(job)
-        code = runner.wait(instants.uniform(0, killer.seconds * 0.7))
+        # Some kills hit the start and the clean-up of a resume, others the rollouts and commits.
+        longest = killer.seconds * instants.choice((0.5, 1, 2))
+        code = runner.wait(instants.uniform(0, longest))
         assert code in (None, 0), runner.output()
         runner.kill()
         return code is None
