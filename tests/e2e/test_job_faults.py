@@ -11,12 +11,14 @@ import re
 import shutil
 import signal
 import subprocess
+import sys
 import time
 from collections.abc import Generator
 from pathlib import Path
 from typing import Any
 
 import apsw
+import kill_job
 import pytest
 from benchflow_jobs import orders as order
 from benchflow_jobs.control_socket import running_process, send_order
@@ -76,6 +78,17 @@ def test_a_job_that_is_killed_at_random_instants_ends_as_one_without_a_kill(
     faulted.check_complete(SLOTS, kept)
     faulted.check_same_as(whole)
     faulted.check_nothing_left(MARK)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("what", [("points", "1"), ("instants", "20")])
+def test_jobs_that_are_killed_by_the_command_end_as_one_without_a_kill(what: tuple[str]) -> None:
+    """Some of the kills that the command makes by hand: `kill_job.py instants 1000`."""
+    command = [sys.executable, kill_job.__file__, *what]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=230, check=False)
+    assert done.returncode == 0, done.stderr
+    assert "nothing was lost, doubled or left" in done.stdout
+    assert "not reached" not in done.stdout
 
 
 CALLS = ("rename,renameat,renameat2", "fsync,fdatasync", "pwrite64", "unlink,unlinkat,rmdir")

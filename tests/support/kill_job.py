@@ -4,6 +4,9 @@
 `python kill_job.py calls [LAST]` kills runners at the first, second, ... LAST rename, flush, write
 and deletion of a thread, until no thread reaches the number. It needs strace and root.
 
+`python kill_job.py points [CALLS]` kills runners before and after the first CALLS calls of each
+function in `crash_points`.
+
 Each job is resumed until it ends. Then its facts, results and summary equal those of a job without
 a kill, except for the columns that `UNCOMPARED` names, and nothing is left of its runners.
 """
@@ -24,6 +27,7 @@ from pathlib import Path
 from typing import NoReturn
 
 from benchflow.cli import main as bench
+from crash_points import CrashPoint, crash_points
 from fault_job import FaultJob, write_tasks
 from watching import until
 
@@ -43,13 +47,13 @@ CALLS = (
 class ForkedRunner:
     """A runner of a job: a fork of this process, because imports take longer than the job."""
 
-    def __init__(self, job: FaultJob, inject: str = "") -> None:
+    def __init__(self, job: FaultJob, inject: str = "", point: CrashPoint | None = None) -> None:
         self._log = job.home / "runner.log"
         read, self._write = os.pipe()
         self.pid = os.fork()
         if self.pid == 0:
             os.close(self._write)
-            _run(job, self._log, read)
+            _run(job, self._log, read, point)
         os.close(read)
         self._tracer = _trace(self.pid, inject) if inject else None
         os.close(self._write)
@@ -96,7 +100,7 @@ def _trace(pid: int, inject: str) -> subprocess.Popen[bytes]:
     return tracer
 
 
-def _run(job: FaultJob, log: Path, read: int) -> NoReturn:
+def _run(job: FaultJob, log: Path, read: int, point: CrashPoint | None) -> NoReturn:
     code = 1
     try:
         os.setsid()
@@ -107,6 +111,8 @@ def _run(job: FaultJob, log: Path, read: int) -> NoReturn:
         os.environ.update({"NO_COLOR": "1", "TMPDIR": str(job.scratch)})
         tempfile.tempdir = None
         os.read(read, 1)
+        if point is not None:
+            point.arm()
         bench(["eval", "create", *map(str, job.words)])
     except SystemExit as error:
         code = error.code if isinstance(error.code, int) else 1
@@ -197,6 +203,33 @@ def kill_at_calls(killer: Killer, last: int) -> None:
         print(f"{calls}: {killer.kills} kills until here", flush=True)
 
 
+def kill_at_points(killer: Killer, calls: int) -> None:
+    """Kill a runner at each point. A job is killed at one point after the other."""
+    left = crash_points(calls)
+    # A job that is far enough does not reach its first steps: these points get a new job.
+    for_new_jobs: list[CrashPoint] = []
+    missed: list[CrashPoint] = []
+
+    def kill(job: FaultJob) -> bool:
+        is_new = bool(for_new_jobs) and not job.directory.exists()
+        if not is_new and not left:
+            return False
+        point = (for_new_jobs if is_new else left).pop(0)
+        runner = ForkedRunner(job, point=point)
+        code = runner.wait(120)
+        assert code in (0, -signal.SIGKILL), runner.output()
+        runner.kill()
+        if code == 0:
+            (missed if is_new else for_new_jobs).append(point)
+        return code != 0
+
+    while left or for_new_jobs:
+        killer.kill_until_it_ends(kill)
+        print(f"{killer.kills} kills of {killer.jobs} jobs", flush=True)
+    for point in missed:
+        print(f"not reached: {point.side} call {point.call} of {point.function}")
+
+
 def preload(home: Path) -> None:
     """Import what a job imports, so that forks do not have to."""
     names = home / "modules"
@@ -229,6 +262,8 @@ def main(what: str, count: str = "1000000", seed: str = "") -> None:
         killer = Killer(home)
         if what == "instants":
             kill_at_instants(killer, int(count), number)
+        elif what == "points":
+            kill_at_points(killer, int(count))
         else:
             kill_at_calls(killer, int(count))
     finally:

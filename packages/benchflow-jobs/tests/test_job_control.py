@@ -359,6 +359,19 @@ def test_a_listener_learns_the_limits_in_force_and_why(play: Any, tmp_path: Path
     assert sorted(listener.attempts) == [(f"one#{n}", "unscored") for n in range(3)]
 
 
+def test_what_a_kill_left_beside_a_plan_is_completed_by_a_resume(play: Any, tmp_path: Path) -> None:
+    async def go(gate: Gate, job: Path) -> None:
+        gate.open.set()
+
+    play(go)
+    job = tmp_path / "j"
+    digest = (job / "job.digest").read_text()
+    (job / "job.digest").rename(job / ".job.digest.tmp")
+    play(go, lambda: resume_job(job))
+    assert (job / "job.digest").read_text() == digest
+    assert list(job.glob(".*.tmp")) == []
+
+
 def test_a_drained_job_ends_with_what_ran_and_can_be_resumed(play: Any, tmp_path: Path) -> None:
     async def act(gate: Gate, job: Path) -> None:
         await started(gate, 2)

@@ -46,6 +46,7 @@ from .options import JobOptions
 from .planning import (
     JobConfig,
     ResolvedJob,
+    finish_plan_files,
     plan_revision,
     policy_of,
     resource_limits,
@@ -129,6 +130,7 @@ async def resume_job(
 async def _run_held(
     planned: PlannedJob, directory: Path, providers: Providers, followers: Followers
 ) -> JobReport:
+    finish_plan_files(directory, planned.plan)
     async with JobWriter(directory / DATABASE_FILE, directory.name) as writer:
         state = await open_record(writer, planned.plan, directory)
         evidence = evidence_of(planned.plan.config.evidence, directory)

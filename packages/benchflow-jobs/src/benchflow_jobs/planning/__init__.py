@@ -13,7 +13,7 @@ from .inputs import (
 )
 from .job_config import JobConfig, VariantConfig
 from .job_file import JobSource, parse_job, parse_override, read_job
-from .plan_files import difference, is_own_plan, load_plan, write_plan
+from .plan_files import difference, finish_plan_files, is_own_plan, load_plan, write_plan
 from .problems import JobConfigError, Problem
 from .resolved_job import (
     ImageChoice,
@@ -45,6 +45,7 @@ __all__ = [
     "extend",
     "find_dataset",
     "find_tasks",
+    "finish_plan_files",
     "is_own_plan",
     "load_plan",
     "parse_job",

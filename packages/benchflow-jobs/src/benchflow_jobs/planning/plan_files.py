@@ -4,6 +4,7 @@ import json
 import os
 from array import array
 from collections.abc import Mapping
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, Final, cast
 
@@ -40,6 +41,20 @@ def write_plan(directory: Path, plan: ResolvedJob) -> None:
     write_text(directory / JOB_FILE, _dump(seal_config(_job(plan)), indent=2))
     _sync(directory / JOB_FILE, directory)
     write_text(directory / DIGEST_FILE, plan.digest + "\n")
+
+
+def finish_plan_files(directory: Path, plan: ResolvedJob) -> None:
+    """Complete what a process that was killed in `write_plan` left. The caller holds the job.
+
+    Raises:
+        StoreError: A file cannot be written.
+    """
+    for path in directory.glob(".*.tmp"):
+        with suppress(OSError):
+            path.unlink()
+    digest = directory / DIGEST_FILE
+    if not digest.is_file() or digest.read_text("utf-8", "replace") != plan.digest + "\n":
+        write_text(digest, plan.digest + "\n")
 
 
 def load_plan(directory: Path) -> ResolvedJob | None:
