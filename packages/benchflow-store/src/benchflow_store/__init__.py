@@ -38,6 +38,7 @@ if TYPE_CHECKING:
         sum_prior,
     )
     from .rollout_summary import RolloutSummary, find_rollouts
+    from .rollout_triage import Triage, triage
     from .saved_checkpoints import (
         SavedCheckpoint,
         checkpoint_paths,
@@ -99,6 +100,7 @@ __all__ = [
     "StoredRollout",
     "TrajectoryView",
     "TreeView",
+    "Triage",
     "UsageProgress",
     "checkpoint_paths",
     "checkpoints_below",
@@ -134,6 +136,7 @@ __all__ = [
     "step_lines",
     "step_title",
     "sum_prior",
+    "triage",
     "write_inputs",
     "write_prior_calls",
     "write_result",
@@ -169,6 +172,7 @@ _HOMES = {
             "MODEL_DIR StoredConfig StoredRollout latest_records read_finished_rollouts "
             "read_model_calls read_record read_records"
         ),
+        "rollout_triage": "Triage triage",
         "views": (
             "EventKind EventLine LineKind NodeView PathNode Segment StepLine "
             "TrajectoryView TreeView event_lines step_lines step_title"

@@ -7,6 +7,7 @@ from typing import Any, cast
 
 from benchflow_contracts import Model
 
+from .rollout_triage import triage
 from .stored_rollout import StoredRollout
 
 _DEPTHS = ("", "*/", "*/*/")
@@ -26,6 +27,8 @@ class RolloutSummary(Model):
     status: str
     """The status of the record. Without a record: `unfinished`."""
     reward: float | None = None
+    outcome: str = ""
+    """As `Triage.text`; empty without a record."""
     finished_at: float
     """Seconds since the epoch; the last write to the log of an unfinished rollout."""
     directory: str
@@ -55,6 +58,7 @@ class RolloutSummary(Model):
             sandbox=record.sandbox,
             status=record.status,
             reward=record.reward,
+            outcome=triage(record).text,
             finished_at=record.finished_at,
             directory=directory,
         )

@@ -6,7 +6,7 @@ from dataclasses import dataclass, fields
 from typing import Any, Final
 
 from benchflow_contracts import NodeError, RolloutRecord
-from benchflow_store import error_fingerprint
+from benchflow_store import error_fingerprint, triage
 from pydantic import ValidationError
 
 from .log_fold import LogFold, number_or_none, spread_of, text, text_or_none
@@ -207,10 +207,7 @@ def _add_error(row: RunRow, error: NodeError) -> None:
 
 def outcome(record: RolloutRecord) -> str:
     """Return why a rollout has no reward, in the words of `bench eval show`."""
-    if record.error is None:
-        return record.status
-    shown = f"{record.error.boundary}: {_first_line(record.error.message)}"
-    return text(f"ungraded, {shown}" if record.status == "ungraded" else shown)
+    return text(triage(record).text)
 
 
 def _error(value: object) -> NodeError | None:

@@ -58,12 +58,9 @@ def _signed(number: float) -> str:
 
 def outcome(record: "RolloutRecord") -> str:
     """Return the status, or the boundary and message of a failure."""
-    if record.reward is not None and record.cause is not None:
-        return str(record.cause).splitlines()[0]
-    if record.error is not None:
-        shown = f"{record.error.boundary}: {record.error.message.splitlines()[0]}"
-        return f"ungraded, {shown}" if record.status == "ungraded" else shown
-    return record.status
+    from benchflow_store.rollout_triage import triage
+
+    return triage(record).text
 
 
 def wrap(text: str, width: int, *, head: str = "", indent: int = 0) -> list[str]:

@@ -88,13 +88,13 @@ def list_rollouts(
             row.id,
             row.task,
             row.agent or "-",
-            row.status,
+            row.outcome or row.status,
             fmt.reward(row.reward),
             time.strftime("%Y-%m-%d %H:%M", time.localtime(row.finished_at)),
         )
         for row in rows
     ]
-    columns = ("rollout", "task", "agent", "status", "reward", "finished")
+    columns = ("rollout", "task", "agent", "outcome", "reward", "finished")
     print_table(columns, cells, empty=f"no rollouts below {parent}")
 
 
