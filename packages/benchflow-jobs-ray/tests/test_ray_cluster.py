@@ -5,6 +5,7 @@ import os
 import signal
 import subprocess
 import sys
+import tempfile
 from collections.abc import Awaitable, Callable, Iterator
 from pathlib import Path
 
@@ -186,7 +187,13 @@ def test_a_second_job_waits_for_the_slots_of_a_node(
     runner.run(start())
 
 
-def test_a_start_that_takes_too_long_leaves_nothing(runner: asyncio.Runner) -> None:
+def test_a_start_that_takes_too_long_leaves_nothing(
+    runner: asyncio.Runner, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # Ray's sockets need a short path.
+    place = Path(tempfile.mkdtemp())
+    monkeypatch.setenv("TMPDIR", str(place))
+
     async def start() -> int:
         cluster = LocalCluster([NODE], start_sec=3)
         with pytest.raises(RayStartError, match="in 2 attempts: a node did not start within 3 s"):
@@ -196,6 +203,7 @@ def test_a_start_that_takes_too_long_leaves_nothing(runner: asyncio.Runner) -> N
 
     session = runner.run(start())
     assert _of_session(session) == []
+    place.rmdir()
 
 
 _OWNER = """

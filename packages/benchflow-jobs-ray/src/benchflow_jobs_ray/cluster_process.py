@@ -26,6 +26,8 @@ from .process_tree import become_subreaper, descendants, kill_descendants
 
 _OBJECT_STORE_BYTES: Final = 80 * 1024 * 1024
 _ERROR: Final = re.compile(r"\bFATAL\b|^\w*Error: ")
+_MOST_PATH: Final = 27
+_REMOVE_SEC: Final = 2.0
 _LOOPBACK: Final = "127.0.0.2"
 """Not 127.0.0.1: Ray replaces that by an address which other machines reach."""
 
@@ -102,12 +104,24 @@ def _reported(directory: Path) -> str:
     return found
 
 
+def _remove(directory: Path) -> None:
+    """Delete a directory in which a start of the main thread may still create files."""
+    end = time.monotonic() + _REMOVE_SEC
+    while directory.exists() and time.monotonic() < end:
+        shutil.rmtree(directory, ignore_errors=True)
+        time.sleep(0.05)
+
+
 def main() -> None:
     """Serve requests until standard input ends."""
     become_subreaper()
     answers = os.fdopen(os.dup(1), "w", buffering=1)
     os.dup2(2, 1)  # Ray prints to standard output
-    directory = tempfile.mkdtemp(prefix="bf-ray-")
+    place = tempfile.gettempdir()
+    # The path of a socket has at most 107 bytes, of which Ray needs 80.
+    is_short = len(tempfile.gettempdir()) <= _MOST_PATH
+    place = None if is_short else "/tmp"  # noqa: S108 - the directory is private
+    directory = tempfile.mkdtemp(prefix="bf-ray-", dir=place)
     # Ray notes the address of the newest cluster there, for `ray.init()` of every program.
     os.environ["RAY_TMPDIR"] = directory
     Path(directory, "ray").mkdir()
@@ -117,7 +131,7 @@ def main() -> None:
         for line in sys.stdin:
             requests.put(json.loads(line))
         kill_descendants(os.getpid())
-        shutil.rmtree(directory, ignore_errors=True)
+        _remove(Path(directory))
         os._exit(0)
 
     # A start that blocks does not keep the end of standard input from being seen.
