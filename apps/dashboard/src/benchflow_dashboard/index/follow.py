@@ -57,8 +57,8 @@ class Follower:
                 if _is_over(end):
                     return True
                 self._runs.add(self._found.pop(), use)
-            is_left = self._follow_logs(use, end)
             self._sweep(everything=seconds is None)
+            is_left = self._follow_logs(use, end)
             for key in self._discovery.rollouts - self._runs.with_files:
                 self._discovery.forget(key)
         return is_left
