@@ -150,7 +150,7 @@ def write(path: Path, data: bytes) -> None:
         file.write(data)
 
 
-@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=50, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(histories())
 def test_any_history_gives_the_same_index_as_a_reindex(history) -> None:
     files, actions = history

@@ -148,7 +148,9 @@ class RunFollower:
         if reads_log and log != NO_FILE:
             steps = self._read_log(directory / "events.jsonl", state)
         elif reads_log:
-            state.has_log_left = False
+            if state.log != NO_FILE:
+                self._restart(state)
+            state.log, state.has_log_left = NO_FILE, False
         state.result, state.is_live = result, is_live
         state.is_settled = result != NO_FILE and not state.has_log_left
         self._write(key, state)
