@@ -1,0 +1,124 @@
+"""Measures the list of runs: the server's CPU time, and the bytes of the first view.
+
+Goals: first page of 10,000 runs within 150 ms and 120 kB gzipped with all files; first page of
+100,000 runs within 20 ms of the server's CPU time. Rows are made without logs: what is measured is
+the index and the page.
+"""
+
+import argparse
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+from benchflow_dashboard import DashboardSettings, create_app
+from benchflow_dashboard.index import Index
+from benchflow_dashboard.index.counted_rows import write_run
+from benchflow_dashboard.index.database import IndexWriter
+from benchflow_dashboard.index.run_row import UNSCORED_KEY, RunRow
+from litestar import Litestar
+from litestar.testing import TestClient
+from report import emit
+
+PATHS = {
+    "first page": "/runs",
+    "worst first": "/runs?sort=reward",
+    "one job": "/runs?job=job-3",
+    "unscored": "/runs?status=unscored",
+    "one task": "/runs?task=bench%2Ftask-7",
+}
+GOAL_MS = {10_000: 150.0, 100_000: 20.0}
+GOAL_BYTES = 120_000
+
+
+def fill(path: Path, jobs_dir: Path, rows: int) -> None:
+    writer = IndexWriter(path, jobs_dir)
+    with writer.transaction():
+        for number in range(rows):
+            failed = number % 17 == 0
+            reward = None if failed else (number * 7 % 101) / 100
+            row = RunRow(
+                name=f"task-{number % 120}__{number:08x}",
+                job=f"job-{number % 40}",
+                slot=f"bench/task-{number % 120}#{number}",
+                task=f"bench/task-{number % 120}",
+                agent="oracle",
+                sandbox="local",
+                status="failed" if failed else "completed",
+                reason="agent: 404 from the model endpoint" if failed else None,
+                boundary="agent" if failed else "",
+                fingerprint="0123456789ab" if failed else None,
+                reward=reward,
+                paid=reward,
+                leaves=3,
+                scored=3,
+                steps=number % 30,
+                started=1.7e9 + number,
+                finished=1.7e9 + number + 60,
+                seconds=60.0,
+                is_final=not failed,
+                reward_key=UNSCORED_KEY if reward is None else reward,
+            )
+            write_run(writer, row, None)
+    writer.close()
+
+
+def measure(client: TestClient[Litestar], url: str, times: int) -> tuple[list[float], int]:
+    client.get(url)
+    taken: list[float] = []
+    size = 0
+    for _ in range(times):
+        began = time.process_time()
+        answer = client.get(url)
+        taken.append((time.process_time() - began) * 1000)
+        assert answer.status_code == 200
+        size = int(answer.headers["content-length"])
+    return taken, size
+
+
+def first_view_bytes(client: TestClient[Litestar]) -> int:
+    """Return the gzipped bytes of the page and of each file that it names."""
+    answer = client.get("/runs")
+    total = int(answer.headers["content-length"])
+    for part in answer.text.split('"'):
+        if part.startswith("/static/"):
+            total += int(client.get(part).headers["content-length"])
+    return total
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--rows", type=int, nargs="*", default=[10_000, 100_000])
+    parser.add_argument("--times", type=int, default=30)
+    options = parser.parse_args()
+    is_good = True
+    for rows in options.rows:
+        with tempfile.TemporaryDirectory() as place:
+            jobs_dir, path = Path(place, "jobs"), Path(place, "index.db")
+            jobs_dir.mkdir()
+            fill(path, jobs_dir, rows)
+            settings = DashboardSettings(jobs_dir=jobs_dir, index=path)
+            index = Index(path, jobs_dir)
+            # Without its thread: the rows of this benchmark have no files.
+            index.watcher.start = lambda: None
+            app = create_app(settings, index=index)
+            with TestClient(app, base_url="http://127.0.0.1:8642") as client:
+                for name, url in PATHS.items():
+                    taken, size = measure(client, url, options.times)
+                    bound = GOAL_MS.get(rows) if name == "first page" else None
+                    median = emit(
+                        f"dashboard {rows} runs: {name}",
+                        taken,
+                        unit="cpu_ms",
+                        bound=bound,
+                        gzip=size,
+                    )
+                    is_good &= bound is None or median <= bound
+                total = first_view_bytes(client)
+                emit(f"dashboard {rows} runs: first view", [total], unit="bytes", bound=GOAL_BYTES)
+                is_good &= total <= GOAL_BYTES
+    return 0 if is_good else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())
