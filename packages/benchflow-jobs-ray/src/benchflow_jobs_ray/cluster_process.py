@@ -118,9 +118,9 @@ def main() -> None:
     answers = os.fdopen(os.dup(1), "w", buffering=1)
     os.dup2(2, 1)  # Ray prints to standard output
     place = tempfile.gettempdir()
-    # The path of a socket has at most 107 bytes, of which Ray needs 80.
-    is_short = len(tempfile.gettempdir()) <= _MOST_PATH
-    place = None if is_short else "/tmp"  # noqa: S108 - the directory is private
+    if len(place) > _MOST_PATH:
+        # The path of a socket has at most 107 bytes, of which Ray needs 80.
+        place = "/tmp"  # noqa: S108 - the directory below is private
     directory = tempfile.mkdtemp(prefix="bf-ray-", dir=place)
     # Ray notes the address of the newest cluster there, for `ray.init()` of every program.
     os.environ["RAY_TMPDIR"] = directory
