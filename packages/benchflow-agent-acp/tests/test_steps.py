@@ -2,7 +2,7 @@ import json
 
 from benchflow_agent_acp.logs import WireLog, WireRecord, read_wire_log
 from benchflow_agent_acp.steps import BuilderState, StepBuilder, steps_from_wire
-from benchflow_contracts import Usage
+from benchflow_contracts import StepActivity, Usage
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -246,3 +246,51 @@ def test_an_incomplete_last_line_of_the_log_is_skipped(tmp_path):
             log.write(record.dir, json.dumps(record.msg).encode())
     path.write_bytes(path.read_bytes() + b'{"t":1,"dir":"in","msg":{"jso')
     assert len(list(read_wire_log(path))) == 2
+
+
+def activities(*messages):
+    """What the builder reports, as words; a step's start is `step`."""
+    builder, seen = StepBuilder(), []
+    builder.on_activity = seen.append
+    for record in records(*messages):
+        builder.feed(record)
+    return [
+        "step" if isinstance(each, StepActivity) else f"{each.call} {each.status}" for each in seen
+    ]
+
+
+def test_a_step_and_a_tool_call_are_reported_when_they_begin():
+    assert activities(
+        prompt("go"),
+        updated(chunk("thought", "hm")),
+        updated(chunk("thought", " hm")),
+        updated(tool("a", "pending", kind="tool_call")),
+        updated(tool("a", "in_progress")),
+        updated(tool("a", "completed")),
+        updated(tool("a", "completed")),
+        updated(chunk("message", "done")),
+    ) == ["step", "a in_progress", "a completed", "step"]
+
+
+@given(st.lists(events, max_size=25))
+def test_each_reported_call_begins_once_and_has_at_most_one_result_in_a_turn(messages):
+    builder, open_calls, seen = StepBuilder(), set(), set()
+
+    def receive(activity):
+        if isinstance(activity, StepActivity):
+            return
+        if activity.status in {"completed", "failed"}:
+            open_calls.remove(activity.call)
+        else:
+            assert activity.call not in seen
+            open_calls.add(activity.call)
+            seen.add(activity.call)
+
+    builder.on_activity = receive
+    for record in records(prompt("first"), *messages):
+        if record.msg.get("method") == "session/prompt":
+            open_calls.clear()
+            seen.clear()
+        builder.feed(record)
+    called = {call.id for step in builder.steps for call in step.tool_calls}
+    assert seen - called <= {call for call in seen if call in builder.state().tools}

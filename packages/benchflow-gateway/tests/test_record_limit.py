@@ -26,6 +26,8 @@ def test_calls_beyond_the_limit_are_refused_and_counted_by_a_stub(
         line = await gateway.open("r", "n", upstream=Endpoint(url=llm.url))
         told: list[Exception] = []
         line.watch(told.append)
+        reported: list[str] = []
+        line.on_call(lambda call: reported.append(call.id))
         async with agent_of(line) as agent:
             statuses = []
             for _ in range(12):
@@ -42,6 +44,7 @@ def test_calls_beyond_the_limit_are_refused_and_counted_by_a_stub(
         assert told == [line.error]
         assert isinstance(line.error, RecordLimitError)
         assert isinstance(line.error, AgentError)
+        assert reported == [call.id for call in line.outline()]
         *before, stub = line.calls()
         assert len(before) == answered
         assert (stub.request, stub.response, stub.status) == ({}, None, 429)
