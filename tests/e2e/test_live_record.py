@@ -29,10 +29,9 @@ def test_root_fork_and_leaves_of_the_demo_have_states_that_can_be_compared(
         shown: dict[str, Any] = bench("rollout", "diff", f"{demo['directory']}:{a}", b, "--json")
         return shown
 
-    assert diff(tree.root.id, fork.id) == {
-        "databases": {},
-        "files": {"added": [], "removed": [], "changed": []},
-    }
+    to_fork = diff(tree.root.id, fork.id)
+    assert to_fork["databases"] == {}
+    assert to_fork["files"] == {"added": [], "removed": [], "changed": []}
     to_leaves = [json.dumps(diff(fork.id, leaf.id)["databases"]) for leaf in leaves]
     assert all("room-maple" in changes for changes in to_leaves)
     assert len(set(to_leaves)) == 3, "each answer changed other rows"
