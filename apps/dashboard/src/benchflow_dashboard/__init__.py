@@ -7,7 +7,7 @@ if TYPE_CHECKING:
     from .app import create_app
     from .index import reindex
     from .listing import list_runs
-    from .serve import serve
+    from .server import serve
     from .settings import DashboardSettings
 
 __all__ = ["DashboardSettings", "create_app", "list_runs", "reindex", "serve"]
@@ -17,7 +17,7 @@ _HOMES = {
     "create_app": "app",
     "list_runs": "listing",
     "reindex": "index",
-    "serve": "serve",
+    "serve": "server",
 }
 
 
