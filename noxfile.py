@@ -468,6 +468,7 @@ PERF = (
     "analysis.py",
     "commit.py",
     "ray_job.py",
+    "monitor.py",
     "dashboard.py",
 )
 
