@@ -113,7 +113,7 @@ def _run(job: FaultJob, log: Path, read: int, point: CrashPoint | None) -> NoRet
         os.read(read, 1)
         if point is not None:
             point.arm()
-        bench(["eval", "create", *map(str, job.words)])
+        bench([*map(str, job.command)])
     except SystemExit as error:
         code = error.code if isinstance(error.code, int) else 1
         # As an interpreter that ends: the runner deletes its temporary directory.
@@ -240,7 +240,7 @@ def preload(home: Path) -> None:
         os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
         os.dup2(1, 2)
         with suppress(SystemExit):
-            bench(["eval", "create", *map(str, job.words)])
+            bench([*map(str, job.command)])
         names.write_text("\n".join(sys.modules))
         os._exit(0)
     os.waitpid(pid, 0)
