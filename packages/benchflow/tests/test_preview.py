@@ -314,9 +314,8 @@ def test_the_dry_run_of_a_job_lists_the_checks(
     write_job('[run.agent]\nname = "nop"')
     assert run(("job", "run", "job.toml", "--dry-run")) == 0
     shown = capsys.readouterr().err.splitlines()
-    assert shown == [
-        f"ok      {each}" for each in ("agent", "sandbox provider", "open files", "disk")
-    ]
+    checks = ("agent", "verifiers", "sandbox provider", "open files", "disk", "memory")
+    assert shown == [f"ok      {each}" for each in checks]
 
 
 def test_the_dry_run_of_a_job_on_workers_finds_their_backend(
@@ -326,8 +325,8 @@ def test_the_dry_run_of_a_job_on_workers_finds_their_backend(
     words = ("job", "run", "job.toml", "--dry-run", "--backend", "no-such")
     assert run(words) == 1
     shown = capsys.readouterr().err.splitlines()
-    assert shown[:2] == ["ok      agent", "ok      disk"]
-    assert shown[2].startswith("failed  backend: no benchflow.backends named 'no-such'; known: ")
+    assert shown[:3] == ["ok      agent", "ok      verifiers", "ok      disk"]
+    assert shown[3].startswith("failed  backend: no benchflow.backends named 'no-such'; known: ")
 
 
 def test_the_dry_run_of_a_job_lists_every_problem(
