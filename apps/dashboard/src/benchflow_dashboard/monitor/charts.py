@@ -1,7 +1,7 @@
 """Lines of metrics over time, as points of an SVG, and rewards by space and group."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final
 
 from .metrics import Bin, Group, Queries, Sample, Selection, narrowed, quantile, sample, series
@@ -70,6 +70,9 @@ class RewardRow:
 def chart(queries: Queries, metric: str, title: str, selection: Selection, by: Group) -> Chart:
     """Return a chart, with a scale that begins at 0 unless a value is below 0."""
     bins = series(queries, metric, selection, bins=BINS, by=by)
+    if metric == "rollouts":
+        # The mean of each rollout is 1. The chart shows how many there were.
+        bins = [replace(one, mean=float(one.n)) for one in bins]
     counts: dict[str, int] = {}
     for one in bins:
         counts[one.group] = counts.get(one.group, 0) + one.n
