@@ -5,6 +5,7 @@ A CI that skipped them would test nothing and look green.
 
 import os
 import shutil
+import signal
 from pathlib import Path
 from typing import NoReturn
 
@@ -19,6 +20,10 @@ collect_ignore = ["docs/examples"]
 # A loaded machine is no reason to fail: times belong to `benchmarks/perf`.
 settings.register_profile("untimed", deadline=None)
 settings.load_profile("untimed")
+
+# `nohup` makes all that it starts ignore this signal, and BenchFlow respects that.
+if signal.getsignal(signal.SIGHUP) == signal.SIG_IGN:
+    signal.signal(signal.SIGHUP, signal.SIG_DFL)
 
 
 def _lacking(why: str) -> NoReturn:
