@@ -6,6 +6,7 @@ import asyncio
 import gzip
 import json
 import sqlite3
+from contextlib import closing
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -93,7 +94,8 @@ def client(tmp_path: Path) -> Iterator[TestClient[Litestar]]:
 
 
 def _rows(tmp_path: Path, sql: str) -> list[Any]:
-    with sqlite3.connect(f"file:{tmp_path / 'monitor.db'}?mode=ro", uri=True) as db:
+    path = f"file:{tmp_path / 'monitor.db'}?mode=ro"
+    with closing(sqlite3.connect(path, uri=True)) as db:
         return db.execute(sql).fetchall()
 
 
