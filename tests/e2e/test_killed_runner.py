@@ -42,13 +42,13 @@ def test_prune_removes_every_process_mount_and_sandbox_of_a_killed_runner(
     finally:
         os.kill(runner.pid, signal.SIGKILL)
         runner.wait()
-    until("a sandbox without an owner", lambda: any(not r["owner_alive"] for r in boxes(bench)))
+    until("a sandbox without an owner", lambda: orphans(bench, "killed"))
     assert not bench("sandbox", "list", "--scope=another", "--json")
     assert not bench("sandbox", "prune", "--scope=another", "--json")["sandboxes"]
     [removed] = bench("sandbox", "prune", "--scope=killed", "--json")["sandboxes"]
     assert (removed["identity"]["scope"], removed["owner_alive"]) == ("killed", False)
     until("the end of its processes", lambda: not sleepers(MARK))
-    assert not [record for record in boxes(bench) if not record["owner_alive"]]
+    assert not orphans(bench, "killed")
     assert our_mounts() == before
 
 
@@ -82,6 +82,12 @@ def test_an_interrupted_runner_tears_down_by_itself(
     assert (last["kind"], last["status"]) == ("rollout_finished", "cancelled")
     record = json.loads(log.with_name("result.json").read_text())
     assert (record["status"], record["reward"]) == ("cancelled", None)
+
+
+def orphans(bench: Any, scope: str) -> list[dict[str, Any]]:
+    """Return the sandboxes of a scope whose owner is gone. Other tests kill runners, too."""
+    known = boxes(bench)
+    return [r for r in known if r["identity"]["scope"] == scope and not r["owner_alive"]]
 
 
 def boxes(bench: Any) -> list[dict[str, Any]]:
