@@ -113,8 +113,8 @@ def test_a_sandbox_that_does_not_answer_is_lost_and_can_be_removed(with_box, mon
 
     async def check(box):
         async with asyncio.TaskGroup() as group:
-            running = group.create_task(lost(box.exec("sleep 1000", timeout=3)))
-            await box.exec("true")
+            running = group.create_task(lost(box.exec("touch /tmp/up; sleep 1000", timeout=3)))
+            await box.exec("until test -e /tmp/up; do sleep 0.02; done")
             os.kill(first_process(box), signal.SIGSTOP)
         assert "answer" in running.result()
         await box.teardown()
