@@ -55,8 +55,8 @@ def harbors(tmp_path, image):
 def of_protocol(provider, full="local"):
     """Return all cheats for one of the sandboxes, and for the other one those of the protocol.
 
-    Local, which is quick, runs all of them in each design of ours. Docker runs all of them once, in
-    the design that Harbor's tasks have: their tests in a twin.
+    The local sandbox is quick, and runs all of them in each design. Docker runs all of them once,
+    in the design that Harbor's tasks have: their tests in a twin.
     """
     return [c for c in cheats() if provider.name == full or c.name in BY_PROTOCOL]
 

@@ -35,7 +35,7 @@ class SavedView:
 
 
 def saved_views(request: PageRequest) -> tuple[SavedView, ...]:
-    """Return the views in the cookie of a request; none if the cookie is not one of ours."""
+    """Return the views in the cookie of a request, or nothing if the cookie is invalid."""
     cookie = request.cookies.get(_COOKIE, "")
     try:
         pairs: Any = json.loads(base64.urlsafe_b64decode(cookie)) if cookie else []
