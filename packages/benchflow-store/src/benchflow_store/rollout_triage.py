@@ -11,7 +11,7 @@ class Triage(Model):
     boundary: str | None
     """Where the rollout, or its grading, failed. Count failures by the boundary, not the status."""
     reason: str
-    """Why there is no reward, or why it is the lowest; empty if the tests gave a reward."""
+    """The cause of a missing or lowest reward; empty if the tests gave a reward."""
 
     @property
     def text(self) -> str:

@@ -57,7 +57,6 @@ class MonitorService:
         self.config = config or MonitorConfig()
         self.keys: Mapping[str, IngestKey] = {key.name: key for key in keys}
         self._quotas = Quotas(self.keys)
-        self._location = location
         self._redactor = SecretRedactor(
             value for name in self.config.redact_env if (value := os.environ.get(name))
         )
