@@ -94,3 +94,9 @@ def postgres_programs() -> Path:
     """Return the directory of PostgreSQL's programs, which are not on PATH."""
     found = sorted(Path("/usr/lib/postgresql").glob("*/bin"))
     return found[-1] if found else _lacking("this needs PostgreSQL")
+
+
+@pytest.fixture(scope="session")
+def chromium_program() -> str:
+    """Return the browser of Debian."""
+    return shutil.which("chromium") or _lacking("this needs Chromium")

@@ -176,6 +176,7 @@ LANES = {
     "docs": ("docs",),
     "sandboxes": (_LOCAL_UNITS,) if CI else (),
     "faults": ("slow(part='faults')",),
+    "browser": ("browser",),
     "checks": ("lint", "types"),
     "wheel": ("wheel",),
 }
@@ -428,6 +429,13 @@ def slow(session: nox.Session, part: str) -> None:
     parts = {"docker": ON_DOCKER, "faults": OF_FAULTS, "grading": OF_GRADING, "local": rest}
     targets = parts[part]
     _pytest(session, "-m", "slow", "--timeout=600", *(session.posargs or targets))
+
+
+@nox.session(python=PYTHONS[:1])
+def browser(session: nox.Session) -> None:
+    """Open the pages of the dashboard in Debian's Chromium, beside a real server and a real run."""
+    _sync_all(session)
+    _pytest(session, "-m", "browser", "--timeout=300", *(session.posargs or ["tests/browser"]))
 
 
 @nox.session(python=PYTHONS[:1])
