@@ -69,12 +69,13 @@ def test_an_interrupted_runner_tears_down_by_itself(
         stderr=subprocess.PIPE,
         text=True,
     )
-    try:
-        until("the agent's process", lambda: len(sleepers(MARK)) == 1)
-        runner.send_signal(number)
-        _, error = runner.communicate(timeout=DEADLINE)
-    finally:
-        runner.kill()
+    with runner:
+        try:
+            until("the agent's process", lambda: len(sleepers(MARK)) == 1)
+            runner.send_signal(number)
+            _, error = runner.communicate(timeout=DEADLINE)
+        finally:
+            runner.kill()
     assert runner.returncode == 130, error
     assert not sleepers(MARK)
     [log] = tmp_path.glob("jobs/*/events.jsonl")

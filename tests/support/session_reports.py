@@ -1,4 +1,4 @@
-"""One summary of several nox sessions: their times, their slowest tests, and every rerun.
+"""One summary of several nox sessions: their times, slowest tests, reruns and failures.
 
 As a plugin of pytest, write a report of one session: `pytest --report-to FILE.json`. As a program,
 print the summary of a directory: `lanes/*.json` is what `nox --report` writes, one file a lane, and
@@ -7,8 +7,10 @@ print the summary of a directory: `lanes/*.json` is what `nox --report` writes, 
 
 from __future__ import annotations
 
+import gc
 import json
 import sys
+import warnings
 from collections import defaultdict
 from dataclasses import dataclass
 from pathlib import Path
@@ -18,6 +20,8 @@ if TYPE_CHECKING:
     import pytest
 
 SLOWEST = 20
+QUOTED = 30
+"""Lines of a message that the summary quotes: the first one, and the last ones."""
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -25,7 +29,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         "--report-to",
         type=Path,
         metavar="FILE",
-        help="write the time of each test and every rerun to FILE, as JSON (default: no report)",
+        help="write each test's time, every rerun and failure to FILE, as JSON (default: none)",
     )
 
 
@@ -43,18 +47,34 @@ class TestReports:
         self._path = path
         self._seconds: defaultdict[str, float] = defaultdict(float)
         self._reruns: list[tuple[str, str]] = []
+        self._failures: list[tuple[str, str]] = []
+        self._was_rerun = False
 
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
         # A test that ran twice took the time of both runs.
         self._seconds[report.nodeid] += report.duration
-        if str(report.outcome) == "rerun":
+        if str(report.outcome) in ("rerun", "failed"):
             crash = getattr(report.longrepr, "reprcrash", None)
             why = crash.message if crash else report.longreprtext
-            self._reruns.append((report.nodeid, f"{report.when}: {why.strip()}"))
+            kept = self._failures if report.failed else self._reruns
+            self._was_rerun = not report.failed
+            kept.append((report.nodeid, f"{report.when}: {why.strip()}"))
+
+    def pytest_runtest_setup(self) -> None:
+        """Drop what a failed attempt left open, so that it cannot fail the attempt that counts."""
+        if self._was_rerun:
+            self._was_rerun = False
+            sys.last_value = sys.last_traceback = sys.last_exc = None
+            with warnings.catch_warnings(action="ignore"):
+                gc.collect()
 
     def pytest_sessionfinish(self) -> None:
         self._path.parent.mkdir(parents=True, exist_ok=True)
-        report = {"seconds": self._seconds, "reruns": self._reruns}
+        report = {
+            "seconds": self._seconds,
+            "reruns": self._reruns,
+            "failures": self._failures,
+        }
         self._path.write_text(json.dumps(report))
 
 
@@ -67,6 +87,7 @@ class Session:
     duration: float
     seconds: dict[str, float]
     reruns: list[tuple[str, str]]
+    failures: list[tuple[str, str]]
 
 
 def read_sessions(directory: Path) -> list[Session]:
@@ -82,15 +103,15 @@ def read_sessions(directory: Path) -> list[Session]:
     }
     sessions = []
     for name in [*results, *(name for name in tests if name not in results)]:
-        report = tests.get(name, {"seconds": {}, "reruns": []})
-        seconds, reruns = report["seconds"], [(test, why) for test, why in report["reruns"]]
+        report = tests.get(name, {"seconds": {}, "reruns": [], "failures": []})
+        seconds, reruns, failures = (report[key] for key in ("seconds", "reruns", "failures"))
         result, duration = results.get(name, ("no result", sum(seconds.values())))
-        sessions.append(Session(name, result, duration, seconds, reruns))
+        sessions.append(Session(name, result, duration, seconds, reruns, failures))
     return sessions
 
 
 def summary(sessions: list[Session]) -> str:
-    """Return the text for people: sessions, slowest tests, reruns."""
+    """Return the text for people: sessions, slowest tests, reruns, failures."""
     lines = ["", f"{'minutes':>7}  {'tests':>5}  {'reruns':>6}  session"]
     for session in sorted(sessions, key=lambda s: -s.duration):
         failed = "" if session.result == "success" else f"  {session.result.upper()}"
@@ -101,11 +122,18 @@ def summary(sessions: list[Session]) -> str:
     slowest = sorted(tests, reverse=True)[:SLOWEST]
     lines += ["", f"{'seconds':>7}  the {len(slowest)} slowest of {len(tests)} tests"]
     lines += [f"{seconds:7.1f}  {test}  [{name}]" for seconds, name, test in slowest]
-    reruns = [(s.name, test, why) for s in sessions for test, why in s.reruns]
-    lines += ["", f"reruns: {len(reruns)}"]
-    for name, test, why in reruns:
-        lines += [f"  RERUN {test}  [{name}]", f"    {why.splitlines()[0][:200]}"]
+    for word in ("rerun", "failure"):
+        listed = [(s.name, test, why) for s in sessions for test, why in getattr(s, f"{word}s")]
+        lines += ["", f"{word}s: {len(listed)}"]
+        for name, test, why in listed:
+            lines += [f"  {word.upper()} {test}  [{name}]", *_quoted(why)]
     return "\n".join(lines)
+
+
+def _quoted(why: str) -> list[str]:
+    lines = why.splitlines()
+    kept = lines if len(lines) <= QUOTED else [*lines[:1], "...", *lines[1 - QUOTED :]]
+    return [f"    {line[:200]}" for line in kept]
 
 
 if __name__ == "__main__":

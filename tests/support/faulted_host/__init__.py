@@ -59,6 +59,7 @@ class FaultedHost:
     prefix: Sequence[str] = ()
     """What a command is started by: it limits the runner."""
     _holder: "subprocess.Popen[bytes]" = field(init=False)
+    _runners: "list[subprocess.Popen[str]]" = field(init=False, default_factory=list)
 
     def __post_init__(self) -> None:
         """Make the namespace."""
@@ -72,7 +73,10 @@ class FaultedHost:
         self._holder.stdout.readline()
 
     def close(self) -> None:
-        """End the namespace, and with it all that was mounted."""
+        """End its commands and the namespace, and with it all that was mounted."""
+        for runner in self._runners:
+            with runner:
+                runner.kill()
         self._holder.kill()
         self._holder.communicate()
         shutil.rmtree(self.home)
@@ -91,26 +95,31 @@ class FaultedHost:
     ) -> "subprocess.Popen[str]":
         """Start `bench` in the namespace. With `stops`, it stops for `strike`."""
         given = {"TMPDIR": str(self.home / "tmp"), "NO_COLOR": "1", **self.variables}
+        given["PYTHONFAULTHANDLER"] = "1"
         if stops:
             (self.home / "stops").mkdir()
             (self.home / "stops/sitecustomize.py").write_text(_STOPS)
             given["PYTHONPATH"] = str(self.home / "stops")
         enter = ["nsenter", f"--target={self._holder.pid}", "--mount", *self.prefix]
         command = [*enter, "sh", "-c", _CODE, "sh", str(cwd or self.home), str(BENCH)]
-        return subprocess.Popen(
+        runner = subprocess.Popen(
             [*command, *map(str, words)],
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
             text=True,
             env={**os.environ, **given},
         )
+        self._runners.append(runner)
+        return runner
 
     def end(self, runner: "subprocess.Popen[str]") -> Ended:
-        """Wait for a `bench`."""
+        """Wait for a `bench`. One that does not end prints its stacks."""
         try:
             output, _ = runner.communicate(timeout=2 * DEADLINE)
-        finally:
-            runner.kill()
+        except subprocess.TimeoutExpired:
+            runner.send_signal(signal.SIGABRT)
+            output, _ = runner.communicate(timeout=DEADLINE)
+            raise AssertionError(f"bench did not end:\n{output}") from None
         return Ended(runner.returncode, output)
 
     def strike(self, runner: "subprocess.Popen[str]", fault: Callable[[], None]) -> None:
