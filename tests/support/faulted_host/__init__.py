@@ -25,12 +25,16 @@ _STOPS = """
 import os, signal, sys
 
 _results = []
+_stops = ["once"]
 
 def _stop(event, arguments):
     if event == "os.rename" and str(arguments[1]).endswith("/result.json"):
         _results.append(arguments[1])
-    elif len(_results) == 1 and os.path.exists(_results[0]):
-        _results.append("stopped")
+    elif _stops and _results and os.path.exists(_results[0]):
+        try:
+            _stops.pop()
+        except IndexError:
+            return  # Another thread stopped the process while this one looked at the file.
         os.kill(os.getpid(), signal.SIGSTOP)
 
 sys.addaudithook(_stop)
@@ -118,6 +122,7 @@ class FaultedHost:
             output, _ = runner.communicate(timeout=2 * DEADLINE)
         except subprocess.TimeoutExpired:
             runner.send_signal(signal.SIGABRT)
+            runner.send_signal(signal.SIGCONT)
             output, _ = runner.communicate(timeout=DEADLINE)
             raise AssertionError(f"bench did not end:\n{output}") from None
         return Ended(runner.returncode, output)
