@@ -17,6 +17,7 @@ from litestar.types import ControllerRouterHandler
 
 from .api.health import check_health
 from .api.metrics import show_metrics
+from .api.openapi import openapi_config
 from .api.v1 import API_V1
 from .assets import asset_url, serve_asset, serve_icon
 from .index import Index
@@ -114,7 +115,7 @@ def create_app(settings: DashboardSettings, *, index: Index | None = None) -> Li
         lifespan=[] if monitor is None else [lambda _: monitor.running()],
         on_startup=[the_index.watcher.start],
         on_shutdown=[the_index.close],
-        openapi_config=None,
+        openapi_config=openapi_config(),
         logging_config=None,
     )
 

@@ -11,8 +11,10 @@ from benchflow_dashboard.index import Index, RunQuery
 from benchflow_dashboard.pages.job import JobLine, JobView, job_lines, job_view
 from benchflow_dashboard.pages.runs import RunsView, runs_view
 
+from .openapi import ERRORS, RunQueryOperation
 
-@get("/runs", sync_to_thread=True)
+
+@get("/runs", sync_to_thread=True, responses=ERRORS, operation_class=RunQueryOperation)
 def list_runs(request: Request[Any, Any, Any], index: NamedDependency[Index]) -> RunsView:
     """Return one page of the list of runs. The parameters are those of `/runs`."""
     query = RunQuery.of(request.query_params)
@@ -20,14 +22,14 @@ def list_runs(request: Request[Any, Any, Any], index: NamedDependency[Index]) ->
         return runs_view(session, query)
 
 
-@get("/jobs", sync_to_thread=True)
+@get("/jobs", sync_to_thread=True, responses=ERRORS)
 def list_jobs(index: NamedDependency[Index]) -> tuple[JobLine, ...]:
     """Return the jobs, the newest first."""
     with index.read() as session:
         return job_lines(session)
 
 
-@get("/jobs/{job:str}", sync_to_thread=True)
+@get("/jobs/{job:str}", sync_to_thread=True, responses=ERRORS)
 def get_job(index: NamedDependency[Index], job: FromPath[str]) -> JobView:
     """Return one job."""
     with index.read() as session:

@@ -21,7 +21,8 @@ _SORTS: Final = {
 }
 """The order of a list, by the name in the URL. A minus before the name turns the order."""
 FILTERS: Final = ("job", "status", "boundary", "task", "agent", "model", "fp", "q")
-_LONGEST: Final = 500
+LONGEST: Final = 500
+"""The most characters of one parameter."""
 
 Attempts = Literal["current", "all"]
 
@@ -57,7 +58,7 @@ class RunQuery:
         """
         names = {each.name for each in fields(cls)}
         given = {name: value for name, value in params.items() if name in names and value}
-        too_long = [name for name, value in given.items() if len(value) > _LONGEST]
+        too_long = [name for name, value in given.items() if len(value) > LONGEST]
         query = cls(**given)
         if too_long or query.sort.removeprefix("-") not in _SORTS:
             wrong = too_long[0] if too_long else f"sort={query.sort}"

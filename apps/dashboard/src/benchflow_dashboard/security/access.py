@@ -101,7 +101,7 @@ async def checked_form(request: Request[Any, Any, Any]) -> FormMultiDict:
     given = str(form.get("csrf", "")) or request.headers.get("x-csrf-token", "")
     # A request by a bearer token has no session: no browser sends that header by itself.
     has_bearer = "authorization" in request.headers and access.session(request) is None
-    if not has_bearer and not (wanted and hmac.compare_digest(wanted, given)):
+    if not has_bearer and not (wanted and hmac.compare_digest(wanted.encode(), given.encode())):
         raise PermissionDeniedException("the form is not one of this session; load the page again")
     return form
 
