@@ -1,5 +1,6 @@
 """The application: its pages, its guards and its templates."""
 
+from pathlib import Path
 from typing import Any, Final, cast
 from urllib.parse import urlencode
 
@@ -21,6 +22,8 @@ from .api.openapi import openapi_config
 from .api.v1 import API_V1
 from .assets import asset_url, serve_asset, serve_icon
 from .index import Index
+from .live.hub import LiveHub
+from .live.stream import stream_changes, stream_rollout
 from .monitor.ingest import receive_logs, receive_records, receive_traces
 from .monitor.service import make_monitor
 from .pages.diff import show_diff
@@ -63,8 +66,14 @@ PAGES: Final[tuple[ControllerRouterHandler, ...]] = (
 )
 """The route handlers of the pages. A new page adds its line here."""
 
+_MACHINE_PATHS: Final = ("/api/", "/v1/", "/healthz", "/metrics")
+"""Errors below these paths, and of streams, are JSON."""
+
 API: Final[tuple[ControllerRouterHandler, ...]] = (check_health, show_metrics, API_V1)
 """The route handlers for machines."""
+
+STREAMS: Final[tuple[ControllerRouterHandler, ...]] = (stream_changes, stream_rollout)
+"""The live streams, which last as long as a browser shows a page."""
 
 INGEST: Final[tuple[ControllerRouterHandler, ...]] = (
     receive_traces,
@@ -86,8 +95,12 @@ def create_app(settings: DashboardSettings, *, index: Index | None = None) -> Li
     rollouts, trees = RolloutCache(), TreeCache()
     stop = StopEvent()
     monitor = make_monitor(settings)
+    live = LiveHub(lambda name: _directory_of(the_index, name), stop)
+    the_index.watcher.on_change(lambda: live.notify("runs"))
+    if monitor is not None:
+        monitor.assembler.on_change = lambda: live.notify("monitor")
     return Litestar(
-        route_handlers=[serve_asset, serve_icon, *PAGES, *API, *INGEST],
+        route_handlers=[serve_asset, serve_icon, *PAGES, *API, *STREAMS, *INGEST],
         guards=[viewer],
         middleware=[HostGuard((*settings.allowed_hosts, settings.host)), OriginGuard()],
         before_send=[add_security_headers],
@@ -101,6 +114,7 @@ def create_app(settings: DashboardSettings, *, index: Index | None = None) -> Li
             "monitor": Provide(lambda: monitor, sync_to_thread=False),
             "trees": Provide(lambda: trees, sync_to_thread=False),
             "stop": Provide(lambda: stop, sync_to_thread=False),
+            "live": Provide(lambda: live, sync_to_thread=False),
         },
         state=State(
             {
@@ -110,9 +124,14 @@ def create_app(settings: DashboardSettings, *, index: Index | None = None) -> Li
                 "monitor": monitor,
                 "access": AccessControl.of(settings),
                 "stop": stop,
+                "live": live,
             }
         ),
-        lifespan=[] if monitor is None else [lambda _: monitor.running()],
+        before_request=note_versions,
+        lifespan=[
+            lambda _: live.running(),
+            *([] if monitor is None else [lambda _: monitor.running()]),
+        ],
         on_startup=[the_index.watcher.start],
         on_shutdown=[the_index.close],
         openapi_config=openapi_config(),
@@ -120,13 +139,19 @@ def create_app(settings: DashboardSettings, *, index: Index | None = None) -> Li
     )
 
 
+async def note_versions(request: Request[Any, Any, Any]) -> None:
+    """Note the state of each topic before a page reads its data."""
+    request.state["live_versions"] = request.app.state["live"].versions()
+
+
 def show_error(request: Request[Any, Any, Any], error: HTTPException) -> Response[Any]:
     """Return an error as a page, or as JSON below `/api/`."""
-    if request.url.path.startswith(("/api/", "/v1/", "/healthz", "/metrics")):
+    path = request.url.path
+    if path.startswith(_MACHINE_PATHS) or path.endswith("/live"):
         body = {"status": error.status_code, "detail": error.detail}
         return Response(body, status_code=error.status_code, headers=error.headers)
     if error.status_code == 401 and request.method == "GET":
-        here = request.url.path + (f"?{query}" if (query := request.url.query) else "")
+        here = path + (f"?{query}" if (query := request.url.query) else "")
         return Redirect(f"/login?{urlencode({'next': here})}")
     page = render(request, "error.html", error, title=f"Error {error.status_code}")
     page.status_code = error.status_code
@@ -139,6 +164,12 @@ def show_fault(request: Request[Any, Any, Any], error: BenchFlowError) -> Respon
     status = 400 if isinstance(error, UsageError) else 503
     hint = f" Hint: {error.hint}." if error.hint else ""
     return show_error(request, HTTPException(f"{error}.{hint}", status_code=status))
+
+
+def _directory_of(index: Index, name: str) -> Path | None:
+    """Return the directory of the newest rollout with the id `name`."""
+    found = [entry for entry in index.find(name) if entry.id == name]
+    return found[0].directory if found else None
 
 
 def _template_engine() -> JinjaTemplateEngine:

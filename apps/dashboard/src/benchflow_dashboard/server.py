@@ -1,12 +1,13 @@
 """The server. Streams end cleanly on SIGTERM and SIGINT."""
 
+import asyncio
 import signal
 import socket
 import threading
 from collections.abc import Callable, Generator
 from contextlib import contextmanager
 from types import FrameType
-from typing import Final
+from typing import Any, Final
 
 import uvicorn
 from benchflow_contracts import UsageError
@@ -17,6 +18,8 @@ from .settings import DashboardSettings
 _BACKLOG: Final = 128
 _GRACE_SEC: Final = 2
 """The seconds that open requests have after the stop event. Streams that wait on it need none."""
+_STALLED_SEC: Final = 0.3
+"""The seconds after which a connection ends that the client does not read from."""
 
 
 class _Server(uvicorn.Server):
@@ -28,6 +31,18 @@ class _Server(uvicorn.Server):
     def __init__(self, config: uvicorn.Config, on_stop: Callable[[], None]) -> None:
         super().__init__(config)
         self._on_stop = on_stop
+
+    async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
+        """Shut down. A client that does not read would hold its stream open until the timeout."""
+        asyncio.get_running_loop().call_later(_STALLED_SEC, self._abort_stalled)
+        await super().shutdown(sockets)
+
+    def _abort_stalled(self) -> None:
+        connections: list[Any] = list(self.server_state.connections)
+        for connection in connections:
+            flow = getattr(connection, "flow", None)
+            if flow is not None and flow.write_paused:
+                connection.transport.abort()
 
     def handle_exit(self, sig: int, frame: FrameType | None) -> None:
         self._on_stop()

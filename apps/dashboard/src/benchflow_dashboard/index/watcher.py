@@ -5,7 +5,7 @@ import threading
 import time
 from collections.abc import Callable
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 import apsw
 from benchflow_contracts import StoreError
@@ -80,7 +80,7 @@ class Watcher:
             # Another dashboard of this user follows the same directory into the same file.
             self.problem, self.is_behind = None, False
             self._close()
-            self._stop.wait(_RETRY_SEC)
+            self._report_changes_of_another()
             return
         follower, changes = Follower(writer, self._jobs_dir), -1
         while not self._stop.is_set():
@@ -88,10 +88,27 @@ class Watcher:
             self.problem, self.updated = None, time.time()
             if (now := writer.changes()) != changes:
                 changes = now
-                for callback in self._callbacks:
-                    callback()
+                self._report()
             pause = _LIVE_SEC if follower.has_live else _QUIET_SEC
             self._stop.wait(_BREATH_SEC if self.is_behind else pause)
+
+    def _report_changes_of_another(self) -> None:
+        """Report what the other dashboard writes, until it is time to ask for the lock again."""
+        # The types of apsw name a type that Python 3.11 does not have.
+        database: Any = apsw.Connection(str(self._path), flags=apsw.SQLITE_OPEN_READONLY)
+        try:
+            version, end = -1, time.monotonic() + _RETRY_SEC
+            while not self._stop.is_set() and time.monotonic() < end:
+                if (now := database.pragma("data_version")) != version:
+                    version = now
+                    self._report()
+                self._stop.wait(_LIVE_SEC)
+        finally:
+            database.close(True)
+
+    def _report(self) -> None:
+        for callback in self._callbacks:
+            callback()
 
     def _close(self) -> None:
         writer, self._writer = self._writer, None

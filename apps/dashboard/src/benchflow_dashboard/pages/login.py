@@ -7,7 +7,6 @@ from litestar.response import Redirect, Template
 
 from benchflow_dashboard.security.access import PUBLIC, access_of, checked_form, user_of
 from benchflow_dashboard.security.sessions import ABSOLUTE_SEC
-from benchflow_dashboard.security.users import find_user
 
 from .page import PageRequest, local_path, render
 
@@ -31,7 +30,7 @@ async def log_in(request: PageRequest) -> Redirect | Template:
         )
     form = await request.form()
     next_url = local_path(str(form.get("next", "/")))
-    user = find_user(access.users, str(form.get("token", "")).strip())
+    user = access.find(str(form.get("token", "")).strip())
     if user is None:
         access.audit.record("", "login", "", "refused", remote)
         page = _form(request, next_url, problem="no user has this token")

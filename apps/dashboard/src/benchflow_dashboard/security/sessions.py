@@ -57,6 +57,12 @@ class SessionStore:
             session.seen = now
             return session
 
+    def peek(self, identifier: str) -> Session | None:
+        """Return a session that is not over, without a note of its use."""
+        with self._lock:
+            session = self._sessions.get(digest_of(identifier))
+            return None if session is None or _is_over(session, self._clock()) else session
+
     def end(self, identifier: str) -> None:
         """End a session. Idempotent."""
         with self._lock:
