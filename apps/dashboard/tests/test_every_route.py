@@ -68,6 +68,8 @@ class Site:
         self.key = add_key(home / "keys.toml", "agent")
         update_index(home / "index.db", jobs)
         self.app = create_app(settings)
+        # A live stream then ends after its first event.
+        self.app.state["stop"].set()
 
 
 @pytest.fixture
