@@ -25,6 +25,7 @@ ALLOWED = {
     "benchflow_clawsbench": set(),
     "benchflow_contracts": {"pydantic"},
     "benchflow_dashboard": {
+        "benchflow_analysis",
         "benchflow_contracts",
         "benchflow_engine",
         "benchflow_export",

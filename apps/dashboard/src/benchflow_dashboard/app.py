@@ -26,6 +26,7 @@ from .live.hub import LiveHub
 from .live.stream import stream_changes, stream_rollout
 from .monitor.ingest import receive_logs, receive_records, receive_traces
 from .monitor.service import make_monitor
+from .pages.compare import show_comparison
 from .pages.diff import show_diff
 from .pages.format import FILTERS
 from .pages.job import show_job, show_jobs
@@ -57,6 +58,7 @@ PAGES: Final[tuple[ControllerRouterHandler, ...]] = (
     save_view,
     show_jobs,
     show_job,
+    show_comparison,
     show_rollout,
     show_monitor,
     show_observed,

@@ -1,6 +1,6 @@
 """Compares jobs: statistics of their rewards, and read-only SQL over their facts.
 
-The names below are loaded on first use: the statistics alone do not need DuckDB.
+The names below are loaded on first use: the statistics, and reports on trials, do not need DuckDB.
 """
 
 from importlib import import_module
@@ -10,16 +10,17 @@ if TYPE_CHECKING:
     from .fact_files import TABLES, write_parquet
     from .facts import VIEWS, Facts, view_set
     from .plot import write_plot
-    from .report import (
-        AnalysisOptions,
-        AnalysisReport,
-        ComparisonReport,
-        JobProgress,
-        VariantReport,
-        analyse,
-    )
+    from .report import AnalysisReport, JobProgress, analyse
     from .statement import QueryResult, limited_memory, query, query_jobs
     from .tables import Table, report_notes, report_tables, to_markdown
+    from .trial_report import (
+        AnalysisOptions,
+        ComparisonReport,
+        VariantReport,
+        compare_groups,
+        group_trials,
+        report_variant,
+    )
 
 __all__ = [
     "TABLES",
@@ -33,11 +34,14 @@ __all__ = [
     "Table",
     "VariantReport",
     "analyse",
+    "compare_groups",
+    "group_trials",
     "limited_memory",
     "query",
     "query_jobs",
     "report_notes",
     "report_tables",
+    "report_variant",
     "to_markdown",
     "view_set",
     "write_parquet",
@@ -52,14 +56,15 @@ _MODULES = {
     **dict.fromkeys(
         (
             "AnalysisOptions",
-            "AnalysisReport",
             "ComparisonReport",
-            "JobProgress",
             "VariantReport",
-            "analyse",
+            "compare_groups",
+            "group_trials",
+            "report_variant",
         ),
-        "report",
+        "trial_report",
     ),
+    **dict.fromkeys(("AnalysisReport", "JobProgress", "analyse"), "report"),
     **dict.fromkeys(("Table", "report_notes", "report_tables", "to_markdown"), "tables"),
 }
 

@@ -8,8 +8,9 @@ from typing import Final
 
 from pydantic import JsonValue
 
-from .report import AnalysisReport, ComparisonReport, JobProgress, VariantReport
+from .report import AnalysisReport, JobProgress
 from .statistics import Interval
+from .trial_report import ComparisonReport, VariantReport
 
 _MARKUP: Final = re.compile(
     r"(?P<interval>\[[-+]?\d+\.\d+, [-+]?\d+\.\d+\](?![:(\[]))"

@@ -50,7 +50,13 @@ if TYPE_CHECKING:
         read_trusted_manifest,
     )
     from .sealed_config import has_own_seal, seal_config
-    from .state_comparison import ComparedNode, StateComparison, compare_states
+    from .state_comparison import (
+        ComparedNode,
+        StateComparison,
+        StepComparison,
+        compare_states,
+        compare_steps,
+    )
     from .stored_rollout import (
         MODEL_DIR,
         StoredConfig,
@@ -95,6 +101,7 @@ __all__ = [
     "SavedCheckpoint",
     "Segment",
     "StateComparison",
+    "StepComparison",
     "StepLine",
     "StoredConfig",
     "StoredRollout",
@@ -106,6 +113,7 @@ __all__ = [
     "checkpoints_below",
     "checkpoints_of",
     "compare_states",
+    "compare_steps",
     "delete_checkpoints",
     "earlier_attempt",
     "error_fingerprint",
@@ -167,7 +175,9 @@ _HOMES = {
             "delete_checkpoints export_checkpoint find_checkpoint read_trusted_manifest"
         ),
         "sealed_config": "has_own_seal seal_config",
-        "state_comparison": "ComparedNode StateComparison compare_states",
+        "state_comparison": (
+            "ComparedNode StateComparison StepComparison compare_states compare_steps"
+        ),
         "stored_rollout": (
             "MODEL_DIR StoredConfig StoredRollout latest_records read_finished_rollouts "
             "read_model_calls read_record read_records"

@@ -31,8 +31,8 @@ class ComparedNode(Model):
     """The label or the title of that step."""
 
 
-class StateComparison(EnvDiff):
-    """The changes from the state of `a` to the state of `b`, and where their paths part."""
+class StepComparison(Model):
+    """Where the paths to two nodes part."""
 
     a: ComparedNode
     b: ComparedNode
@@ -40,6 +40,10 @@ class StateComparison(EnvDiff):
     """How the first different steps differ; `None` if all steps of the two paths are equal."""
     shared_steps: int = Field(ge=0)
     """The number of equal steps before."""
+
+
+class StateComparison(EnvDiff, StepComparison):
+    """The changes from the state of `a` to the state of `b`, and where their paths part."""
 
 
 def compare_states(first: StoredRollout, a: str, second: StoredRollout, b: str) -> StateComparison:
@@ -53,12 +57,35 @@ def compare_states(first: StoredRollout, a: str, second: StoredRollout, b: str) 
     """
     left, before = _node_with_state(first, a)
     right, after = _node_with_state(second, b)
-    parting = first_divergence(left, right)
-    shared = len(left.steps) if parting is None else parting.shared_steps
+    steps = _compare_paths(first, left, second, right)
     diff = diff_states(before, after)
     return StateComparison(
         databases=diff.databases,
         files=diff.files,
+        a=steps.a,
+        b=steps.b,
+        divergence=steps.divergence,
+        shared_steps=steps.shared_steps,
+    )
+
+
+def compare_steps(first: StoredRollout, a: str, second: StoredRollout, b: str) -> StepComparison:
+    """Find where the paths to two nodes part. The nodes need not have a recorded state.
+
+    An empty name is the first leaf with a recorded state, else the first leaf.
+
+    Raises:
+        UsageError: A node is unknown.
+    """
+    return _compare_paths(first, _named(first, a), second, _named(second, b))
+
+
+def _compare_paths(
+    first: StoredRollout, left: RolloutNode, second: StoredRollout, right: RolloutNode
+) -> StepComparison:
+    parting = first_divergence(left, right)
+    shared = len(left.steps) if parting is None else parting.shared_steps
+    return StepComparison(
         a=_compared(first, left, None if parting is None else parting.a),
         b=_compared(second, right, None if parting is None else parting.b),
         divergence=None if parting is None else parting.kind,
@@ -83,10 +110,14 @@ def _title(node: RolloutNode) -> str:
     return "" if node.step is None else step_title(node.step)
 
 
+def _named(stored: StoredRollout, name: str) -> RolloutNode:
+    leaves = (leaf for leaf in stored.tree.leaves if leaf.state_ref is not None)
+    return stored.node(name) if name else next(leaves, stored.tree.leaves[0])
+
+
 def _node_with_state(stored: StoredRollout, name: str) -> tuple[RolloutNode, EnvState]:
     known = [node.id for node in stored.tree.nodes if node.state_ref is not None]
-    leaves = (leaf for leaf in stored.tree.leaves if leaf.state_ref is not None)
-    node = stored.node(name) if name else next(leaves, stored.tree.leaves[0])
+    node = _named(stored, name)
     missing = missing_state(stored, node)
     if missing is not None:
         flag = f"run it again with {missing.flag}; " if missing.flag else ""

@@ -10,6 +10,7 @@ from litestar.params import FromPath
 from benchflow_dashboard.index import Index, RunQuery
 from benchflow_dashboard.pages.job import JobLine, JobView, job_lines, job_view
 from benchflow_dashboard.pages.runs import RunsView, runs_view
+from benchflow_dashboard.reports.comparison import CompareQuery, CompareView, compare_view
 
 from .openapi import ERRORS, RunQueryOperation
 
@@ -39,4 +40,17 @@ def get_job(index: NamedDependency[Index], job: FromPath[str]) -> JobView:
     return view
 
 
-API_V1 = Router(path="/api/v1", route_handlers=[list_runs, list_jobs, get_job])
+@get("/jobs/{job:str}/compare", sync_to_thread=True)
+def get_comparison(
+    request: Request[Any, Any, Any], index: NamedDependency[Index], job: FromPath[str]
+) -> CompareView:
+    """Return the comparison of variants. The parameters are those of `/jobs/{job}/compare`."""
+    query = CompareQuery.of(request.query_params.multi_items())
+    with index.read() as session:
+        view = compare_view(session, job, query)
+    if view is None:
+        raise NotFoundException("no job has this name")
+    return view
+
+
+API_V1 = Router(path="/api/v1", route_handlers=[list_runs, list_jobs, get_job, get_comparison])

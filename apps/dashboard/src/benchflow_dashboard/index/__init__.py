@@ -22,6 +22,7 @@ from .queries import (
     search_steps,
 )
 from .run_query import RunQuery
+from .trial_queries import read_trials
 
 __all__ = [
     "FailureGroup",
@@ -43,6 +44,7 @@ __all__ = [
     "read_rate",
     "read_tasks",
     "read_totals",
+    "read_trials",
     "reindex",
     "search_steps",
     "update_index",

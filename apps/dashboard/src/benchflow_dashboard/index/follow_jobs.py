@@ -17,8 +17,8 @@ _REST: Final = 10
 """A record that took a second to read is read again after this many seconds."""
 _STORE: Final = """
 INSERT OR REPLACE INTO jobs (name, status, is_live, planned, pending, pruned, stopped, pause,
-limits, variants, created, problem, files, mark)
-VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)"""
+limits, variants, baseline, created, problem, files, mark)
+VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)"""
 
 _Stamps = tuple[FileStamp, ...]
 
@@ -95,6 +95,7 @@ class JobFollower:
                 facts.pause,
                 facts.limits,
                 facts.variants,
+                facts.baseline,
                 facts.created,
                 facts.problem,
                 json.dumps(stamps),

@@ -10,7 +10,7 @@ import pydantic_core
 from benchflow_contracts import BenchFlowError
 from benchflow_store.database import DATABASE_FILE, AttemptRow, JobReader, ResolvedSlot
 
-from .log_fold import text
+from .log_fold import text, text_or_none
 from .stat_of import FileStamp, open_regular, stamp_of
 
 JOB_FILES: Final = ("job.json", "plan.json", "summary.json")
@@ -28,6 +28,8 @@ class RecordMark:
     rewrites: int = -1
     revision: int = -1
     epoch: int = -1
+    baseline: str | None = None
+    """Of the plan, read again with each revision."""
 
 
 @dataclass(slots=True)
@@ -42,6 +44,7 @@ class JobFacts:
     pause: str | None = None
     limits: str | None = None
     variants: str | None = None
+    baseline: str | None = None
     created: float | None = None
     problem: str | None = None
     attempts: dict[str, dict[str, Any]] = field(default_factory=dict[str, dict[str, Any]])
@@ -62,6 +65,8 @@ def read_record(directory: Path, mark: RecordMark, facts: JobFacts, *, is_live: 
             first = mark.cursor if is_same else 0
             attempts = _attempts(reader, first, is_live=is_live)
             counts, control = reader.counts(), totals.control
+            is_planned = (revision, rewrites) == (mark.revision, mark.rewrites)
+            baseline = mark.baseline if is_planned else _baseline(reader)
     except BenchFlowError as error:
         facts.problem = text(f"record.db is not readable: {_first_line(error)}")
         return RecordMark(stamps=stamps)
@@ -74,9 +79,14 @@ def read_record(directory: Path, mark: RecordMark, facts: JobFacts, *, is_live: 
     facts.stopped = None if control.stopped is None else text(control.stopped)
     facts.pause = None if control.pause is None else json.dumps(dict(control.pause))
     facts.limits = json.dumps(dict(control.model_limits)) if control.model_limits else None
-    facts.variants = json.dumps(list(totals.variants))
+    facts.variants, facts.baseline = json.dumps(list(totals.variants)), baseline
     facts.attempts = attempts
-    return RecordMark(stamps, cursor, rewrites, revision, totals.epoch)
+    return RecordMark(stamps, cursor, rewrites, revision, totals.epoch, baseline)
+
+
+def _baseline(reader: JobReader) -> str | None:
+    newest = next(reversed(reader.revisions()), None)
+    return None if newest is None else text_or_none(newest.baseline)
 
 
 def _attempts(reader: JobReader, first: int, *, is_live: bool) -> dict[str, dict[str, Any]]:

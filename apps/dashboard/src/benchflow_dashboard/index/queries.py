@@ -361,6 +361,8 @@ class Job:
     pause: Mapping[str, Any] | None
     limits: Mapping[str, int]
     variants: tuple[str, ...]
+    baseline: str | None
+    """The variant that others are compared with, by the plan."""
     created: float | None
     problem: str | None
 
@@ -383,7 +385,7 @@ def read_jobs(session: IndexSession, name: str | None = None, *, most: int = 500
     where, values = ("", []) if name is None else (" WHERE name = ?", [name])
     rows = session.rows(
         "SELECT name, status, is_live, planned, pending, pruned, stopped, pause, limits, variants, "
-        f"created, problem FROM jobs{where} ORDER BY created DESC, name DESC LIMIT ?",
+        f"baseline, created, problem FROM jobs{where} ORDER BY created DESC, name DESC LIMIT ?",
         [*values, most],
     )
     return [_job(row) for row in rows]
@@ -391,7 +393,7 @@ def read_jobs(session: IndexSession, name: str | None = None, *, most: int = 500
 
 def _job(row: tuple[Any, ...]) -> Job:
     name, status, is_live, planned, pending, pruned, *rest = row
-    stopped, pause, limits, variants, created, problem = rest
+    stopped, pause, limits, variants, baseline, created, problem = rest
     return Job(
         name=name,
         status="cut short" if status == "running" and not is_live else status,
@@ -403,6 +405,7 @@ def _job(row: tuple[Any, ...]) -> Job:
         pause=None if pause is None else json.loads(pause),
         limits={} if limits is None else json.loads(limits),
         variants=() if variants is None else tuple(json.loads(variants)),
+        baseline=baseline,
         created=created,
         problem=problem,
     )

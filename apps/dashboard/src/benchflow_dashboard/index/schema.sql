@@ -13,6 +13,7 @@ CREATE TABLE jobs (
     pause TEXT,                    -- JSON
     limits TEXT,                   -- JSON: rollouts at once by model endpoint
     variants TEXT,                 -- JSON: the names in the order of the schedule
+    baseline TEXT,                 -- the variant that others are compared with, by the plan
     created REAL,
     problem TEXT,                  -- why a part of the job cannot be shown
     files TEXT NOT NULL,           -- JSON: what was read of the files of the job

@@ -1,7 +1,7 @@
 """The difference between the states of two nodes: `/r/{rollout}/diff`."""
 
 from benchflow_contracts import StoreError, UsageError
-from benchflow_store import StoredRollout, compare_states
+from benchflow_store import StepComparison, StoredRollout, compare_states, compare_steps
 from litestar import get
 from litestar.di import NamedDependency
 from litestar.exceptions import ClientException
@@ -55,12 +55,14 @@ def show_diff(
 
 
 def _compare(own: StoredRollout, a: str, b: str, index: Index, rollouts: RolloutCache) -> DiffPage:
+    steps: StepComparison | None = None
     try:
         first, left = _resolve(own, a, index, rollouts)
         second, right = _resolve(own, b, index, rollouts)
+        steps = compare_steps(first, left, second, right)
         found = compare_states(first, left, second, right)
     except UsageError as error:
-        return DiffPage.without_states(a, b, own.tree, str(error), error.hint or "")
+        return DiffPage.without_states(a, b, own.tree, error, steps)
     except StoreError as error:
         raise ClientException(f"cannot read a state: {error}", status_code=422) from error
     return DiffPage.of(a, b, own.tree, found)

@@ -87,6 +87,16 @@ def share(value: float | None, width: int) -> int:
     return 0 if value is None else round(min(max(value, 0.0), 1.0) * width)
 
 
+def signed3(value: float | None) -> str:
+    """Return a difference with its sign and three decimals."""
+    return UNKNOWN if value is None else f"{value + 0.0:+.3f}"
+
+
+def place(value: float, scale: float, width: int) -> float:
+    """Return the pixel of a value between -`scale` and `scale` on an axis of `width`."""
+    return round((min(max(value / scale, -1.0), 1.0) + 1.0) / 2 * width, 1)
+
+
 def bars(spread: Mapping[str, Any] | None) -> str:
     """Return the returns of the leaves in bins, as bars of text; empty for one leaf."""
     bins = _bins(spread)
@@ -125,6 +135,8 @@ FILTERS: Final[dict[str, Any]] = {
         count,
         ramp,
         share,
+        signed3,
+        place,
         bars,
         spread_text,
         glyph,

@@ -6,9 +6,9 @@ from dataclasses import dataclass
 from typing import Any, Final, Literal
 from urllib.parse import quote, urlencode
 
-from benchflow_contracts import FileDiff, RolloutTree
+from benchflow_contracts import FileDiff, RolloutTree, UsageError
 from benchflow_kernel import TableDiff
-from benchflow_store import ComparedNode, StateComparison
+from benchflow_store import ComparedNode, StateComparison, StepComparison
 
 from .query import RolloutQuery
 
@@ -57,7 +57,7 @@ class DiffSide:
 
 @dataclass(frozen=True, slots=True)
 class DiffPage:
-    """A comparison, or the reason that there is none."""
+    """A comparison, or the reason why the states cannot be compared."""
 
     a: str
     b: str
@@ -66,7 +66,9 @@ class DiffPage:
     """The nodes of this rollout that have a recorded state."""
     problem: str = ""
     hint: str = ""
-    comparison: StateComparison | None = None
+    comparison: StepComparison | None = None
+    """Where the paths part, known also without states; `None` if a node is unknown."""
+    has_states: bool = False
     sides: Sequence[DiffSide] = ()
     tables: Sequence[DiffTable] = ()
     files: Sequence[DiffRow] = ()
@@ -89,6 +91,7 @@ class DiffPage:
             swap_url=_swap(a, b),
             choices=choices_of(tree),
             comparison=found,
+            has_states=True,
             sides=[_side(found.a), _side(found.b)],
             tables=tables,
             files=files[:PATHS],
@@ -99,10 +102,19 @@ class DiffPage:
 
     @classmethod
     def without_states(
-        cls, a: str, b: str, tree: RolloutTree, problem: str, hint: str
+        cls, a: str, b: str, tree: RolloutTree, error: UsageError, steps: StepComparison | None
     ) -> "DiffPage":
-        """Return the page of two nodes that cannot be compared."""
-        return cls(a, b, _swap(a, b), choices_of(tree), problem, hint)
+        """Return the page of two nodes whose states cannot be compared."""
+        return cls(
+            a=a,
+            b=b,
+            swap_url=_swap(a, b),
+            choices=choices_of(tree),
+            problem=str(error),
+            hint=error.hint or "",
+            comparison=steps,
+            sides=[] if steps is None else [_side(steps.a), _side(steps.b)],
+        )
 
 
 def choices_of(tree: RolloutTree) -> list[str]:
