@@ -6,7 +6,13 @@ import shutil
 import tempfile
 from pathlib import Path
 
-from benchflow_dashboard.index import RunQuery, read_page, read_totals, search_steps
+from benchflow_dashboard.index import (
+    RunQuery,
+    StepQuery,
+    read_page,
+    read_totals,
+    search_steps,
+)
 from benchflow_dashboard.index.database import IndexReaders, IndexWriter
 from benchflow_dashboard.index.follow import Follower
 from hypothesis import HealthCheck, given, settings
@@ -351,10 +357,9 @@ def test_a_search_ranks_steps_and_takes_words_never_syntax(tmp_path: Path) -> No
     writer.close()
     readers = IndexReaders(tmp_path / "index.db")
     with readers.session() as session:
-        assert [hit.node for hit in search_steps(session, "alpha")] == ["n1", "n2"]
-        assert [hit.node for hit in search_steps(session, "beta alpha")] == ["n2"]
-        assert "\x02beta\x03" in search_steps(session, "beta")[0].snippet
-        for words in ('"', "*", "a OR", "NEAR(", "title:alpha", "\x00", "", "-alpha", "(("):
-            search_steps(session, words)
-        assert search_steps(session, "title:alpha") == []
+        for words, nodes in (("alpha", ["n1", "n2"]), ("beta alpha", ["n2"]), ("title:alpha", [])):
+            found = search_steps(session, StepQuery(q=words))
+            assert [hit.node for hit in found.hits] == nodes
+        for words in ("a OR", "NEAR(a", "-alpha", "((a", "a*", "alpha\x00beta", ""):
+            search_steps(session, StepQuery(q=words))
     readers.close()

@@ -6,16 +6,17 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from .app import create_app
     from .index import reindex
-    from .listing import list_runs
+    from .listing import list_runs, list_steps
     from .server import serve
     from .settings import DashboardSettings
 
-__all__ = ["DashboardSettings", "create_app", "list_runs", "reindex", "serve"]
+__all__ = ["DashboardSettings", "create_app", "list_runs", "list_steps", "reindex", "serve"]
 
 _HOMES = {
     "DashboardSettings": "settings",
     "create_app": "app",
     "list_runs": "listing",
+    "list_steps": "listing",
     "reindex": "index",
     "serve": "server",
 }

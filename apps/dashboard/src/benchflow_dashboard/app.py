@@ -36,6 +36,7 @@ from .pages.page import go_to_runs, render, set_theme, show_help
 from .pages.rollout import show_rollout
 from .pages.runs import show_runs
 from .pages.saved_views import save_view
+from .pages.search import show_search
 from .rollouts import RolloutCache
 from .security.access import AccessControl, viewer
 from .security.headers import add_security_headers
@@ -60,6 +61,7 @@ PAGES: Final[tuple[ControllerRouterHandler, ...]] = (
     show_job,
     show_comparison,
     show_rollout,
+    show_search,
     show_monitor,
     show_observed,
     show_alerts,

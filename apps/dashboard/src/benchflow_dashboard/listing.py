@@ -1,30 +1,52 @@
-"""The data of pages for the command line."""
+"""The data of pages for the command line, from an index that is up to date."""
 
-from typing import Any
+from collections.abc import Callable
+from typing import Any, TypeVar
 from urllib.parse import parse_qsl
 
 from pydantic_core import to_jsonable_python
 
-from .index import Index, RunQuery, update_index
+from .index import Index, RunQuery, StepQuery, search_steps, update_index
+from .index.database import IndexSession
 from .pages.runs import runs_view
 from .settings import DashboardSettings
 
+_View = TypeVar("_View")
+
 
 def list_runs(settings: DashboardSettings, query: str) -> dict[str, Any]:
-    """Return a page of the list of runs as `/api/v1/runs` does, from an index that is up to date.
+    """Return a page of the list of runs as `/api/v1/runs` does.
 
     Raises:
         UsageError: `query` is not a query of `/runs`.
         StoreError: The index cannot be written.
     """
     wanted = RunQuery.of(dict(parse_qsl(query)))
+    view = _read(settings, lambda session: runs_view(session, wanted))
+    found: dict[str, Any] = to_jsonable_python(view)
+    found["totals"]["failed"] = view.totals.failed
+    return found
+
+
+def list_steps(settings: DashboardSettings, **query: str) -> dict[str, Any]:
+    """Return a page of the search over steps as `/api/v1/search` does.
+
+    Raises:
+        UsageError: `query` is not a query of `/search`.
+        StoreError: The index cannot be written.
+    """
+    wanted = StepQuery.of(query)
+    found: dict[str, Any] = to_jsonable_python(
+        _read(settings, lambda session: search_steps(session, wanted))
+    )
+    return found
+
+
+def _read(settings: DashboardSettings, read: Callable[[IndexSession], _View]) -> _View:
     update_index(settings.index_path(), settings.jobs_dir)
     index = Index(settings.index_path(), settings.jobs_dir)
     try:
         with index.read() as session:
-            view = runs_view(session, wanted)
+            return read(session)
     finally:
         index.close()
-    found: dict[str, Any] = to_jsonable_python(view)
-    found["totals"]["failed"] = view.totals.failed
-    return found

@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from dataclasses import dataclass, fields
 from importlib.metadata import version
-from typing import Final
+from typing import ClassVar, Final
 
 from litestar.openapi.config import OpenAPIConfig
 from litestar.openapi.datastructures import ResponseSpec
@@ -18,7 +18,7 @@ from litestar.openapi.spec import (
     SecurityScheme,
 )
 
-from benchflow_dashboard.index import RunQuery
+from benchflow_dashboard.index import RunQuery, StepQuery
 from benchflow_dashboard.index.run_query import LONGEST
 
 SCHEMA_PATH: Final = "/api/v1/schema"
@@ -49,17 +49,32 @@ ERRORS: Final[Mapping[int, ResponseSpec]] = {
 
 
 @dataclass
-class RunQueryOperation(Operation):
-    """An operation that takes the parameters of the list of runs."""
+class QueryOperation(Operation):
+    """An operation that takes the fields of `query` as parameters, as `query.of` does."""
+
+    query: ClassVar[type[RunQuery | StepQuery]]
 
     def __post_init__(self) -> None:
-        """Add the parameters, which the handler reads as `RunQuery.of` does."""
+        """Add the parameters."""
         known: list[Parameter | Reference] = list(self.parameters or [])
         schema = Schema(type=OpenAPIType.STRING, max_length=LONGEST)
         known += [
-            Parameter(name=each.name, param_in="query", schema=schema) for each in fields(RunQuery)
+            Parameter(name=each.name, param_in="query", schema=schema)
+            for each in fields(self.query)
         ]
         self.parameters = known
+
+
+class RunQueryOperation(QueryOperation):
+    """An operation that takes the parameters of the list of runs."""
+
+    query = RunQuery
+
+
+class StepQueryOperation(QueryOperation):
+    """An operation that takes the parameters of the search."""
+
+    query = StepQuery
 
 
 def openapi_config() -> OpenAPIConfig:

@@ -7,12 +7,12 @@ from litestar.di import NamedDependency
 from litestar.exceptions import NotFoundException
 from litestar.params import FromPath
 
-from benchflow_dashboard.index import Index, RunQuery
+from benchflow_dashboard.index import Index, RunQuery, StepHits, StepQuery, search_steps
 from benchflow_dashboard.pages.job import JobLine, JobView, job_lines, job_view
 from benchflow_dashboard.pages.runs import RunsView, runs_view
 from benchflow_dashboard.reports.comparison import CompareQuery, CompareView, compare_view
 
-from .openapi import ERRORS, RunQueryOperation
+from .openapi import ERRORS, RunQueryOperation, StepQueryOperation
 
 
 @get("/runs", sync_to_thread=True, responses=ERRORS, operation_class=RunQueryOperation)
@@ -21,6 +21,14 @@ def list_runs(request: Request[Any, Any, Any], index: NamedDependency[Index]) ->
     query = RunQuery.of(request.query_params)
     with index.read() as session:
         return runs_view(session, query)
+
+
+@get("/search", sync_to_thread=True, responses=ERRORS, operation_class=StepQueryOperation)
+def list_steps(request: Request[Any, Any, Any], index: NamedDependency[Index]) -> StepHits:
+    """Return one page of the search over steps. The parameters are those of `/search`."""
+    query = StepQuery.of(request.query_params)
+    with index.read() as session:
+        return search_steps(session, query)
 
 
 @get("/jobs", sync_to_thread=True, responses=ERRORS)
@@ -53,4 +61,13 @@ def get_comparison(
     return view
 
 
-API_V1 = Router(path="/api/v1", route_handlers=[list_runs, list_jobs, get_job, get_comparison])
+API_V1 = Router(
+    path="/api/v1",
+    route_handlers=[
+        list_runs,
+        list_steps,
+        list_jobs,
+        get_job,
+        get_comparison,
+    ],
+)

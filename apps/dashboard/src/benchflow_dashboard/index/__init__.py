@@ -8,7 +8,6 @@ from .queries import (
     RolloutEntry,
     Run,
     RunPage,
-    StepHit,
     TaskRow,
     Totals,
     read_facets,
@@ -19,9 +18,9 @@ from .queries import (
     read_rate,
     read_tasks,
     read_totals,
-    search_steps,
 )
 from .run_query import RunQuery
+from .step_search import SnippetPart, StepHit, StepHits, StepQuery, search_steps
 from .trial_queries import read_trials
 
 __all__ = [
@@ -33,7 +32,10 @@ __all__ = [
     "Run",
     "RunPage",
     "RunQuery",
+    "SnippetPart",
     "StepHit",
+    "StepHits",
+    "StepQuery",
     "TaskRow",
     "Totals",
     "read_facets",

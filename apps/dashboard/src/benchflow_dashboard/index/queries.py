@@ -20,8 +20,6 @@ _COLUMNS: Final = (
 FEW: Final = 2_000
 """Up to so many matches it is faster to sort them than to walk all runs in order."""
 _RECENT: Final = 50
-_SEARCHED: Final = 20_000
-"""The newest matches of a search, which are ranked."""
 _NO_SCORE: Final = frozenset({"failed", "ungraded", "completed"})
 
 
@@ -146,20 +144,6 @@ class FailureGroup:
     run: str
     """The id of the newest of them."""
     last: float
-
-
-@dataclass(frozen=True, slots=True)
-class StepHit:
-    """A step that a search found."""
-
-    run: str
-    job: str
-    task: str
-    node: str
-    seq: int
-    title: str
-    snippet: str
-    """The words that match are between the characters U+0002 and U+0003."""
 
 
 def read_totals(session: IndexSession, query: RunQuery) -> Totals:
@@ -321,29 +305,6 @@ def read_failures(session: IndexSession, query: RunQuery, *, most: int = 200) ->
         [*values, most],
     )
     return [FailureGroup(*row) for row in rows]
-
-
-def search_steps(
-    session: IndexSession, words: str, *, job: str = "", most: int = 50
-) -> list[StepHit]:
-    """Return the steps that have all words, the best match first.
-
-    Of very many matches, the newest 20,000 are ranked. `words` are words, never syntax.
-    """
-    terms = " ".join(f'"{word}"' for word in words.replace('"', " ").replace("\0", " ").split())
-    if not terms:
-        return []
-    scope, values = ("", []) if not job else (" WHERE runs.job = ?", [job])
-    sql = (
-        "SELECT runs.name, runs.job, runs.task, steps.node, steps.seq, steps.title, "
-        "snippet(step_words, -1, char(2), char(3), '…', 24) FROM "
-        "(SELECT rowid AS found, rank AS score FROM step_words WHERE step_words MATCH ? "
-        "ORDER BY rowid DESC LIMIT ?) "
-        "JOIN step_words ON step_words.rowid = found AND step_words MATCH ? "
-        f"JOIN steps ON steps.id = found JOIN runs ON runs.id = steps.run{scope} "
-        "ORDER BY score LIMIT ?"
-    )
-    return [StepHit(*row) for row in session.rows(sql, [terms, _SEARCHED, terms, *values, most])]
 
 
 @dataclass(frozen=True, slots=True)

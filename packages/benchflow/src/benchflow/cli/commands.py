@@ -163,6 +163,7 @@ GROUPS: dict[str, Group] = {
         {
             "serve": Command("benchflow.cli.dashboard:serve", "Serve the dashboard (the default)."),
             "runs": Command("benchflow.cli.dashboard:runs", "List runs as the dashboard does."),
+            "search": Command("benchflow.cli.dashboard:search", "Search the steps of rollouts."),
             "user": Command("benchflow.cli.dashboard:user", "Add a user with a token."),
             "reindex": Command(
                 "benchflow.cli.dashboard:reindex", "Build the index of the dashboard anew."

@@ -110,6 +110,52 @@ def runs(
     note(f"{len(rows)} of {totals['n']}, {totals['failed']} failed")
 
 
+def search(
+    words: str,
+    *,
+    job: str = "",
+    task: str = "",
+    status: str = "",
+    after: str = "",
+    before: str = "",
+    jobs_dir: JobsDir = DEFAULT_JOBS,
+    index: Path | None = None,
+    json: Json = False,
+) -> None:
+    """Search the steps of all rollouts, the best match first.
+
+    Of very many matches, the newest 20,000 are ranked.
+
+    Examples:
+        bench dashboard search '"design review" tuesday'
+        bench dashboard search timeout --job nightly --status failed --json
+
+    Args:
+        words: Words, and phrases in double quotes. A step matches if it has all of them.
+        job: Job of the rollouts (default: any).
+        task: Task of the rollouts (default: any).
+        status: Status of the rollouts (default: any).
+        after: Place after which the page begins: `next` of the page before.
+        before: Place before which the page ends: `previous` of the page after.
+        index: File of the index (default: a file in the user's cache directory).
+    """
+    dashboard = dashboard_package()
+    settings = dashboard.DashboardSettings(jobs_dir=jobs_dir, index=index)
+    view = dashboard.list_steps(
+        settings, q=words, job=job, task=task, status=status, after=after, before=before
+    )
+    if json:
+        print_json(view)
+        return
+    rows = [
+        (hit["run"], hit["node"], hit["status"], "".join(part["text"] for part in hit["snippet"]))
+        for hit in view["hits"]
+    ]
+    print_table(("rollout", "node", "status", "text"), rows, empty="no step has all words")
+    newest = "the newest " if view["is_cut"] else ""
+    note(f"{len(rows)} of {newest}{view['ranked']} matches")
+
+
 def user(
     name: str,
     *,

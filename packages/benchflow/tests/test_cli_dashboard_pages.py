@@ -1,0 +1,81 @@
+"""The command line that a page of the dashboard shows prints the data of that page."""
+
+import html
+import json
+import re
+import shlex
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from benchflow.cli.entry import run
+from benchflow_dashboard import DashboardSettings, create_app
+from benchflow_dashboard.index import Index, update_index
+from litestar import Litestar
+from litestar.testing import TestClient
+from made_rollouts import write_rollout
+from made_trees import tree_of_all_kinds, tree_of_climbs
+
+Client = TestClient[Litestar]
+
+
+@pytest.fixture(scope="module")
+def home(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    home = tmp_path_factory.mktemp("site")
+    for number in range(3):
+        tree = replace(tree_of_climbs([0, 0, 1]), rollout_id=f"plain-{number}")
+        write_rollout(tree, home / "jobs" / "night" / tree.rollout_id)
+    kinds = replace(tree_of_all_kinds("<i>walnut</i> \x1b[31m"), rollout_id="kinds")
+    write_rollout(kinds, home / "jobs" / kinds.rollout_id)
+    return home
+
+
+@pytest.fixture(scope="module")
+def client(home: Path) -> Iterator[Client]:
+    settings = DashboardSettings(jobs_dir=home / "jobs", index=home / "index.db")
+    update_index(settings.index_path(), settings.jobs_dir)
+    index = Index(settings.index_path(), settings.jobs_dir)
+    with TestClient(create_app(settings, index=index), base_url="http://127.0.0.1:8642") as client:
+        yield client
+
+
+def shown_command(page: str, marker: str = "data-cli") -> list[str]:
+    """Return the words of the command that a page shows."""
+    match = re.search(rf"<code {marker}>(.*?)</code>", page, re.DOTALL)
+    assert match is not None
+    words = shlex.split(html.unescape(match[1]))
+    assert words[0] == "bench"
+    return words[1:]
+
+
+def run_json(words: list[str], home: Path, capsys: pytest.CaptureFixture[str]) -> Any:
+    """Run a command of `bench dashboard` with the index of this module."""
+    capsys.readouterr()
+    assert run([*words[:2], "--json", "--index", str(home / "index.db"), *words[2:]]) == 0
+    return json.loads(capsys.readouterr().out)
+
+
+@pytest.mark.parametrize(
+    "query",
+    ["q=result", "q=walnut&status=completed", "q=%22result+1%22&job=night", "q=nowhere", "q=-run"],
+)
+def test_the_command_of_a_search_prints_its_hits(
+    client: Client, home: Path, capsys: pytest.CaptureFixture[str], query: str
+) -> None:
+    page = client.get(f"/search?{query}").text
+    printed = run_json(shown_command(page), home, capsys)
+    assert printed == client.get(f"/api/v1/search?{query}").json()
+    assert len(re.findall(r"<li data-row>", page)) == len(printed["hits"])
+
+
+def test_the_command_without_json_prints_the_text_of_each_hit(
+    client: Client, home: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    words = ["dashboard", "search", "walnut", "--jobs-dir", str(home / "jobs")]
+    assert run([*words, "--index", str(home / "index.db")]) == 0
+    captured = capsys.readouterr()
+    assert "kinds" in captured.out
+    assert "\x1b[31m" not in captured.out
+    assert "matches" in captured.err
