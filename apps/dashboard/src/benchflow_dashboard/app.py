@@ -16,6 +16,7 @@ from litestar.response import Redirect
 from litestar.template import TemplateConfig
 from litestar.types import ControllerRouterHandler
 
+from .actions.records import ActionStore
 from .api.health import check_health
 from .api.metrics import show_metrics
 from .api.openapi import openapi_config
@@ -26,10 +27,13 @@ from .live.hub import LiveHub
 from .live.stream import stream_changes, stream_rollout
 from .monitor.ingest import receive_logs, receive_records, receive_traces
 from .monitor.service import make_monitor
+from .pages.actions import show_action, show_actions
+from .pages.branches import act_on_rollout, confirm_branch
 from .pages.compare import show_comparison
 from .pages.diff import show_diff
 from .pages.format import FILTERS
 from .pages.job import show_job, show_jobs
+from .pages.job_actions import act_on_job, confirm_job_action
 from .pages.login import log_in, log_out, show_login
 from .pages.monitor import show_alerts, show_monitor, show_observed, silence_alert
 from .pages.page import go_to_runs, render, set_theme, show_help
@@ -67,6 +71,12 @@ PAGES: Final[tuple[ControllerRouterHandler, ...]] = (
     show_alerts,
     silence_alert,
     show_diff,
+    show_action,
+    show_actions,
+    confirm_job_action,
+    act_on_job,
+    confirm_branch,
+    act_on_rollout,
 )
 """The route handlers of the pages. A new page adds its line here."""
 
@@ -103,6 +113,7 @@ def create_app(settings: DashboardSettings, *, index: Index | None = None) -> Li
     the_index.watcher.on_change(lambda: live.notify("runs"))
     if monitor is not None:
         monitor.assembler.on_change = lambda: live.notify("monitor")
+    actions = ActionStore(settings.actions_path())
     return Litestar(
         route_handlers=[serve_asset, serve_icon, *PAGES, *API, *STREAMS, *INGEST],
         guards=[viewer],
@@ -114,6 +125,7 @@ def create_app(settings: DashboardSettings, *, index: Index | None = None) -> Li
         dependencies={
             "settings": Provide(lambda: settings, sync_to_thread=False),
             "index": Provide(lambda: the_index, sync_to_thread=False),
+            "actions": Provide(lambda: actions, sync_to_thread=False),
             "rollouts": Provide(lambda: rollouts, sync_to_thread=False),
             "monitor": Provide(lambda: monitor, sync_to_thread=False),
             "trees": Provide(lambda: trees, sync_to_thread=False),

@@ -70,6 +70,15 @@ class DashboardSettings(BaseModel):
             )
         return path
 
+    def actions_path(self) -> Path:
+        """Return the directory of the records and logs of operators' actions.
+
+        Raises:
+            UsageError: `index` is inside `jobs_dir`.
+        """
+        index = self.index_path()
+        return index.with_name(f"{index.stem}-actions")
+
     def check_bind(self) -> None:
         """Refuse a public address without authentication.
 

@@ -1,6 +1,7 @@
 """The page of one job, and the list of jobs."""
 
 from dataclasses import dataclass
+from urllib.parse import quote
 
 from litestar import get
 from litestar.di import NamedDependency
@@ -8,6 +9,8 @@ from litestar.exceptions import NotFoundException
 from litestar.params import FromPath
 from litestar.response import Template
 
+from benchflow_dashboard.actions.job_actions import TITLES
+from benchflow_dashboard.actions.records import ActionStore
 from benchflow_dashboard.index import (
     FailureGroup,
     Index,
@@ -75,6 +78,11 @@ def job_lines(session: IndexSession) -> tuple[JobLine, ...]:
     return tuple(lines)
 
 
+def job_url(name: str) -> str:
+    """Return the URL of a job's page."""
+    return f"/jobs/{quote(name, safe='')}"
+
+
 def _finished(totals: Totals) -> int:
     open_ = ("running", "unfinished", "cancelled")
     return totals.n - sum(totals.by_status.get(each, 0) for each in open_)
@@ -98,6 +106,7 @@ def show_job(
     request: PageRequest,
     index: NamedDependency[Index],
     settings: NamedDependency[DashboardSettings],
+    actions: NamedDependency[ActionStore],
     job: FromPath[str],
 ) -> Template:
     """Show one job."""
@@ -106,4 +115,5 @@ def show_job(
     if view is None:
         raise NotFoundException("no job has this name")
     cli = ("bench", "eval", "show", job, *jobs_dir_words(settings))
-    return render(request, "job.html", view, title=job, section="jobs", cli=cli)
+    context = {"job_actions": TITLES, "job_url": job_url(job), "acted": actions.newest(job, 5)}
+    return render(request, "job.html", view, title=job, section="jobs", cli=cli, context=context)

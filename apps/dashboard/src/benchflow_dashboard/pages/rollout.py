@@ -11,6 +11,7 @@ from litestar.exceptions import ClientException
 from litestar.params import FromPath
 from litestar.response import Redirect, Template
 
+from benchflow_dashboard.actions.branches import BranchSource, node_actions
 from benchflow_dashboard.index import Index, RolloutEntry, RunQuery, read_neighbours
 from benchflow_dashboard.rollouts import LoadedRollout, RolloutCache
 from benchflow_dashboard.settings import DashboardSettings
@@ -62,6 +63,10 @@ def show_rollout(
             "tabs": TABS,
             "part_kinds": PARTS,
             "node_cli": node_command(entry.id, view.pane.node.id, settings),
+            "node_actions": node_actions(
+                BranchSource.of(entry, loaded.stored.tree, view.facts), view.pane.node
+            ),
+            "act_url": f"{rollout_url(entry.id)}/act",
         },
     )
 
