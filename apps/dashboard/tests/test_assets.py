@@ -46,7 +46,7 @@ def test_no_style_of_ours_needs_a_data_image() -> None:
 
 def test_a_static_file_is_compressed_tagged_and_kept(client) -> None:
     page = client.get("/runs").text
-    [url] = re.findall(r'src="(/static/vendored/htmx-2[^"]+)"', page)
+    [url] = re.findall(r'src="(/static/app.js[^"]+)"', page)
     answer = client.get(url)
     assert answer.status_code == 200
     assert answer.headers["content-encoding"] == "gzip"
@@ -54,6 +54,8 @@ def test_a_static_file_is_compressed_tagged_and_kept(client) -> None:
     tag = answer.headers["etag"]
     assert client.get(url, headers={"if-none-match": tag}).status_code == 304
     assert "immutable" not in client.get(url.partition("?")[0]).headers["cache-control"]
+    [vendored] = re.findall(r'@import url\("([^"]+)"\)', (STATIC / "app.css").read_text())
+    assert "immutable" in client.get(vendored).headers["cache-control"]
     plain = client.get(url, headers={"accept-encoding": "identity"})
     assert "content-encoding" not in plain.headers
     assert plain.content == answer.content

@@ -65,7 +65,8 @@ async def serve_asset(request: Request[Any, Any, Any], name: FromPath[str]) -> R
         raise NotFoundException("the dashboard does not have this file")
     tag = f'"{asset.digest}"'
     headers = {"ETag": tag, "Vary": "Accept-Encoding"}
-    if request.query_params.get("v") == asset.digest:
+    # A vendored file has its version in its name.
+    if request.query_params.get("v") == asset.digest or name.startswith("/vendored/"):
         headers["Cache-Control"] = "public, max-age=31536000, immutable"
     if request.headers.get("if-none-match") == tag:
         return Response(b"", status_code=304, headers=headers, media_type=asset.media_type)

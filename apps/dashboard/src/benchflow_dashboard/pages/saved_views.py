@@ -51,12 +51,13 @@ def _view(name: str, query: str) -> SavedView:
 
 @post("/views", include_in_schema=False, status_code=303)
 async def save_view(request: PageRequest) -> Redirect:
-    """Save a view under a name, or delete the view of that name if `delete` is set."""
+    """Save a view as `name`, or delete the view whose name is `delete`."""
     form = await checked_form(request)
     view = _view(str(form.get("name", "")), str(form.get("query", "")))
-    others = [each for each in saved_views(request) if each.name != view.name]
-    is_kept = view.name and not form.get("delete")
-    views = [*others, view][-_MOST:] if is_kept else others
+    deleted = form.get("delete")
+    # The button of a view deletes that view, whatever the field for a new name holds.
+    others = [each for each in saved_views(request) if each.name != (deleted or view.name)]
+    views = others if deleted or not view.name else [*others, view][-_MOST:]
     back = local_path(f"/runs?{view.query_url}" if view.query_url else "/runs")
     return Redirect(back, status_code=303, cookies=[_cookie(views)])
 

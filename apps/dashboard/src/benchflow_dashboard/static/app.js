@@ -6,7 +6,8 @@ const isTyping = (element) =>
 
 // A control says its keys itself: data-key="j", or data-key="g r" for two keys in a row.
 const press = (keys) => {
-  const control = document.querySelector(`[data-key="${CSS.escape(keys)}"]`);
+  const controls = [...document.querySelectorAll(`[data-key="${CSS.escape(keys)}"]`)];
+  const control = controls.find((each) => each.checkVisibility());
   if (control) control.click();
   return Boolean(control);
 };
