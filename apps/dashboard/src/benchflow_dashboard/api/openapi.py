@@ -20,6 +20,7 @@ from litestar.openapi.spec import (
 
 from benchflow_dashboard.index import RunQuery, StepQuery
 from benchflow_dashboard.index.run_query import LONGEST
+from benchflow_dashboard.reports.comparison import CompareQuery
 
 SCHEMA_PATH: Final = "/api/v1/schema"
 """The path below which `openapi.json` is served."""
@@ -52,14 +53,14 @@ ERRORS: Final[Mapping[int, ResponseSpec]] = {
 class QueryOperation(Operation):
     """An operation that takes the fields of `query` as parameters, as `query.of` does."""
 
-    query: ClassVar[type[RunQuery | StepQuery]]
+    query: ClassVar[type[RunQuery | StepQuery | CompareQuery]]
 
     def __post_init__(self) -> None:
         """Add the parameters."""
         known: list[Parameter | Reference] = list(self.parameters or [])
         schema = Schema(type=OpenAPIType.STRING, max_length=LONGEST)
         known += [
-            Parameter(name=each.name, param_in="query", schema=schema)
+            Parameter(name=each.metadata.get("name", each.name), param_in="query", schema=schema)
             for each in fields(self.query)
         ]
         self.parameters = known
@@ -69,6 +70,12 @@ class RunQueryOperation(QueryOperation):
     """An operation that takes the parameters of the list of runs."""
 
     query = RunQuery
+
+
+class CompareOperation(QueryOperation):
+    """An operation that takes the parameters of a comparison."""
+
+    query = CompareQuery
 
 
 class StepQueryOperation(QueryOperation):

@@ -12,7 +12,7 @@ from benchflow_dashboard.pages.job import JobLine, JobView, job_lines, job_view
 from benchflow_dashboard.pages.runs import RunsView, runs_view
 from benchflow_dashboard.reports.comparison import CompareQuery, CompareView, compare_view
 
-from .openapi import ERRORS, RunQueryOperation, StepQueryOperation
+from .openapi import ERRORS, CompareOperation, RunQueryOperation, StepQueryOperation
 
 
 @get("/runs", sync_to_thread=True, responses=ERRORS, operation_class=RunQueryOperation)
@@ -48,7 +48,12 @@ def get_job(index: NamedDependency[Index], job: FromPath[str]) -> JobView:
     return view
 
 
-@get("/jobs/{job:str}/compare", sync_to_thread=True)
+@get(
+    "/jobs/{job:str}/compare",
+    sync_to_thread=True,
+    responses=ERRORS,
+    operation_class=CompareOperation,
+)
 def get_comparison(
     request: Request[Any, Any, Any], index: NamedDependency[Index], job: FromPath[str]
 ) -> CompareView:

@@ -1,7 +1,7 @@
 """The comparison of the variants of jobs: means, paired differences, and a matrix of tasks."""
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, field, fields, replace
 from statistics import fmean
 from typing import Any, Final, Literal, cast
 from urllib.parse import quote, urlencode
@@ -35,7 +35,7 @@ Outcome = Literal["", "win", "loss", "tie", "unscored"]
 class CompareQuery:
     """What the comparison shows. All of it is in the URL."""
 
-    others: tuple[str, ...] = ()
+    others: tuple[str, ...] = field(default=(), metadata={"name": "with"})
     """Further jobs, compared with the first one; `with` in the URL."""
     baseline: str = ""
     """The name of a variant (default: the baseline of the plan, else the first variant)."""
