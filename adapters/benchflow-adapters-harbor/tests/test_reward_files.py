@@ -72,6 +72,8 @@ def test_rewards_and_errors_are_those_of_harbor_itself(harbor_python, tmp_path):
         ("1", json.dumps({str(i): i for i in range(257)}), VerifierOutputParseError),
         ("1", '{"a": 1}' + " " * 65536, VerifierOutputParseError),
         ("0" * 65537, None, VerifierOutputParseError),
+        ("-1e51", None, VerifierOutputParseError),
+        ("1", '{"a": 1e51}', VerifierOutputParseError),
     ],
 )
 def test_each_invalid_reward_has_its_own_error_type(tmp_path, text, document, error):

@@ -45,6 +45,8 @@ from benchflow_contracts import (
 )
 from benchflow_contracts.door import Endpoint
 from benchflow_contracts.sandbox import SandboxSpec
+from benchflow_contracts.task import TaskVerifier
+from benchflow_contracts.verdict import MAX_REWARD
 
 text = st.text(max_size=12)
 names = st.text(min_size=1, max_size=8)
@@ -285,6 +287,15 @@ def test_no_reward_is_beyond_all_numbers(value: float):
         VerifyResult(reward=value)
     with pytest.raises(ValidationError):
         RewardEvent(source="x", value=value)
+
+
+@pytest.mark.parametrize("value", [1.1 * MAX_REWARD, -1e154, 1.7e308])
+def test_no_reward_is_so_large_that_its_variance_is_infinite(value: float):
+    with pytest.raises(ValidationError):
+        VerifyResult(reward=value)
+    with pytest.raises(ValidationError, match="wider than 1e\\+50"):
+        TaskVerifier(reward_range=(min(value, 0), max(value, 0)))
+    TaskVerifier(reward_range=(-MAX_REWARD, MAX_REWARD))
 
 
 def test_a_result_without_a_reward_needs_a_cause():

@@ -15,6 +15,7 @@ from benchflow_contracts import (
     Sandbox,
     SandboxCapabilities,
     SandboxSpec,
+    UsageError,
     VerifyResult,
 )
 from benchflow_engine.config import RunConfig
@@ -213,6 +214,15 @@ def key_missing(task: Any, **_: object) -> list[Any]:
 
 def nameless(task: object, **_: object) -> list[Any]:
     return [Nameless()]
+
+
+@pytest.mark.parametrize("flag", ["reward_import_path", "environment_import_path"])
+def test_a_plugin_that_cannot_be_imported_is_refused_before_anything_runs(
+    run: Any, tmp_path: Path, flag: str
+) -> None:
+    with pytest.raises(UsageError, match="cannot be loaded"):
+        run(LeastProvider(), **{flag: "no_such_module:attr"})
+    assert not list(tmp_path.glob("**/record.db"))
 
 
 @pytest.mark.parametrize("factory", ["key_missing", "nameless"])

@@ -5,6 +5,7 @@ import statistics
 
 import pytest
 from benchflow_contracts import RolloutNode, RolloutTree, VerifyResult
+from benchflow_contracts.verdict import MAX_REWARD
 from benchflow_kernel import credit_of, inter_advantages, value_of
 from hypothesis import given
 from hypothesis import strategies as st
@@ -90,6 +91,15 @@ def test_advantages_within_a_tree_are_centred(shape: Shape):
         assert all(each is None for each in found)
     else:
         assert math.fsum(each for each in found if each is not None) == pytest.approx(0, abs=1e-6)
+
+
+@given(st.lists(st.floats(-MAX_REWARD, MAX_REWARD), min_size=2, max_size=8))
+def test_the_largest_rewards_have_finite_values_and_credit(rewards: list[float]):
+    tree = tree_of([*rewards])
+    value = value_of(tree.root)
+    assert value is not None
+    assert all(map(math.isfinite, (value.mean, value.variance, value.stderr)))
+    assert all(math.isfinite(each.intra or 0) for each in credit_of(tree).values())
 
 
 @given(shapes)

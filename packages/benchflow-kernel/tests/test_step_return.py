@@ -106,8 +106,9 @@ def test_no_graded_step_is_no_return():
     assert (result.reward, result.error) == (None, "no step was graded")
 
 
-def test_a_mean_beyond_all_numbers_is_no_return():
-    huge = VerifyResult(reward=1.7e308)
+@pytest.mark.parametrize("item", [1e51, 1.7e308])
+def test_a_mean_beyond_the_largest_reward_is_no_return(item: float):
+    huge = VerifyResult(reward=0, items={"style": item}, reward_in_items=True)
     assert step_return(task_of(2), leaf_of([huge, huge])).reward is None
 
 

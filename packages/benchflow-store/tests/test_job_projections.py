@@ -243,6 +243,16 @@ def test_a_damaged_progress_of_the_projection_is_ignored(
     assert read_all(job) == before
 
 
+def test_the_facts_of_a_record_that_was_lost_are_replaced_by_those_of_its_successor(
+    job: Path,
+) -> None:
+    for name in ("record.db", "record.db-wal", "record.db-shm"):
+        (job / name).unlink(missing_ok=True)
+    make_job(job, shift=7)
+    assert Projector(job, job / "record.db").update() == 4
+    assert verify(job).problems == ()
+
+
 def test_a_stale_process_leaves_the_facts_to_the_later_one(job: Path) -> None:
     first = Projector(job, job / "record.db", epoch=1)
     assert first.update() == 4

@@ -3,6 +3,7 @@
 import asyncio
 import json
 import re
+import shlex
 import subprocess
 import sys
 from pathlib import Path
@@ -60,6 +61,7 @@ def test_a_job_that_another_process_runs_has_an_exit_code_of_its_own(
 @pytest.mark.parametrize(
     ("words", "says"),
     [
+        ("status ''", "the name of the job is empty"),
         ("status nope", "'jobs' has no job 'nope'"),
         ("status old", "job 'old' has no record.db yet"),
         ("watch old", "job 'old' has no record.db yet"),
@@ -67,14 +69,17 @@ def test_a_job_that_another_process_runs_has_an_exit_code_of_its_own(
         ("pause nightly", "no process runs job 'nightly'"),
         ("set nightly", "no limit was given"),
         ("set nightly --concurrency 0", "--concurrency 0: it should be greater"),
-        ("set nightly --cost-usd nan", "--cost-usd nan: it should be a finite number"),
+        ("set nightly --cost-usd nan", "for --cost-usd. It is not a finite number"),
         ("set nightly --endpoint http://x", "--endpoint 'http://x' is not URL=NUMBER"),
         ("extend nightly", "nothing to add was given"),
+        ("extend nightly -k 70000", "--replications 70000: it should be less than"),
         ("extend nightly -k 0", "--replications 0: it should be greater"),
         ("extend nightly --variants nothing.toml", "cannot read 'nothing.toml'"),
         ("extend nightly --variants odd.toml", "it does not consist of [[variants]] alone"),
         ("resume nightly --variant default", "so its pauses have ended"),
-        ("watch nightly --interval 0", "--interval 0 is not greater than 0"),
+        ("watch nightly --interval 0", "--interval 0: it is not greater than 0"),
+        ("watch nightly --interval inf", "for --interval. It is not a finite number"),
+        ("watch nightly --interval 1e9", "--interval 1e+09: it is not greater than 0, and at most"),
         ("run nothing.toml", "cannot read"),
         ("run odd.toml --set design", "design"),
     ],
@@ -85,7 +90,7 @@ def test_wrong_words_are_a_usage_error_with_a_hint(
     (job.parent / "old").mkdir()
     (job.parent / "old" / "job.json").write_text("{}")
     Path("odd.toml").write_text("variants = 3\n")
-    assert run(["job", *words.split(), "--json"]) == 2
+    assert run(["job", *shlex.split(words), "--json"]) == 2
     output = capsys.readouterr()
     assert output.out == ""
     error = json.loads(output.err)
@@ -102,7 +107,7 @@ def test_the_state_of_a_job_is_shown_without_an_import_of_the_engine(job: Path) 
     command = [sys.executable, "-c", code, "job", "status", str(job)]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
-    assert "job nightly" in done.stderr
+    assert "job nightly" in done.stdout
 
 
 def test_the_state_of_a_job_whose_process_was_killed_is_not_shown_as_running(
@@ -132,7 +137,7 @@ def test_the_state_of_a_job_whose_process_was_killed_is_not_shown_as_running(
     asyncio.run(start())
     asyncio.run(beat())
     assert run(["job", "status", "nightly"]) == 0
-    state = capsys.readouterr().err
+    state = capsys.readouterr().out
     assert re.search(r"no heartbeat for (99|\d{3}) s: process 7 on \S+ has ended", state)
     assert "job nightly: cut short, no process runs it" in state
     assert "0 of 1 scored, 1 cut short, 0 waiting" in state

@@ -100,6 +100,22 @@ def test_a_job_is_shown_with_its_tasks_and_pass_at_k(
     assert "2 of 3 scored, 1 without a score" in said.err
 
 
+@pytest.mark.parametrize(
+    ("words", "says"),
+    [
+        ("show job --pass-reward nan", "for --pass-reward. It is not a finite number"),
+        ("create --tasks-dir tasks --fail-under nan", "for --fail-under. It is not a finite"),
+        ("create --tasks-dir tasks --repeats 70000", "--repeats 70000: Input should be less"),
+        (f"create --tasks-dir tasks --job-name {'n' * 300}", "it is longer than 200 bytes"),
+    ],
+)
+def test_a_number_or_name_that_no_job_can_have_is_a_usage_error(
+    jobs: Path, capsys: pytest.CaptureFixture[str], words: str, says: str
+) -> None:
+    assert run(["eval", *words.split(), "--jobs-dir", str(jobs)]) == 2
+    assert says in capsys.readouterr().err
+
+
 def test_the_reward_that_passes_is_an_option(
     jobs: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -13,7 +13,7 @@ from .image import ImageRecipe
 from .limits import ResourceLimits
 from .sandbox import NetworkMode
 from .service import ServiceSpec
-from .verdict import Grading, RewardFiles
+from .verdict import MAX_REWARD, Grading, RewardFiles
 
 _MANY_PIDS = 16384
 """The limit of an uncapped sandbox: no task needs more, and it stops a fork bomb."""
@@ -213,6 +213,8 @@ class TaskVerifier(Model):
         low, high = self.reward_range
         if not low < high:
             raise ValueError(f"reward_range [{low}, {high}] is empty")
+        if max(abs(low), abs(high)) > MAX_REWARD:
+            raise ValueError(f"reward_range [{low}, {high}] is wider than {MAX_REWARD:g}")
         return self
 
 

@@ -1,7 +1,7 @@
 """A verdict on a node: its reward, or the reason why it does not have one."""
 
 from collections.abc import Mapping
-from typing import Any, Literal, cast, get_args
+from typing import Any, Final, Literal, cast, get_args
 
 from pydantic import Field, model_validator
 
@@ -20,6 +20,10 @@ RewardFiles = Literal["strict", "open"]
 """How reward files are protected and read, if the protocol has this choice. `strict`: only the
 verifier's user may write to `/logs/verifier`, and two reward files are an error. `open`: every user
 may write there, and reward.json is read before reward.txt."""
+
+MAX_REWARD: Final = 1e50
+"""The largest absolute reward. The fourth power of a reward is a finite number, so that means,
+variances and intervals of rewards are finite, too."""
 
 TAMPERED = "tampered"
 """The first word of the error of a verdict that does not count because of tampering."""
@@ -44,7 +48,7 @@ class RewardEvent(RareModel):
 class VerifyResult(Model):
     """A verdict. Without a score, `reward` is `None`, never a silent 0, and `error` says why."""
 
-    reward: float | None = Field(allow_inf_nan=False)
+    reward: float | None = Field(allow_inf_nan=False, ge=-MAX_REWARD, le=MAX_REWARD)
     items: Mapping[str, float] = {}
     """Named parts of the reward, as the verifier reported them."""
     reward_in_items: bool = False

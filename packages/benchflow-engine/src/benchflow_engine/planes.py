@@ -192,8 +192,17 @@ def check_verifiers(configs: Iterable[RunConfig], tasks: Iterable[Task]) -> None
 
     Raises:
         TaskError: A type of verifier or a grading protocol is not registered.
+        UsageError: An operator's own reward or environment cannot be imported.
     """
-    if all(config.reward.import_path is not None for config in configs):
+    runs = list(configs)
+    for run in runs:
+        for group, own in (
+            ("benchflow.rewards", run.reward.import_path),
+            ("benchflow.environments", run.environment.import_path),
+        ):
+            if own is not None:
+                find_plugin(group, "", own)
+    if all(run.reward.import_path is not None for run in runs):
         return
     known: set[tuple[str, str]] = set()
     for task in tasks:

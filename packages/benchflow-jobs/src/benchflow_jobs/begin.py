@@ -124,7 +124,8 @@ def settle_plan(directory: Path, job: PlannedJob) -> PlannedJob:
     if found is not None:
         raise UsageError(
             f"job {directory.name!r} was planned differently: {found}",
-            hint="give another --job-name, or the options of the first run",
+            hint="give another --job-name, or the options of the first run; `bench job extend` "
+            "adds to a job, and `bench job resume` continues it as planned",
         )
     if len(earlier.slots) == len(job.plan.slots):
         return job

@@ -2,7 +2,7 @@
 
 import asyncio
 import signal
-from collections.abc import Awaitable, Callable, Generator, Mapping, Sized
+from collections.abc import Callable, Generator, Mapping, Sized
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from fnmatch import fnmatchcase
@@ -19,6 +19,7 @@ from .job_record import DatabaseRecord, JobLimits
 from .orders import Order, Reply
 from .pauses import JobPauses
 from .planning import plan_revision, variant_plans, write_plan
+from .preflight import Providers
 from .scheduling import Action, Latch, Scheduler, SlotState
 
 _HURRY = "press Ctrl-C again to end them now"
@@ -32,8 +33,7 @@ class JobControl:
     record: DatabaseRecord
     job: PlannedJob
     directory: Path
-    open_providers: Callable[[PlannedJob], Awaitable[None]]
-    """Opens the sandbox providers of added variants."""
+    providers: Providers
     fixed_endpoints: set[str]
     """Endpoints whose limit people have set."""
     holds: RolloutHolds
@@ -217,7 +217,7 @@ class JobControl:
         more = job.plan.slots[len(before.slots) :]
         if not len(more):
             return _done("the job has all of this already")
-        await self.open_providers(job)
+        await self.providers.open_for(job)
         write_plan(self.directory, job.plan)
         await self.record.writer.extend(plan_revision(job.plan), more)
         self.job = job
@@ -231,6 +231,8 @@ class JobControl:
 
     async def _set(self, order: orders.SetLimits) -> Reply:
         limits = {} if order.slots is None else {"slots": order.slots}
+        if order.slots is not None:
+            self.providers.check_slots(order.slots)
         endpoints = dict(order.endpoints)
         for url in endpoints:
             self._latch("endpoint", url)

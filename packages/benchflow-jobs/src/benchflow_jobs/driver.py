@@ -171,7 +171,8 @@ class JobDriver:
         while self._finish is None:
             self._set_timer(group, self.scheduler.wake_at())
             if self._is_broken():
-                self._finish = Finish("paused", "; ".join(self._broken.values()))
+                reasons = dict.fromkeys(self._broken.values())
+                self._finish = Finish("paused", "; ".join(reasons))
                 return
             control = await self._inbox.get()
             await self._carry_out(group, control(self.scheduler, self.clock.monotonic()))

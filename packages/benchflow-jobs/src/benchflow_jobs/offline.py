@@ -4,7 +4,7 @@ from contextlib import AsyncExitStack
 from pathlib import Path
 
 from benchflow_contracts import UsageError
-from benchflow_store.database import DATABASE_FILE, JobWriter
+from benchflow_store.database import DATABASE_FILE, JobWriter, Projector
 
 from .begin import extended, planned_before
 from .control import chosen_slots, requeued
@@ -27,19 +27,26 @@ async def change_job(directory: Path, order: Requeue | Extend, *, trust: bool = 
     with held(directory):
         async with JobWriter(directory / DATABASE_FILE, directory.name) as writer:
             if isinstance(order, Requeue):
-                return await _requeue(writer, directory, order)
-            before = planned_before(directory, trust=trust)
-            after = await extended(before, order)
-            added = len(after.plan.slots) - len(before.plan.slots)
-            if added:
-                async with AsyncExitStack() as blocks:
-                    await Providers(blocks).open_for(after)
-                write_plan(directory, after.plan)
-                await open_record(writer, after.plan, directory)
-            total = len(after.plan.slots)
-            if not added:
-                return Reply(ok=True, message="the job has all of this already")
-            return Reply(ok=True, message=f"added {added} slots; the job has {total}")
+                reply = await _requeue(writer, directory, order)
+            else:
+                reply = await _extend(writer, directory, order, trust=trust)
+            # The writer has a new epoch, which the projected files show.
+            Projector(directory, directory / DATABASE_FILE, epoch=writer.epoch).update()
+            return reply
+
+
+async def _extend(writer: JobWriter, directory: Path, order: Extend, *, trust: bool) -> Reply:
+    before = planned_before(directory, trust=trust)
+    after = await extended(before, order)
+    added = len(after.plan.slots) - len(before.plan.slots)
+    if added:
+        async with AsyncExitStack() as blocks:
+            await Providers(blocks).open_for(after)
+        write_plan(directory, after.plan)
+    await open_record(writer, after.plan, directory)
+    if not added:
+        return Reply(ok=True, message="the job has all of this already")
+    return Reply(ok=True, message=f"added {added} slots; the job has {len(after.plan.slots)}")
 
 
 async def _requeue(writer: JobWriter, directory: Path, order: Requeue) -> Reply:

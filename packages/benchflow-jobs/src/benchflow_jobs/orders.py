@@ -1,12 +1,14 @@
 """Orders to a job that runs, as JSON between processes."""
 
 from collections.abc import Mapping
-from typing import Annotated, Any, Literal, Self
+from typing import Annotated, Any, Final, Literal, Self
 
 from benchflow_contracts import RareModel
 from pydantic import Field, TypeAdapter, model_validator
 
 Scope = Literal["job", "variant", "endpoint"]
+MAX_REPLICATIONS: Final = 65_535
+"""The schedule has two bytes for the number of a replication."""
 
 
 class _Order(RareModel):
@@ -74,7 +76,7 @@ class Extend(_Order):
     """Add replications, tasks or variants to the job."""
 
     do: Literal["extend"] = "extend"
-    replications: int | None = Field(default=None, ge=1)
+    replications: int | None = Field(default=None, ge=1, le=MAX_REPLICATIONS)
     tasks: tuple[str, ...] = ()
     """Sources, as `dataset.paths`."""
     variants: tuple[Mapping[str, Any], ...] = ()

@@ -85,6 +85,15 @@ class Providers:
             added.append(provider)
         self._of_variants += added
 
+    def check_slots(self, slots: int) -> None:
+        """Check that this process may open the files of so many rollouts at one time.
+
+        Raises:
+            UsageError: They need more open files than the limit.
+        """
+        for provider in self.opened:
+            check_descriptors(provider, slots)
+
     @property
     def opened(self) -> list[SandboxProvider]:
         """All providers."""
@@ -151,9 +160,7 @@ async def make_checks(job: PlannedJob, directory: Path | None, providers: Provid
             await check_endpoint(variant.run)
     await _check_workers(plan, providers, checks)
     if left:
-        await _check_host(
-            plan, left, directory or plan.config.job.jobs_dir, providers.opened, checks
-        )
+        await _check_host(plan, left, directory or plan.config.job.jobs_dir, providers, checks)
     return checks.made
 
 
@@ -176,17 +183,16 @@ async def _check_host(
     plan: ResolvedJob,
     left: int,
     place: Path,
-    providers: Sequence[SandboxProvider],
+    providers: Providers,
     checks: "_CheckLog",
 ) -> None:
     """Check that this host, and those of the sandboxes, have room for the slots that are left."""
     at_once = min(plan.config.concurrency.slots, left)
-    for provider in providers:
-        with checks.check("open files"):
-            check_descriptors(provider, plan.config.concurrency.slots)
+    with checks.check("open files"):
+        providers.check_slots(plan.config.concurrency.slots)
     with checks.check("disk"):
         _check_disk(place, left)
-    for provider in providers:
+    for provider in providers.opened:
         with checks.check("memory"):
             memory = await _memory_of(provider)
             warning = "" if memory is None else _check_memory(plan, at_once, memory)

@@ -301,7 +301,7 @@ class _Run:
             record,
             self.job,
             self.directory,
-            self.providers.open_for,
+            self.providers,
             endpoints.fixed,
             holds,
             self.cut_short,

@@ -17,6 +17,7 @@ from .functions import (
     StateQuery,
 )
 from .paths import absolute_path
+from .rubric import MAX_WEIGHT
 
 
 def _pattern(text: str) -> str:
@@ -33,7 +34,7 @@ Glob = Annotated[str, Field(pattern=r"^[^/].*$")]
 
 
 class _Declared(Model):
-    weight: float = Field(default=1.0, ge=0, allow_inf_nan=False)
+    weight: float = Field(default=1.0, ge=0, le=MAX_WEIGHT)
     name: str | None = Field(default=None, pattern=r"^[a-z][a-z0-9_.-]{0,63}$")
 
     def fields(self) -> dict[str, Any]:

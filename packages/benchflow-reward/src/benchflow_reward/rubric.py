@@ -3,7 +3,7 @@
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Literal
+from typing import Final, Literal
 
 from benchflow_contracts import (
     BenchFlowError,
@@ -19,6 +19,8 @@ from benchflow_contracts import (
 )
 
 Aggregate = Literal["mean", "min"]
+MAX_WEIGHT: Final = 1e9
+"""The largest weight of a criterion. The weighted sum of rewards is then a finite number."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -40,8 +42,8 @@ class Rubric:
         if len(set(names)) != len(names):
             raise UsageError(f"two criteria of {self.name!r} have one name: {sorted(names)!r}")
         weights = [weight for _, weight in self.criteria]
-        if not all(math.isfinite(weight) and weight >= 0 for weight in weights):
-            raise UsageError(f"{self.name!r}: each weight is finite and not negative")
+        if not all(0 <= weight <= MAX_WEIGHT for weight in weights):
+            raise UsageError(f"{self.name!r}: each weight is between 0 and {MAX_WEIGHT:g}")
         if not any(weights):
             raise UsageError(f"{self.name!r} has no criterion with a weight above 0")
 

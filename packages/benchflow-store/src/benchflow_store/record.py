@@ -37,6 +37,8 @@ if TYPE_CHECKING:
 RESUMED_FROM: Final = "resumed_from"
 """The entry of the log's first event with a `BeganFrom`."""
 
+_MAX_TASK_BYTES: Final = 200
+
 _NUMBERS: Final = re.compile(r"[0-9a-f]{8,}|\d+")
 
 _ALONE = RolloutIdentity()
@@ -204,8 +206,12 @@ def _cause(tree: RolloutTree) -> Cause | None:
 
 
 def new_rollout_id(task_id: str) -> str:
-    """Return `<task>__<8 hex digits>`, without the organisation of the task."""
-    return f"{task_id.rsplit('/', 1)[-1]}__{secrets.token_hex(4)}"
+    """Return `<task>__<8 hex digits>`, without the organisation of the task.
+
+    A long name of a task is cut: the id is a file name, of at most 255 bytes.
+    """
+    name = task_id.rsplit("/", 1)[-1].encode()[:_MAX_TASK_BYTES].decode(errors="ignore")
+    return f"{name}__{secrets.token_hex(4)}"
 
 
 def new_job_name() -> str:

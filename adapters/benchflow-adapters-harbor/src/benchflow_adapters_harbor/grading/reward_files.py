@@ -5,6 +5,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from benchflow_contracts import RewardFiles
+from benchflow_contracts.verdict import MAX_REWARD
 from benchflow_reward.errors import RewardFormatError, TwoRewardFilesError
 from benchflow_reward.reward_bytes import entry_exists, open_directory, read_capped
 from benchflow_reward.strict_json import StrictJsonError, parse_strict_json
@@ -39,7 +40,8 @@ def parse_rewards(directory: Path, reward_files: RewardFiles) -> dict[str, float
     `reward.json` is an object of finite numbers with any names. `true` and `false` count as
     numbers; an empty object has no rewards. `reward.txt` is a finite number that `float()`
     reads, and becomes the key `reward`. Stricter than Harbor, a file has at most 64 KiB. The
-    object has at most 256 different keys of 128 characters, with numbers of at most 64 digits.
+    object has at most 256 different keys of 128 characters, with numbers of at most 64 digits. No
+    number is above 1e50, because the variance of such rewards is not a finite number.
 
     With `reward_files = "open"`, `reward.txt` is not read if there is a `reward.json`.
 
@@ -117,6 +119,8 @@ def _number(key: str, value: object) -> float:
 def _finite(label: str, value: float) -> float:
     if not math.isfinite(value):
         raise _parse_error(f"{label} is not finite")
+    if abs(value) > MAX_REWARD:
+        raise _parse_error(f"{label} is above {MAX_REWARD:g}")
     return value + 0.0  # turns -0.0 into 0.0
 
 

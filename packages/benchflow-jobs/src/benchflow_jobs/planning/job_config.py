@@ -11,8 +11,10 @@ from benchflow_engine.config import RunConfig
 from benchflow_engine.task_override import Image, Seconds, TaskOverride
 from pydantic import BeforeValidator, Field, StringConstraints, model_validator
 
+from benchflow_jobs.options import JobName
+from benchflow_jobs.orders import MAX_REPLICATIONS
+
 LOCAL: Final = "local"
-_NAME = r"^\w[\w.@-]*$"
 _VARIANT = r"^[A-Za-z0-9][A-Za-z0-9._=,+:-]*$"
 """Without `#`, `@` and `/`, which have a meaning in the name of a slot."""
 
@@ -30,9 +32,9 @@ Bindings = Mapping[Annotated[str, StringConstraints(pattern=r"^[a-z_][a-z0-9_]*$
 class JobSettings(RareModel):
     """`[job]`: names and places. Results do not depend on them."""
 
-    name: str | None = Field(default=None, pattern=_NAME)
+    name: JobName | None = None
     """Name of the job's directory (default: a new name with the time)."""
-    id: str | None = Field(default=None, pattern=_NAME)
+    id: JobName | None = None
     """Name of the experiment that several jobs belong to."""
     jobs_dir: Path = Path("jobs")
     """Directory of jobs."""
@@ -61,7 +63,7 @@ class DesignConfig(RareModel):
     """Comparison of the variants. `paired`: on the same tasks with the same seeds. `unpaired`: each
     variant has seeds of its own. `sweep`: the variants of `[sweep]`. `regression`: one variant,
     over time."""
-    replications: int = Field(default=1, ge=1, le=65_535)
+    replications: int = Field(default=1, ge=1, le=MAX_REPLICATIONS)
     """Rollouts of each variant on each task."""
     seed: int | None = Field(default=None, ge=0)
     """Seed of the order of the tasks and of the rollouts (default: the order of the dataset)."""

@@ -25,6 +25,7 @@ PLAN_FILE: Final = "plan.json"
 DIGEST_FILE: Final = "job.digest"
 _VERSION: Final = "2.0"
 _OLD_VERSION: Final = "1.0"
+_RESTORE: Final = "restore job.json and plan.json from a copy, or start a new job"
 
 
 def write_plan(directory: Path, plan: ResolvedJob) -> None:
@@ -74,12 +75,18 @@ def load_plan(directory: Path) -> ResolvedJob | None:
             return _of_old_version(job)
         schedule = _read(directory / PLAN_FILE)
         if schedule is None:
-            raise StoreError("the schedule of the job is missing", where=str(directory / PLAN_FILE))
+            raise StoreError(
+                "the schedule of the job is missing",
+                hint=_RESTORE,
+                where=str(directory / PLAN_FILE),
+            )
         return _loaded(job, schedule, where)
     except (ValidationError, ValueError, LookupError, TypeError, AttributeError) as error:
         fault = error.errors()[0] if isinstance(error, ValidationError) else {"msg": str(error)}
         raise StoreError(
-            f"damaged plan, or one of another version of BenchFlow: {fault['msg']}", where=where
+            f"damaged plan, or one of another version of BenchFlow: {fault['msg']}",
+            hint=_RESTORE,
+            where=where,
         ) from error
 
 
@@ -194,7 +201,7 @@ def _loaded(job: Mapping[str, Any], schedule: Mapping[str, Any], where: str) -> 
         tuple(ListedTask.model_validate(each) for each in schedule["refused"]),
     )
     if digest_of(config.design, variants, tasks, table) != newest.digest:
-        raise StoreError(_mismatch(job, plan), where=where)
+        raise StoreError(_mismatch(job, plan), hint=_RESTORE, where=where)
     return plan
 
 
@@ -260,7 +267,7 @@ def _read(path: Path) -> dict[str, Any] | None:
     except OSError as error:
         raise StoreError(f"cannot read {str(path)!r}: {error.strerror}") from error
     except ValueError as error:
-        raise StoreError(f"damaged plan: {error}", where=str(path)) from error
+        raise StoreError(f"damaged plan: {error}", hint=_RESTORE, where=str(path)) from error
     if not isinstance(value, dict):
-        raise StoreError("damaged plan: it is not a table", where=str(path))
+        raise StoreError("damaged plan: it is not a table", hint=_RESTORE, where=str(path))
     return cast("dict[str, Any]", value)

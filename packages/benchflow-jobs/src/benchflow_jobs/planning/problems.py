@@ -99,7 +99,8 @@ def problem_of(model: type[BaseModel], fault: Mapping[str, Any]) -> Problem:
 
 def plain(message: str) -> str:
     """Return a message of pydantic in the words of other problems."""
-    return message.removeprefix("Value error, ").replace("Input should", "it should")
+    text = message.removeprefix("Value error, ").replace("Input should", "it should")
+    return text.replace("String should", "it should")
 
 
 def _keys(model: type[BaseModel], above: Key) -> list[str]:

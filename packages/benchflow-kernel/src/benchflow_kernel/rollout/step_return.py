@@ -5,6 +5,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from benchflow_contracts import NO_REWARDS, RolloutNode, Task, TaskStep, VerifyResult
+from benchflow_contracts.verdict import MAX_REWARD
 
 from benchflow_kernel.tree import step_verdicts
 
@@ -73,7 +74,9 @@ def _mean(graded: Sequence[GradedStep], meta: Mapping[str, Any]) -> VerifyResult
         mean = {name: math.fsum(r.get(name, 0) for r in rewards) / len(rewards) for name in names}
         reward = mean["reward"] if "reward" in mean else math.fsum(mean.values()) / len(mean)
     except OverflowError:
-        return VerifyResult.unscored("the mean of the steps' rewards is not a finite number")
+        reward, mean = math.inf, {}
+    if abs(reward) > MAX_REWARD:
+        return VerifyResult.unscored(f"the mean of the steps' rewards is above {MAX_REWARD:g}")
     items = {name for _, verdict in graded for name in verdict.items}
     return VerifyResult(
         reward=reward,

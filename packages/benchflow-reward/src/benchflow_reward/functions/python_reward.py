@@ -2,7 +2,6 @@
 
 import importlib
 import inspect
-import math
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from typing import Any, cast
@@ -15,6 +14,7 @@ from benchflow_contracts import (
     UsageError,
     VerifyResult,
 )
+from benchflow_contracts.verdict import MAX_REWARD
 
 Verdict = float | VerifyResult
 ScoreFunction = Callable[[RolloutNode, Evidence], Verdict | Awaitable[Verdict]]
@@ -73,8 +73,11 @@ class PythonReward:
 
     def _check(self, value: object) -> float:
         low, high = self.reward_range
-        if not isinstance(value, int | float) or not math.isfinite(value):
-            raise RewardError(f"{self.name!r} returned {value!r}, which is not a number")
+        # A comparison with NaN is false, and an int may be too large for a float.
+        if not isinstance(value, int | float) or not -MAX_REWARD <= value <= MAX_REWARD:
+            raise RewardError(
+                f"{self.name!r} returned {value!r}, which is not a number up to {MAX_REWARD:g}"
+            )
         if not low <= value <= high:
             raise RewardError(f"{self.name!r} returned {value!r}, outside of [{low}, {high}]")
         return float(value)

@@ -83,7 +83,10 @@ class UnknownOutcomeError(StoreError):
 class DamagedDatabaseError(StoreError):
     """The file is not a database, or its pages are damaged."""
 
-    default_hint = "restore the database from a copy; `bench store verify` names the damage"
+    default_hint = (
+        "restore the database from a copy, or move it and its -wal and -shm files away: "
+        "`bench job resume` then reads the results of the rollouts on disk"
+    )
 
 
 class DatabaseBusyError(StoreError):

@@ -68,6 +68,8 @@ class Projector:
     _cursor: int = 0
     _rewrites: int = -1
     _sizes: dict[str, int] = field(default_factory=dict[str, int])
+    _created: float = 0
+    """When the record was made that the files show: a deleted record begins at the same cursor."""
     _is_new: bool = True
 
     def update(self) -> int:
@@ -84,11 +86,12 @@ class Projector:
             self._load_progress()
             self._is_new = False
         with JobReader(self.location, self.job) as reader:
-            self._check_epoch(reader)
+            created = self._check_epoch(reader)
             cursor, rewrites, _ = reader.progress()
             try:
                 self._make_directories()
-                if rewrites == self._rewrites and cursor >= self._cursor and self._can_extend():
+                is_same = (created, rewrites) == (self._created, self._rewrites)
+                if is_same and cursor >= self._cursor and self._can_extend():
                     sizes = self._extend(reader, cursor)
                 else:
                     sizes = self._replace_all(reader, cursor)
@@ -96,23 +99,28 @@ class Projector:
                     _replace(self.directory / name, content(reader))
             except OSError as error:
                 raise failed_write(str(self.directory), error, 1 << 20) from error
-        self._cursor, self._rewrites, self._sizes = cursor, rewrites, sizes
+        self._created, self._cursor, self._rewrites, self._sizes = created, cursor, rewrites, sizes
         self._save_progress()
         return cursor
 
-    def _check_epoch(self, reader: JobReader) -> None:
-        newest = reader.state().epoch
-        if self.epoch is not None and newest != self.epoch:
+    def _check_epoch(self, reader: JobReader) -> float:
+        """Check that no later writer has begun. Return when the record was made."""
+        state = reader.state()
+        if self.epoch is not None and state.epoch != self.epoch:
             raise StaleWriterError(
-                f"{str(self.directory)!r}: a later writer, of epoch {newest}, writes the facts"
+                f"{str(self.directory)!r}: a later writer, of epoch {state.epoch}, writes the facts"
             )
+        return state.created
 
     def _make_directories(self) -> None:
         for name in {path.partition("/")[0] for path in PROJECTED_FILES}:
             place = self.directory / name
             place.mkdir(parents=True, exist_ok=True)
             if place.is_symlink():
-                raise StoreError(f"{str(place)!r} is a link, and its files are not written")
+                raise StoreError(
+                    f"{str(place)!r} is a link, and its files are not written",
+                    hint="delete the link: the directory is made again",
+                )
 
     def _can_extend(self) -> bool:
         """Return whether each file is at least as long as this process left it."""
@@ -151,15 +159,22 @@ class Projector:
             data = cast("dict[str, Any]", json.loads(text))
             sizes = {name: int(data["sizes"][name]) for name in _GROWING}
             cursor, rewrites = int(data["cursor"]), int(data["rewrites"])
+            created = float(data["created"])
             is_valid = data["boot"] == _boot() and min(cursor, *sizes.values()) >= 0
         except (OSError, ValueError, KeyError, TypeError):
             return
         if is_valid:
-            self._cursor, self._rewrites, self._sizes = cursor, rewrites, sizes
+            self._created, self._cursor, self._rewrites, self._sizes = (
+                created,
+                cursor,
+                rewrites,
+                sizes,
+            )
 
     def _save_progress(self) -> None:
         progress = {
             "boot": _boot(),
+            "created": self._created,
             "cursor": self._cursor,
             "rewrites": self._rewrites,
             "sizes": self._sizes,

@@ -3,6 +3,7 @@
 import asyncio
 import gc
 import json as jsonlib
+import math
 import os
 import signal
 import sys
@@ -138,7 +139,7 @@ def parser(first: str, config: "Sequence[Config]" = ()) -> "App":
         result_action="return_value",
         suppress_keyboard_interrupt=False,
         help_format="plaintext",
-        default_parameter=Parameter(negative=()),
+        default_parameter=Parameter(negative=(), validator=_check_number),
         config=config,
     )
     for name, command in ROOT.items():
@@ -150,6 +151,12 @@ def parser(first: str, config: "Sequence[Config]" = ()) -> "App":
             sub.command(command.target, name=verb, help=command.summary)
         app.command(sub)
     return app
+
+
+def _check_number(_kind: object, value: object) -> None:
+    """Refuse NaN and infinity: a comparison with NaN is always false, so a limit would not hold."""
+    if isinstance(value, float) and not math.isfinite(value):
+        raise ValueError("It is not a finite number")
 
 
 def _help_hint(words: list[str]) -> str:

@@ -40,7 +40,9 @@ def explain_refusals(task: ListedTask, *, before: str = "") -> None:
     """Print each refusal: reason, place and remedy."""
     for refusal in task.refusals:
         where = f"{refusal.where}: " if refusal.where else ""
-        note(f"{before}{task.name}: {where}{refusal.reason}\nhint: {refusal.hint}")
+        # The name of a directory may contain a newline, and would begin a line of its own.
+        place = f"{task.name}: {where}".replace("\n", "\\n")
+        note(f"{before}{place}{refusal.reason}\nhint: {refusal.hint}")
 
 
 def explain(task: ListedTask) -> None:

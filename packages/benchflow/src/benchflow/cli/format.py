@@ -10,7 +10,9 @@ if TYPE_CHECKING:
 
 def reward(value: float | None) -> str:
     """Return a reward with up to three decimals, or a dash for none."""
-    return "-" if value is None else f"{value:.3f}".rstrip("0").rstrip(".")
+    if value is None or abs(value) >= 1e9:
+        return "-" if value is None else f"{value:.4g}"
+    return f"{value:.3f}".rstrip("0").rstrip(".")
 
 
 def count(number: float) -> str:

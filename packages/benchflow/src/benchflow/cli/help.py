@@ -160,7 +160,7 @@ def _text(argument: "Argument", default: object, choices: tuple[str, ...]) -> st
     """Return the help text with the default in its first sentence."""
     text = " ".join((argument.parameter.help or "").split())
     shown = "on" if default is True else str(default)
-    is_set = default is not None and default is not False and default not in ((), {})
+    is_set = default is not None and default is not False and default not in ((), {}, "")
     if is_set and not argument.required and "(default:" not in text:
         first, dot, more = text.partition(". ")
         text = f"{first.removesuffix('.')} (default: {shown}).{dot[1:]}{more}"

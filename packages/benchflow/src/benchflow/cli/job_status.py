@@ -11,8 +11,12 @@ from benchflow_jobs import JobView, job_view
 
 from . import format as fmt
 from .flags import DEFAULT_JOBS, JobsDir, Json
-from .output import note, print_json
+from .output import print_json, print_line
 from .rollouts import find_job
+
+_MAX_INTERVAL = 86_400.0
+_MAX_RUNNING = 20
+"""Rollouts that the state lists by name."""
 
 
 def status(job: str, *, jobs_dir: JobsDir = DEFAULT_JOBS, json: Json = False) -> None:
@@ -28,7 +32,7 @@ def status(job: str, *, jobs_dir: JobsDir = DEFAULT_JOBS, json: Json = False) ->
     if json:
         print_json(view.model_dump(mode="json"))
         return
-    note_view(view)
+    _print_view(view)
 
 
 def watch(
@@ -48,8 +52,9 @@ def watch(
         job: Job: its directory, its name, or a unique start of its name.
         interval: Seconds between two looks.
     """
-    if not interval > 0:
-        raise UsageError(f"--interval {interval:g} is not greater than 0", hint="for example 2")
+    if not 0 < interval <= _MAX_INTERVAL:
+        reason = f"it is not greater than 0, and at most {_MAX_INTERVAL:g}"
+        raise UsageError(f"--interval {interval:g}: {reason}", hint="for example 2")
     directory = find_job(job, jobs_dir)
     last: dict[str, Any] = {}
     while True:
@@ -60,49 +65,53 @@ def watch(
             last = seen
             if json:
                 print_json(now, is_line=True)
-                sys.stdout.flush()
             else:
-                note(_line(view))
+                print_line(_line(view))
+            sys.stdout.flush()
         if view.process is None:
             return
         time.sleep(interval)
 
 
-def note_view(view: JobView) -> None:
+def _print_view(view: JobView) -> None:
     """Print the state of a job for people."""
     process = "no process runs it" if view.process is None else f"process {view.process}"
     is_cut_short = view.process is None and view.status == "running"
-    note(f"job {view.job}: {'cut short' if is_cut_short else view.status}, {process}")
+    print_line(f"job {view.job}: {'cut short' if is_cut_short else view.status}, {process}")
     for line in (*_signs_of_life(view), _line(view)):
-        note(f"  {line}")
+        print_line(f"  {line}")
     for name, variant in view.variants.items() if len(view.variants) > 1 else ():
         mean = fmt.reward(variant.mean_reward)
         counts = f"{variant.completed} scored, {variant.pending} left, mean {mean}"
-        note(f"  variant  {name}: {counts}")
+        print_line(f"  variant  {name}: {counts}")
     for error, count in list(view.errors.items())[:3]:
-        note(f"  error    {count} x {fmt.shorten(error, 200)}")
+        print_line(f"  error    {count} x {fmt.shorten(error, 200)}")
     for line in _running(view):
-        note(f"  {line}")
+        print_line(f"  {line}")
     for url, limit in view.model_limits.items():
-        note(f"  limit    {limit} rollouts on {url}, which answered 429 or was overloaded")
+        print_line(f"  limit    {limit} rollouts on {url}, which answered 429 or was overloaded")
     if view.pause is not None:
         by = view.pause.get("by") or "unknown"
         paused = view.pause.get("name") or view.pause.get("scope")
-        note(f"  paused   {paused}, by {by}: {view.pause.get('reason') or 'no reason given'}")
+        print_line(f"  paused   {paused}, by {by}: {view.pause.get('reason') or 'no reason given'}")
         for line in _held(view.pause):
-            note(f"  held     {line}")
+            print_line(f"  held     {line}")
     if view.stopped is not None:
-        note(f"  stopped  {view.stopped}")
+        print_line(f"  stopped  {view.stopped}")
     if view.process is None and view.pending:
-        note(f"continue it with: {shlex.join(['bench', 'job', 'resume', str(view.directory)])}")
+        command = shlex.join(["bench", "job", "resume", str(view.directory)])
+        print_line(f"continue it with: {command}")
 
 
 def _running(view: JobView) -> Iterator[str]:
-    for each in view.running:
+    for each in view.running[:_MAX_RUNNING]:
         age = "" if each.started_at is None else f"  {time.time() - each.started_at:.0f}s"
         state = "queued   " if each.is_queued else "running  "
         state = state if view.process else "cut short "
         yield f"{state}{each.slot}  attempt {each.attempt}{age}  {each.rollout}"
+    more = len(view.running) - _MAX_RUNNING
+    if more > 0:
+        yield f"         and {more} more; --json has all of them"
 
 
 def _held(pause: Mapping[str, Any]) -> list[str]:

@@ -55,6 +55,11 @@ def _print_fitting(columns: Sequence[str], rows: Sequence[Sequence[str]], width:
         console.print(line)
 
 
+def print_line(text: str) -> None:
+    """Print a line of data for people, without terminal commands."""
+    sys.stdout.write(printable(text) + "\n")
+
+
 def print_blank_line() -> None:
     """Separate two tables."""
     sys.stdout.write("\n")

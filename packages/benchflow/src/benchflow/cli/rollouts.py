@@ -35,6 +35,8 @@ def find_job(name: str, jobs_dir: Path) -> Path:
 
 
 def _find(name: str, jobs_dir: Path, *patterns: str, noun: str) -> Path:
+    if not name:
+        raise UsageError(f"the name of the {noun} is empty", hint=f"name a {noun}")
     path = Path(name)
     if any((path / pattern.rsplit("/", 1)[-1]).is_file() for pattern in patterns):
         return path
