@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 from benchflow.cli.entry import run
+from benchflow_contracts import NodeError
 from benchflow_dashboard import DashboardSettings, create_app
 from benchflow_dashboard.index import Index, update_index
 from litestar import Litestar
@@ -29,6 +30,10 @@ def home(tmp_path_factory: pytest.TempPathFactory) -> Path:
         write_rollout(tree, home / "jobs" / "night" / tree.rollout_id)
     kinds = replace(tree_of_all_kinds("<i>walnut</i> \x1b[31m"), rollout_id="kinds")
     write_rollout(kinds, home / "jobs" / kinds.rollout_id)
+    failed = replace(tree_of_climbs([0]), rollout_id="failed", status="failed")
+    failed.error = NodeError(boundary="agent", type="E", message="\x1b[31m<i>died</i>")
+    failed.index["n1"].results.clear()
+    write_rollout(failed, home / "jobs" / "day" / failed.rollout_id)
     return home
 
 
@@ -68,6 +73,21 @@ def test_the_command_of_a_search_prints_its_hits(
     printed = run_json(shown_command(page), home, capsys)
     assert printed == client.get(f"/api/v1/search?{query}").json()
     assert len(re.findall(r"<li data-row>", page)) == len(printed["hits"])
+
+
+@pytest.mark.parametrize("query", ["", "boundary=x&attempts=all", "job=night"])
+def test_the_command_of_failures_prints_the_groups(
+    client: Client, home: Path, capsys: pytest.CaptureFixture[str], query: str
+) -> None:
+    page = client.get(f"/failures?{query}").text
+    printed = run_json(shown_command(page), home, capsys)
+    assert printed == client.get(f"/api/v1/failures?{query}").json()
+    assert page.count("<tr data-row") == len(printed["groups"])
+    words = ["dashboard", "failures", "--jobs-dir", str(home / "jobs")]
+    assert run([*words, "--index", str(home / "index.db")]) == 0
+    captured = capsys.readouterr()
+    assert "1 failed, 0 unfinished" in captured.err
+    assert "\x1b" not in captured.out
 
 
 def test_the_command_without_json_prints_the_text_of_each_hit(

@@ -6,15 +6,24 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from .app import create_app
     from .index import reindex
-    from .listing import list_runs, list_steps
+    from .listing import list_failures, list_runs, list_steps
     from .server import serve
     from .settings import DashboardSettings
 
-__all__ = ["DashboardSettings", "create_app", "list_runs", "list_steps", "reindex", "serve"]
+__all__ = [
+    "DashboardSettings",
+    "create_app",
+    "list_failures",
+    "list_runs",
+    "list_steps",
+    "reindex",
+    "serve",
+]
 
 _HOMES = {
     "DashboardSettings": "settings",
     "create_app": "app",
+    "list_failures": "listing",
     "list_runs": "listing",
     "list_steps": "listing",
     "reindex": "index",

@@ -31,6 +31,7 @@ from .pages.actions import show_action, show_actions
 from .pages.branches import act_on_rollout, confirm_branch
 from .pages.compare import show_comparison
 from .pages.diff import show_diff
+from .pages.failures import show_failures
 from .pages.format import FILTERS
 from .pages.job import show_job, show_jobs
 from .pages.job_actions import act_on_job, confirm_job_action
@@ -66,6 +67,7 @@ PAGES: Final[tuple[ControllerRouterHandler, ...]] = (
     show_comparison,
     show_rollout,
     show_search,
+    show_failures,
     show_monitor,
     show_observed,
     show_alerts,

@@ -8,6 +8,7 @@ from pydantic_core import to_jsonable_python
 
 from .index import Index, RunQuery, StepQuery, search_steps, update_index
 from .index.database import IndexSession
+from .pages.failures import failures_view
 from .pages.runs import runs_view
 from .settings import DashboardSettings
 
@@ -38,6 +39,20 @@ def list_steps(settings: DashboardSettings, **query: str) -> dict[str, Any]:
     wanted = StepQuery.of(query)
     found: dict[str, Any] = to_jsonable_python(
         _read(settings, lambda session: search_steps(session, wanted))
+    )
+    return found
+
+
+def list_failures(settings: DashboardSettings, query: str) -> dict[str, Any]:
+    """Return the failures of a list of runs as `/api/v1/failures` does.
+
+    Raises:
+        UsageError: `query` is not a query of `/failures`.
+        StoreError: The index cannot be written.
+    """
+    wanted = RunQuery.of(dict(parse_qsl(query)))
+    found: dict[str, Any] = to_jsonable_python(
+        _read(settings, lambda session: failures_view(session, wanted))
     )
     return found
 

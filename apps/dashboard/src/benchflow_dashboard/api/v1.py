@@ -8,6 +8,7 @@ from litestar.exceptions import NotFoundException
 from litestar.params import FromPath
 
 from benchflow_dashboard.index import Index, RunQuery, StepHits, StepQuery, search_steps
+from benchflow_dashboard.pages.failures import FailuresView, failures_view
 from benchflow_dashboard.pages.job import JobLine, JobView, job_lines, job_view
 from benchflow_dashboard.pages.runs import RunsView, runs_view
 from benchflow_dashboard.reports.comparison import CompareQuery, CompareView, compare_view
@@ -29,6 +30,14 @@ def list_steps(request: Request[Any, Any, Any], index: NamedDependency[Index]) -
     query = StepQuery.of(request.query_params)
     with index.read() as session:
         return search_steps(session, query)
+
+
+@get("/failures", sync_to_thread=True, responses=ERRORS, operation_class=RunQueryOperation)
+def list_failures(request: Request[Any, Any, Any], index: NamedDependency[Index]) -> FailuresView:
+    """Return the failures by cause. The parameters are those of `/failures`."""
+    query = RunQuery.of(request.query_params)
+    with index.read() as session:
+        return failures_view(session, query)
 
 
 @get("/jobs", sync_to_thread=True, responses=ERRORS)
@@ -71,6 +80,7 @@ API_V1 = Router(
     route_handlers=[
         list_runs,
         list_steps,
+        list_failures,
         list_jobs,
         get_job,
         get_comparison,

@@ -1,8 +1,8 @@
 """The index: what lists and counters need, so that no request parses a log."""
 
+from .failure_queries import FailureGroup, read_failures
 from .index import Index, reindex, update_index
 from .queries import (
-    FailureGroup,
     Job,
     Neighbours,
     RolloutEntry,
@@ -11,7 +11,6 @@ from .queries import (
     TaskRow,
     Totals,
     read_facets,
-    read_failures,
     read_jobs,
     read_neighbours,
     read_page,

@@ -131,21 +131,6 @@ class Neighbours:
     total: int
 
 
-@dataclass(frozen=True, slots=True)
-class FailureGroup:
-    """The unscored rollouts with one cause."""
-
-    boundary: str
-    error_type: str
-    fingerprint: str
-    runs: int
-    tasks: int
-    example: str
-    run: str
-    """The id of the newest of them."""
-    last: float
-
-
 def read_totals(session: IndexSession, query: RunQuery) -> Totals:
     """Return the counters over all rows of a list. Incremental unless the list is searched."""
     sums = "SUM(n), SUM(scored), SUM(total), SUM(squares), SUM(cost), SUM(costs)"
@@ -293,18 +278,6 @@ def read_run(session: IndexSession, name: str, job: str | None = None) -> list[R
         if rows:
             return [_run(row) for row in rows]
     return []
-
-
-def read_failures(session: IndexSession, query: RunQuery, *, most: int = 200) -> list[FailureGroup]:
-    """Return the unscored rollouts by boundary and fingerprint, the most frequent first."""
-    where, values = query.where()
-    rows = session.rows(
-        "SELECT boundary, error_type, fingerprint, COUNT(*), COUNT(DISTINCT task), reason, name, "
-        f"MAX(finished) FROM runs WHERE {where} AND fingerprint IS NOT NULL AND paid IS NULL "
-        "GROUP BY boundary, fingerprint ORDER BY COUNT(*) DESC, boundary, fingerprint LIMIT ?",
-        [*values, most],
-    )
-    return [FailureGroup(*row) for row in rows]
 
 
 @dataclass(frozen=True, slots=True)

@@ -21,6 +21,7 @@ NAVIGATION: Final = (
     ("jobs", "Jobs", "/jobs"),
     ("monitor", "Monitor", "/monitor"),
     ("alerts", "Alerts", "/alerts"),
+    ("failures", "Failures", "/failures"),
     ("search", "Search", "/search"),
 )
 """The links of the header: key, text, URL. A new page adds its line."""

@@ -163,6 +163,9 @@ GROUPS: dict[str, Group] = {
         {
             "serve": Command("benchflow.cli.dashboard:serve", "Serve the dashboard (the default)."),
             "runs": Command("benchflow.cli.dashboard:runs", "List runs as the dashboard does."),
+            "failures": Command(
+                "benchflow.cli.dashboard:failures", "List the causes of failed rollouts."
+            ),
             "search": Command("benchflow.cli.dashboard:search", "Search the steps of rollouts."),
             "user": Command("benchflow.cli.dashboard:user", "Add a user with a token."),
             "reindex": Command(

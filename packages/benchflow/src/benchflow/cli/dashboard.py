@@ -156,6 +156,48 @@ def search(
     note(f"{len(rows)} of {newest}{view['ranked']} matches")
 
 
+def failures(
+    query: str = "",
+    *,
+    jobs_dir: JobsDir = DEFAULT_JOBS,
+    index: Path | None = None,
+    json: Json = False,
+) -> None:
+    """List the causes of rollouts without a score, the most frequent first.
+
+    Numbers and ids in the first line of an error do not make another cause.
+
+    Examples:
+        bench dashboard failures
+        bench dashboard failures 'job=nightly&boundary=agent' --json
+
+    Args:
+        query: Query string of the page `/failures`.
+        index: File of the index (default: a file in the user's cache directory).
+    """
+    dashboard = dashboard_package()
+    settings = dashboard.DashboardSettings(jobs_dir=jobs_dir, index=index)
+    view = dashboard.list_failures(settings, query)
+    if json:
+        print_json(view)
+        return
+    rows = [
+        (
+            group["runs"],
+            group["tasks"],
+            group["boundary"] or "no rewards",
+            group["error_type"] or "-",
+            group["fingerprint"] or "-",
+            group["run"],
+            group["example"],
+        )
+        for group in view["groups"]
+    ]
+    columns = ("runs", "tasks", "boundary", "error", "fp", "newest", "example")
+    print_table(columns, rows, empty="no rollout failed")
+    note(f"{view['failed']} failed, {view['unfinished']} unfinished")
+
+
 def user(
     name: str,
     *,
