@@ -94,6 +94,9 @@ job_after = 6
 [pruning]
 consecutive_failures = 4
 
+[learner]
+max_mb = 5
+
 [evidence]
 store = true
 
@@ -155,11 +158,18 @@ DATASET = '[dataset]\npaths = ["tasks"]\n'
         ("[design]\nreplications = true", 4, "design.replications", "a valid integer", ""),
         ("[design]\nseed = -1", 4, "design.seed", "greater than or equal to 0", ""),
         (
-            "[design]\nschedule = 'sequential-shared'",
+            "[design]\nschedule = 'sequential-shared'\n[run.branch]\nkind = 'group'",
             4,
             "design.schedule",
-            "the engine cannot give the state of one rollout to the next yet",
-            "leave it out",
+            "variant 'default' forks, and each branch would leave another learner store",
+            "delete the table 'branch'",
+        ),
+        (
+            "[design]\nschedule = 'sequential-shared'\n[backend]\nname = 'ray'",
+            4,
+            "design.schedule",
+            "backend 'ray' has no learner store",
+            "delete the table [backend]",
         ),
         ("[design]\nbaseline = 'defalt'", 4, "design.baseline", "no such variant", "'default'?"),
         ("[design]\nkind = 'sweep'", 4, "design.kind", "there is no [sweep]", "add [sweep]"),

@@ -207,6 +207,8 @@ if TYPE_CHECKING:
     )
     from .rollout_record import (
         BeganFrom as BeganFrom,
+        LearnerUse as LearnerUse,
+        LearnerVersion as LearnerVersion,
         Prior as Prior,
         RolloutRecord as RolloutRecord,
     )
@@ -356,7 +358,7 @@ _HOMES = {
         "observed": "ObservedFiles ObservedProcess OpenedFile SupportsFileObservation",
         "process": "ByteReader ByteWriter Process",
         "reward": "Evidence LiveWorld Reward needs_processes stops_processes",
-        "rollout_record": "BeganFrom Prior RolloutRecord",
+        "rollout_record": "BeganFrom LearnerUse LearnerVersion Prior RolloutRecord",
         "sandbox": (
             "ExecResult FreezeLevel HasDoors HasImageDigests Isolation NetworkMode "
             "Sandbox SandboxCapabilities SandboxImage SandboxProvider SandboxSpec "

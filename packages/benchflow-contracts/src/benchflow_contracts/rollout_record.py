@@ -40,6 +40,27 @@ class BeganFrom(Model):
     """The part of the tree that earlier attempts paid for. Subtract it before you add attempts."""
 
 
+class LearnerVersion(RareModel):
+    """One version of a learner store, which the rollouts of a sequential job share."""
+
+    generation: int = Field(default=0, ge=0)
+    """The number of the version. 0 is the empty store before the first rollout."""
+    digest: str | None = Field(default=None, pattern=r"^sha256:[0-9a-f]{64}$")
+    """The digest of the files; `None` without a file."""
+    rollout: str | None = None
+    """The rollout that made the version. Its directory has the files."""
+
+
+class LearnerUse(RareModel):
+    """The version of the learner store that a rollout began with, and the one that it made."""
+
+    before: LearnerVersion = LearnerVersion()
+    after: LearnerVersion | None = None
+    """`None`: `before` stays the newest version."""
+    refused: str | None = None
+    """Why the files that the agent left are not a version."""
+
+
 class RolloutRecord(Model):
     """`result.json`. An unscored rollout has `reward: null` and a cause."""
 
@@ -86,6 +107,8 @@ class RolloutRecord(Model):
     """The run of the job that made the attempt. A later run has a greater one."""
     began_from: BeganFrom = BeganFrom()
     """The start of the task, or the checkpoint of the earlier attempt that this one resumed."""
+    learner: LearnerUse | None = None
+    """The use of the learner store, in a sequential job."""
     finished_at: float
     """Seconds since the epoch."""
 

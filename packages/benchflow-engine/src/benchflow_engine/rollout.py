@@ -38,6 +38,7 @@ from benchflow_store import (
 
 from .config import RunConfig
 from .flags import run_config
+from .learner import LearnerDirectory
 from .model_gateway import open_gateway
 from .pause import pausable_sandboxes
 from .planes import assemble, open_provider
@@ -167,20 +168,22 @@ async def run_in(  # noqa: PLR0913 - one keyword per part of a run
     continuation: "Continuation | None" = None,
     prepare: Callable[[Planes], Planes] | None = None,
     on_answer: Callable[[UpstreamAnswer], None] | None = None,
+    learner: LearnerDirectory | None = None,
 ) -> RunResult:
     """Run one rollout on a provider that the caller owns.
 
     Its sandboxes have `identity`, with the rollout added; the record has its slot. With
     `continuation` it resumes from a saved checkpoint. `prepare` may change the planes right before
-    they are used. `on_answer` hears how the model endpoint answers the gateway's calls. The switch
-    of `pausing.pausable_by` pauses the rollout: its sandboxes and its time limits stand still. On
-    cancellation the record says so, and the cancellation is raised again.
+    they are used. `on_answer` hears how the model endpoint answers the gateway's calls. `learner`
+    is the learner store, whose use is in the record. The switch of `pausing.pausable_by` pauses the
+    rollout: its sandboxes and its time limits stand still. On cancellation the record says so, and
+    the cancellation is raised again.
     """
     rollout_id = new_rollout_id(task.id) if directory is None else directory.name
     identity = identity or RolloutIdentity()
     with redacting(SecretRedactor(secrets_of(config, (task.id, rollout_id)))):
         async with open_gateway(config, directory, on_answer) as gateway:
-            planes = assemble(config, task, provider, gateway)
+            planes = replace(assemble(config, task, provider, gateway), shared_files=learner)
             if prepare is not None:
                 planes = prepare(planes)
             continues = continuation is not None and continuation.kept is not None
@@ -206,6 +209,8 @@ async def run_in(  # noqa: PLR0913 - one keyword per part of a run
                 _write_cancelled(directory, task, config, identity)
                 raise
         record = record_from_tree(tree, task, config.ran_with, identity=identity)
+        if learner is not None:
+            record = await learner.finish(record)
         if directory is not None:
             write_outcome(directory, tree, record, task)
     return RunResult(tree=tree, record=record, directory=directory)

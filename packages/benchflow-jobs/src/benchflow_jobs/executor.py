@@ -23,6 +23,7 @@ from benchflow_contracts import (
     UsageError,
 )
 from benchflow_engine.config import RunConfig
+from benchflow_engine.learner import LearnerDirectory
 from benchflow_engine.rollout import RunResult, run_in
 from benchflow_store import MODEL_DIR, read_model_calls, record_from_error, write_result
 
@@ -41,6 +42,8 @@ class RolloutInputs(NamedTuple):
     provider: SandboxProvider
     task: Task
     config: RunConfig
+    learner: LearnerDirectory | None = None
+    """The learner store, in a sequential job."""
 
 
 RETRIED: Final = ("sandbox", "reward")
@@ -84,7 +87,7 @@ class EngineExecutor:
 
     async def _complete(self, dispatch: Dispatch, on_event: Callable[[Event], None]) -> Completion:
         inputs = self._inputs(dispatch)
-        _, task, config = inputs
+        task, config = inputs.task, inputs.config
         home = self._directory / dispatch.rollout
         identity = RolloutIdentity(
             scope=dispatch.job,
@@ -161,6 +164,7 @@ class EngineExecutor:
             subscribers=(on_event,),
             identity=identity,
             on_answer=self._on_answer,
+            learner=inputs.learner,
         )
 
 

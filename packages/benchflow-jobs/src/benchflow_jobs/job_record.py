@@ -112,6 +112,8 @@ class DatabaseRecord:
     """Called with the reason when the budget is used up."""
     on_pause: Callable[[Latch, str], None] = _ignore
     """Called with the reason when a circuit breaker has paused something."""
+    on_record: Callable[[str, RolloutRecord], None] = _ignore
+    """Called with the variant and the record of an attempt, when the record is durable."""
     evidence: EvidenceStore | None = None
     """Gets the main files of scored rollouts."""
     _receivers: dict[str, Callable[[Event], None]] = field(
@@ -146,6 +148,7 @@ class DatabaseRecord:
         if completion.record is not None:
             record = RolloutRecord.model_validate(completion.record)
             self._newest[completion.index] = record
+            self.on_record(self.slots[completion.index].variant, record)
         if self._control.model_limits != self._model_limits:
             await self._write_control(self._control)
         self.budget.add(completion.measured)

@@ -41,6 +41,7 @@ from .heartbeat import beating
 from .hold import held, new_directory
 from .holding import RolloutHolds
 from .job_record import DatabaseRecord, JobListener
+from .learner_versions import LearnerVersions
 from .local_backend import LocalBackend
 from .options import JobOptions
 from .planning import (
@@ -194,6 +195,8 @@ class _Run:
     finish: Finish | None = None
     """How the driver ended; `None` before, and after a cancellation."""
     control: JobControl | None = None
+    learners: LearnerVersions | None = None
+    """The learner stores of a sequential job."""
 
     async def to_its_end(self) -> JobReport:
         """Run what is left, and write the summary, also on cancellation."""
@@ -206,6 +209,8 @@ class _Run:
             self.writer, self.directory, slots, listener, facts.note_change, budget
         )
         record.evidence = evidence_of(self.job.plan.config.evidence, self.directory)
+        if self.learners is not None:
+            record.on_record = self.learners.note
         try:
             async with AsyncExitStack() as blocks:
                 # The plan in the directory may have more variants than the caller's.
@@ -265,6 +270,8 @@ class _Run:
         with JobReader(self.directory / DATABASE_FILE) as reader:
             budget.add(reader.measured_totals())
             self.cut_short = reader.cut_short()
+            if self.job.plan.config.design.is_sequential:
+                self.learners = LearnerVersions(self.job.plan, self.directory, reader.slots())
             if listener is not None:
                 listener.planned(self.directory.name, self.job.plan.slots, reader.rewards())
         return budget
@@ -336,8 +343,10 @@ class _Run:
     def _inputs(self, dispatch: Dispatch) -> RolloutInputs:
         job = self._newest
         variant, _, _ = job.plan.slots.place(dispatch.index)
-        run = job.plan.run_config(dispatch.index)
-        return RolloutInputs(self.providers.of(variant), job.task(dispatch.index), run)
+        run, learner = job.plan.run_config(dispatch.index), None
+        if self.learners is not None:
+            learner = self.learners.open(job.plan.slots[dispatch.index].variant, dispatch.rollout)
+        return RolloutInputs(self.providers.of(variant), job.task(dispatch.index), run, learner)
 
     async def _schedule(self) -> Schedule:
         """Return the schedule. A failed slot runs again if it has an attempt left."""
@@ -387,6 +396,8 @@ class _Run:
     def _cut_short(self, job: PlannedJob, index: int) -> str | None:
         """Return the rollout whose rest is run, if the last attempt was cut short and kept it."""
         rollout = self.cut_short.pop(index, None)
+        if self.learners is not None:
+            return None  # Its checkpoint may have an older version of the learner store.
         variant = job.plan.variants[job.plan.slots.place(index)[0]]
         if rollout is None:
             return None

@@ -58,7 +58,7 @@ def variant_plans(plan: ResolvedJob) -> list[VariantPlan]:
             name=each.id,
             needs=_needs(each.run, tasks_mb),
             endpoint=each.run.model.base_url,
-            is_sequential=plan.config.design.schedule == "sequential-shared",
+            is_sequential=plan.config.design.is_sequential,
         )
         for each in plan.variants
     ]

@@ -68,10 +68,15 @@ class DesignConfig(RareModel):
     seed: int | None = Field(default=None, ge=0)
     """Seed of the order of the tasks and of the rollouts (default: the order of the dataset)."""
     schedule: Literal["parallel-independent", "sequential-shared"] = "parallel-independent"
-    """`parallel-independent`: each rollout starts from its task. `sequential-shared`: each rollout
-    of a variant starts from the state of the one before, which the engine does not support yet."""
+    """`parallel-independent`: each rollout starts from its task. `sequential-shared`: the rollouts
+    of a variant run one after the other, and share a learner store."""
     baseline: str | None = None
     """Variant that the others are compared with (default: the first one)."""
+
+    @property
+    def is_sequential(self) -> bool:
+        """Whether the rollouts of a variant run in order, and share a learner store."""
+        return self.schedule == "sequential-shared"
 
 
 class RunLayer(RareModel):
@@ -157,6 +162,13 @@ class PruningConfig(RareModel):
     """Slots of a variant without a score, one after the other (default: never)."""
 
 
+class LearnerConfig(RareModel):
+    """`[learner]`: the learner store of each variant of a sequential job."""
+
+    max_mb: int = Field(default=64, ge=1)
+    """Most megabytes of a version. An agent that leaves more makes no new version."""
+
+
 def _flattened(value: object) -> object:
     """Return a grid with dotted keys, also if its keys are written as tables."""
     return dict(_axes(cast("Mapping[str, object]", value))) if isinstance(value, Mapping) else value
@@ -219,5 +231,6 @@ class JobConfig(Model):
     retry: RetryConfig = RetryConfig()
     breaker: BreakerConfig = BreakerConfig()
     pruning: PruningConfig = PruningConfig()
+    learner: LearnerConfig = LearnerConfig()
     evidence: EvidenceConfig = EvidenceConfig()
     backend: BackendConfig = BackendConfig()

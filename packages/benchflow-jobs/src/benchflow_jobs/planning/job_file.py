@@ -200,19 +200,12 @@ def check_config(config: JobConfig) -> list[Problem]:
     problems = [*layer_problems(config), *_design_problems(config)]
     if not any(problem.key[0] == "sweep" for problem in problems):
         problems += _id_problems(config)
-    return problems or list(_resource_problems(config))
+    return problems or [*_learner_problems(config), *_resource_problems(config)]
 
 
 def _design_problems(config: JobConfig) -> Iterator[Problem]:
     design = config.design
     points = points_of(config.sweep)
-    if design.schedule == "sequential-shared":
-        yield Problem(
-            ("design", "schedule"),
-            "the engine cannot give the state of one rollout to the next yet",
-            "leave it out: every rollout starts from its task",
-            design.schedule,
-        )
     if design.kind == "sweep" and "sweep" not in config.model_fields_set:
         yield Problem(("design", "kind"), "there is no [sweep]", "add [sweep]", design.kind)
     if config.sweep and design.kind != "sweep":
@@ -245,6 +238,20 @@ def _id_problems(config: JobConfig) -> Iterator[Problem]:
     if baseline is not None and baseline not in ids:
         hint = did_you_mean(baseline, ids) or f"the variants are {', '.join(ids[:8])}"
         yield Problem(("design", "baseline"), "there is no such variant", hint, baseline)
+
+
+def _learner_problems(config: JobConfig) -> Iterator[Problem]:
+    """Yield why the rollouts of a variant cannot share one learner store."""
+    if not config.design.is_sequential:
+        return
+    key, schedule = ("design", "schedule"), config.design.schedule
+    for each in resolve_variants(config):
+        if each.run.branch is not None:
+            reason = f"variant {each.id!r} forks, and each branch would leave another learner store"
+            yield Problem(key, reason, "delete the table 'branch'", schedule)
+    if not config.backend.is_local:
+        reason = f"backend {config.backend.name!r} has no learner store: it is on this host"
+        yield Problem(key, reason, "delete the table [backend]", schedule)
 
 
 def _resource_problems(config: JobConfig) -> Iterator[Problem]:

@@ -8,6 +8,7 @@ from itertools import product
 
 from benchflow_contracts import ListedTask, Model, Task
 from benchflow_engine.config import RunConfig
+from benchflow_engine.learner import LEARNER_DIR, LEARNER_ENV
 from benchflow_engine.task_override import TaskOverride, overridden_task
 
 from .dataset import Dataset, find_dataset
@@ -63,12 +64,15 @@ class ResolvedJob:
     def run_config(self, index: int) -> RunConfig:
         """Return the configuration of a slot's rollout, with its bindings and its seed.
 
-        The agent has them as the variables `BENCHFLOW_BINDING_<NAME>` and `BENCHFLOW_SEED`. A
-        plan that was read from its files lacks secrets: complete it by `with_secrets`.
+        The agent has them as the variables `BENCHFLOW_BINDING_<NAME>` and `BENCHFLOW_SEED`, and
+        the place of a learner store as `BENCHFLOW_LEARNER_DIR`. A plan that was read from its
+        files lacks secrets: complete it by `with_secrets`.
         """
         variant = self.variants[self.slots.place(index)[0]]
         added = {f"BENCHFLOW_BINDING_{k.upper()}": _text(v) for k, v in variant.bindings.items()}
         added["BENCHFLOW_SEED"] = str(self.seed(index))
+        if self.config.design.is_sequential:
+            added[LEARNER_ENV] = LEARNER_DIR
         agent = variant.run.agent
         agent = agent.model_copy(update={"env": {**added, **agent.env}})
         return variant.run.model_copy(update={"agent": agent})

@@ -1,6 +1,6 @@
 """Resolve: decide every value of a rollout before anything is started."""
 
-from .plan import SOLUTION_DIR, Plan, Planes
+from .plan import SOLUTION_DIR, Plan, Planes, SharedFiles
 from .resolve import (
     Contributions,
     EnvironmentNeeds,
@@ -26,6 +26,7 @@ __all__ = [
     "Planes",
     "Schedule",
     "Setting",
+    "SharedFiles",
     "agent_of",
     "environment_needs",
     "lower_scenes",

@@ -3,7 +3,7 @@
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 from benchflow_contracts import (
     MODEL_DOOR,
@@ -14,6 +14,7 @@ from benchflow_contracts import (
     ModelGateway,
     Reward,
     RolloutIdentity,
+    Sandbox,
     SandboxCapabilities,
     SandboxProvider,
     SandboxSpec,
@@ -28,6 +29,29 @@ from .network_policy import NetworkPolicy, StepPhases, policy_of_spec
 from .sandbox_spec import fresh_grading_spec
 from .settings import Origin, Origins, Setting, with_values
 from .turns import LoweredTurn
+
+
+class SharedFiles(Protocol):
+    """Files that rollouts hand on to each other. A branch never rolls them back."""
+
+    async def upload(self, sandbox: Sandbox) -> None:
+        """Copy the files in, before the baseline of the agent's file changes.
+
+        Raises:
+            BenchFlowError: The rollout cannot begin.
+        """
+        ...
+
+    async def download(self, sandbox: Sandbox) -> None:
+        """Copy the files out, in limited time: the agents have ended, and no test is inside yet.
+
+        Called before each grading; the last call counts. A failure that the agent caused does not
+        raise an error, because the agent is still graded.
+
+        Raises:
+            BenchFlowError: The sandbox or the host failed.
+        """
+        ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,6 +73,8 @@ class Planes:
     """The rewards of each step of a task with steps; empty uses `rewards` for all steps."""
     seal: Callable[[Mapping[str, Any]], Mapping[str, Any]] = dict
     """Add an authentication code under the key `seal` to the manifest of a saved checkpoint."""
+    shared_files: SharedFiles | None = None
+    """`None`: the rollout starts from its task alone."""
 
 
 SOLUTION_DIR = "/solution"

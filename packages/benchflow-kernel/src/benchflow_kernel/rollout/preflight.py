@@ -38,6 +38,29 @@ def check_turns(plan: Plan) -> None:
             )
 
 
+def check_shared_files(plan: Plan) -> None:
+    """Refuse a rollout whose shared files could have two versions, or contain hidden tests.
+
+    Raises:
+        UsageError: The plan shares files, and it forks, or tests between two steps run in the
+            agent's sandbox.
+    """
+    if plan.planes.shared_files is None:
+        return
+    if plan.config.branch is not None:
+        raise UsageError(
+            "a rollout that shares files with later ones cannot fork",
+            hint="leave out --branch: each branch would leave other files",
+        )
+    step = next((s for s in plan.task.steps if s.verifier.isolation == "shared"), None)
+    if step is not None:
+        raise UsageError(
+            f"step {step.name!r} is graded in the agent's sandbox, and the rollout shares files"
+            " with later ones",
+            hint="grade with --isolation hermetic: tests must not get into these files",
+        )
+
+
 def check_capabilities(plan: Plan, capabilities: SandboxCapabilities) -> None:
     """Refuse a plan whose sandbox, grading or forks the provider does not support.
 

@@ -201,7 +201,9 @@ class World:
         await self._wait_healthy()
         if image is not None:
             await self.phases.enter_agent(step)
-        elif not self._plan.task.steps:
+            return
+        await self._upload_shared_files()
+        if not self._plan.task.steps:
             await self.set_baseline()
 
     async def set_baseline(self) -> None:
@@ -244,6 +246,13 @@ class World:
         seconds = self._plan.config.deadlines.start
         async with within(seconds, "sandbox", f"uploading {local.name!r}"):
             await self.sandbox.upload(local, remote, user=user)
+
+    async def save_shared_files(self) -> None:
+        """Copy out the files for later rollouts, if there are any. See `SharedFiles.download`."""
+        shared = self._plan.planes.shared_files
+        if shared is not None:
+            with boundary("sandbox"):
+                await shared.download(self.sandbox)
 
     async def run(self, command: Sequence[str]) -> None:
         """Run a command of BenchFlow as root.
@@ -435,6 +444,13 @@ class World:
         solution = self._plan.task.parts.solution
         if self._plan.solution and solution is not None and not self._plan.task.steps:
             await self.upload(solution, SOLUTION_DIR)
+
+    async def _upload_shared_files(self) -> None:
+        shared = self._plan.planes.shared_files
+        if shared is not None:
+            seconds = self._plan.config.deadlines.start
+            async with within(seconds, "sandbox", "uploading the shared files"):
+                await shared.upload(self.sandbox)
 
     async def _provision(
         self, image: SandboxImage | None, live: LiveWorld | None, state: EnvState | None

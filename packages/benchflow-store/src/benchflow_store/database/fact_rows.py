@@ -27,7 +27,10 @@ _COST_COLUMNS: Final = {"tokens_in": int, "tokens_out": int, "cost_usd": float}
 """Metrics that are columns of a trial, too."""
 UNCOMPARED: Final[Mapping[str, tuple[str, ...]]] = {
     "facts/run_manifest.json": ("job", "created_at"),
-    "facts/trials.jsonl": (*_ATTEMPT_COLUMNS, "began_from", "seconds", *_COST_COLUMNS),
+    "facts/trials.jsonl": (
+        *(*_ATTEMPT_COLUMNS, "began_from", "learner", "seconds"),
+        *_COST_COLUMNS,
+    ),
     "facts/metrics_long.jsonl": (),
     "facts/events.jsonl": ("rollout_id", "attempt", "ts"),
     "facts/variant_snapshots.jsonl": (),

@@ -9,12 +9,18 @@ from .rows import Commit, Metric, storable, to_json
 
 
 def record_metrics(record: RolloutRecord) -> list[Metric]:
-    """Return the metrics of a record: `reward`, `reward.ITEM` for each item, and the counts."""
+    """Return the metrics of a record: `reward`, `reward.ITEM` for each item, and the counts.
+
+    In a sequential job, `learner_generation` is the version of the learner store after the rollout.
+    """
     values = {} if record.reward is None else {"reward": record.reward}
     # Names of items come from the verifier. Two of them may be stored as the same text.
     values |= {storable(f"reward.{name}"): value for name, value in (record.rewards or {}).items()}
     counts = ("steps", "asks", "leaves", "scored", "branches", "tampered")
     values |= {name: float(getattr(record, name)) for name in counts}
+    if record.learner is not None:
+        newest = record.learner.after or record.learner.before
+        values["learner_generation"] = float(newest.generation)
     return [Metric(name, value) for name, value in values.items()]
 
 

@@ -291,6 +291,7 @@ class BranchRun:
         self._turns.check_model()
         if self._turns.early_end is not None:
             self._branch.journal.record_failure(self.progress.tip, self._turns.early_end)
+        await self._branch.world.save_shared_files()
 
 
 def _seed_of(rollout_id: str, node: str) -> int:

@@ -1,0 +1,43 @@
+"""The learner stores of a sequential job: one for each variant."""
+
+from collections.abc import Iterable
+from pathlib import Path
+
+from benchflow_contracts import LearnerVersion, RolloutRecord
+from benchflow_engine.learner import LearnerDirectory
+from benchflow_store.database import ResolvedSlot
+
+from .planning import ResolvedJob
+
+
+class LearnerVersions:
+    """The newest version of each variant's learner store.
+
+    The record of a rollout names the version that the rollout made. So the commit of the record
+    commits the version, too: a version counts if and only if its rollout counts.
+    """
+
+    def __init__(self, plan: ResolvedJob, directory: Path, slots: Iterable[ResolvedSlot]) -> None:
+        """Begin with the versions that the slots of the job's record name."""
+        self._directory = directory
+        self._max_bytes = plan.config.learner.max_mb << 20
+        self._newest: dict[str, LearnerVersion] = {}
+        for slot in slots:
+            if slot.record is not None:
+                self.note(slot.variant, RolloutRecord.model_validate_json(slot.record))
+
+    def note(self, variant: str, record: RolloutRecord) -> None:
+        """Take over the version of a rollout whose record is durable, if the version is newer."""
+        after = None if record.learner is None else record.learner.after
+        if after is not None and after.generation > self.newest(variant).generation:
+            self._newest[variant] = after
+
+    def newest(self, variant: str) -> LearnerVersion:
+        """Return the version that the next rollout of a variant begins with."""
+        return self._newest.get(variant, LearnerVersion())
+
+    def open(self, variant: str, rollout: str) -> LearnerDirectory:
+        """Return the store for a rollout, which may not run beside another one of its variant."""
+        return LearnerDirectory(
+            self.newest(variant), self._directory / rollout, max_bytes=self._max_bytes
+        )
