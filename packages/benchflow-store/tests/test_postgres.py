@@ -1,10 +1,7 @@
 """The same record on a Postgres server: the same answers, and the same bytes of facts."""
 
 import asyncio
-import os
-import shutil
 import socket
-import subprocess
 import tempfile
 import threading
 from collections.abc import Callable, Iterator
@@ -30,28 +27,13 @@ from benchflow_store.database import (
     read_job_state,
 )
 from job_records import PLAN, ended, planned
+from postgres_server import running_postgres
 
 
 @pytest.fixture(scope="module")
 def server(postgres_programs: Path) -> Iterator[str]:
-    """Start a server that only this machine reaches, by a socket. Yield the URL of a database."""
-    with tempfile.TemporaryDirectory(dir="/tmp", prefix="pg-") as name:
-        data, user = Path(name, "data"), None
-        if os.geteuid() == 0:
-            user = "nobody"
-            shutil.chown(name, user)
-
-        def run(program: str, *words: str) -> None:
-            command = [str(postgres_programs / program), "-D", str(data), *words]
-            subprocess.run(command, check=True, user=user, cwd=name, stdout=subprocess.DEVNULL)
-
-        run("initdb", "-U", "bench", "-A", "trust", "--no-sync")
-        options = f"-k {name} -c listen_addresses='' -c port=5999"
-        run("pg_ctl", "-o", options, "-l", str(Path(name, "log")), "-w", "start")
-        try:
-            yield f"postgresql://bench@/postgres?host={name}&port=5999"
-        finally:
-            run("pg_ctl", "-m", "immediate", "-w", "stop")
+    with running_postgres(postgres_programs) as url:
+        yield url
 
 
 async def run_job(location: Location, home: Path) -> list[Receipt]:

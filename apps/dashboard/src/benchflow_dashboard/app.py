@@ -110,6 +110,7 @@ def create_app(settings: DashboardSettings, *, index: Index | None = None) -> Li
     the_index = Index(settings.index_path(), settings.jobs_dir) if index is None else index
     rollouts, trees = RolloutCache(), TreeCache()
     stop = StopEvent()
+    access = AccessControl.of(settings)
     monitor = make_monitor(settings)
     live = LiveHub(lambda name: _directory_of(the_index, name), stop)
     the_index.watcher.on_change(lambda: live.notify("runs"))
@@ -140,7 +141,7 @@ def create_app(settings: DashboardSettings, *, index: Index | None = None) -> Li
                 "index": the_index,
                 "rollouts": rollouts,
                 "monitor": monitor,
-                "access": AccessControl.of(settings),
+                "access": access,
                 "stop": stop,
                 "live": live,
             }
@@ -151,7 +152,7 @@ def create_app(settings: DashboardSettings, *, index: Index | None = None) -> Li
             *([] if monitor is None else [lambda _: monitor.running()]),
         ],
         on_startup=[the_index.watcher.start],
-        on_shutdown=[the_index.close],
+        on_shutdown=[the_index.close, access.close],
         openapi_config=openapi_config(),
         logging_config=None,
     )

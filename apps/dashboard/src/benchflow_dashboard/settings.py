@@ -6,7 +6,7 @@ from ipaddress import ip_address
 from pathlib import Path
 
 from benchflow_contracts import UsageError
-from pydantic import BaseModel, ConfigDict
+from pydantic import BaseModel, ConfigDict, Field
 
 DEFAULT_PORT = 8642
 
@@ -26,7 +26,7 @@ class DashboardSettings(BaseModel):
     index: Path | None = None
     """The file of the index (default: a file in the user's cache directory)."""
     database_url: str | None = None
-    """The record of a fleet (Postgres). `None` reads only the files of `jobs_dir`."""
+    """The database of a fleet (Postgres): its jobs, and the sessions of its dashboards."""
     monitor: Path | str | None = None
     """The database of monitor mode: a file, or the URL of a Postgres database. `None`: off."""
     monitor_config: Path | None = None
@@ -37,6 +37,12 @@ class DashboardSettings(BaseModel):
     """A file of users. With it, each request needs a login or a token."""
     https: bool = False
     """Whether browsers reach the server by HTTPS, through a proxy. Cookies are then secure."""
+    sessions: Path | None = None
+    """The file of sessions and limits (default: `database_url`, else one in the user's data)."""
+    trusted_proxies: tuple[str, ...] = ()
+    """Addresses and networks of the proxies whose `X-Forwarded-For` names the client."""
+    api_per_minute: float = Field(default=600.0, gt=0)
+    """The requests of one user to the API in a minute."""
     audit_log: Path | None = None
     """The file of the audit log (default: beside the file of users, else none)."""
 
@@ -79,6 +85,16 @@ class DashboardSettings(BaseModel):
         index = self.index_path()
         return index.with_name(f"{index.stem}-actions")
 
+    def sessions_location(self) -> Path | str | None:
+        """Return the database of sessions and limits: a file, a URL, or None without logins."""
+        if not self.has_auth or self.users is None:
+            return None
+        if self.sessions is not None or self.database_url is not None:
+            return self.sessions or self.database_url
+        # Dashboards with other users must not take each other's sessions.
+        name = hashlib.sha256(os.fsencode(self.users.resolve())).hexdigest()[:16]
+        return data_directory() / f"sessions-{name}.db"
+
     def check_bind(self) -> None:
         """Refuse a public address without authentication.
 
@@ -97,6 +113,13 @@ def cache_directory() -> Path:
     """Return the directory of the dashboard's own files, below `$XDG_CACHE_HOME` or `~/.cache`."""
     base = os.environ.get("XDG_CACHE_HOME") or ""
     root = Path(base) if Path(base).is_absolute() else Path.home() / ".cache"
+    return root / "benchflow" / "dashboard"
+
+
+def data_directory() -> Path:
+    """Return the directory of data that must last, below `$XDG_DATA_HOME` or `~/.local/share`."""
+    base = os.environ.get("XDG_DATA_HOME") or ""
+    root = Path(base) if Path(base).is_absolute() else Path.home() / ".local" / "share"
     return root / "benchflow" / "dashboard"
 
 

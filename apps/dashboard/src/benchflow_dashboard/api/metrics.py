@@ -6,9 +6,10 @@ from litestar import Response, get
 from litestar.di import NamedDependency
 
 from benchflow_dashboard.index import Index, RunQuery, read_totals
+from benchflow_dashboard.security.access import limited
 
 
-@get("/metrics", include_in_schema=False, sync_to_thread=True)
+@get("/metrics", guards=[limited], include_in_schema=False, sync_to_thread=True)
 def show_metrics(index: NamedDependency[Index]) -> Response[str]:
     """Return counters in the text format of Prometheus."""
     with index.read() as session:

@@ -12,6 +12,7 @@ from benchflow_dashboard.pages.failures import FailuresView, failures_view
 from benchflow_dashboard.pages.job import JobLine, JobView, job_lines, job_view
 from benchflow_dashboard.pages.runs import RunsView, runs_view
 from benchflow_dashboard.reports.comparison import CompareQuery, CompareView, compare_view
+from benchflow_dashboard.security.access import limited
 
 from .openapi import ERRORS, CompareOperation, RunQueryOperation, StepQueryOperation
 
@@ -77,6 +78,7 @@ def get_comparison(
 
 API_V1 = Router(
     path="/api/v1",
+    guards=[limited],
     route_handlers=[
         list_runs,
         list_steps,

@@ -91,7 +91,7 @@ async def _receive(
     body = await _body(request)
     try:
         decoded = await asyncio.to_thread(decode, body, request.headers)
-        monitor.take_quota(request, len(decoded.rows))
+        await monitor.take_quota(request, len(decoded.rows))
         await monitor.writer.store(decoded.rows)
     except OtlpError as error:
         raise HTTPException(status_code=400, detail=str(error)) from error

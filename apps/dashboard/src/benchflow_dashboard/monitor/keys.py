@@ -1,8 +1,6 @@
 """Ingest keys: a key can send traces, and nothing else."""
 
 import hmac
-import time
-from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -54,39 +52,13 @@ def add_key(path: Path, name: str, spans_per_sec: float | None = None) -> str:
     return add_token(path, name, "bfi", fields)
 
 
-class Quotas:
-    """Limits the spans of each key: a bucket that refills, and holds ten seconds of its rate."""
-
-    def __init__(
-        self, keys: Mapping[str, IngestKey], clock: Callable[[], float] = time.monotonic
-    ) -> None:
-        self._keys = keys
-        self._clock = clock
-        self._left: dict[str, tuple[float, float]] = {}
-
-    def take(self, name: str, spans: int) -> float:
-        """Take spans from the quota of a key. Return 0, or the seconds until there is room."""
-        key = self._keys.get(name)
-        rate = None if key is None else key.spans_per_sec
-        if rate is None:
-            return 0.0
-        now = self._clock()
-        left, then = self._left.get(name, (rate * 10, now))
-        left = min(rate * 10, left + (now - then) * rate)
-        if left <= 0:
-            self._left[name] = (left, now)
-            return (1 - left) / rate
-        self._left[name] = (left - spans, now)
-        return 0.0
-
-
 def ingest_key(connection: ASGIConnection[Any, Any, Any, Any], handler: BaseRouteHandler) -> None:
     """Require a known ingest key, if the server has keys. A guard of the ingest routes."""
     del handler
     monitor: MonitorService | None = connection.app.state.get("monitor")
     if monitor is None:
         raise HTTPException(status_code=404, detail="monitor mode is off")
-    if not monitor.keys and not access_of(connection).users:
+    if not monitor.keys and not access_of(connection).has_auth:
         return
     scheme, _, value = connection.headers.get("authorization", "").partition(" ")
     key = value if scheme.lower() == "bearer" else connection.headers.get("x-benchflow-key", "")

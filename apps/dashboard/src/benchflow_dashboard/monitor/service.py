@@ -12,8 +12,9 @@ from typing import Any, Final
 from benchflow_engine.secret_redactor import SecretRedactor
 from benchflow_traces import LogRecord, Span
 from litestar import Request
-from litestar.exceptions import HTTPException
 
+from benchflow_dashboard.security.access import access_of, require_room
+from benchflow_dashboard.security.limits import RateLimit
 from benchflow_dashboard.settings import DashboardSettings
 
 from .alerts import AlertManager
@@ -21,7 +22,7 @@ from .assembler import Assembler
 from .codec import SpanRow, log_rows, redact_patterns, span_rows
 from .config import MonitorConfig, read_monitor_config
 from .database import MonitorDatabase
-from .keys import IngestKey, Quotas, read_keys
+from .keys import IngestKey, read_keys
 from .reader import MonitorReader
 from .rules import read_rules
 from .scoring import OnlineScorer
@@ -30,6 +31,7 @@ from .work_thread import WorkThread
 from .writer import SpanWriter
 
 _logger = logging.getLogger(__name__)
+_QUOTA_SEC: Final = 10.0
 _SEND_SEC: Final = 2.0
 _CHECK_EVERY: Final = 15
 """The rules are checked each half minute."""
@@ -56,7 +58,6 @@ class MonitorService:
     ) -> None:
         self.config = config or MonitorConfig()
         self.keys: Mapping[str, IngestKey] = {key.name: key for key in keys}
-        self._quotas = Quotas(self.keys)
         self._redactor = SecretRedactor(
             value for name in self.config.redact_env if (value := os.environ.get(name))
         )
@@ -87,18 +88,21 @@ class MonitorService:
         clean = redact_patterns(text)
         return self._redactor.json(clean.encode()).decode() if self._redactor else clean
 
-    def take_quota(self, request: Request[Any, Any, Any], spans: int) -> None:
-        """Count spans against the quota of the request's key.
+    async def take_quota(self, request: Request[Any, Any, Any], spans: int) -> None:
+        """Count spans against the quota of the request's key, which holds ten seconds of its rate.
 
         Raises:
             HTTPException: The quota is used up: status 429 with `Retry-After`.
+            StoreError: The shared database of limits does not answer.
         """
-        wait = self._quotas.take(request.state.get("ingest_key", ""), spans)
-        if wait:
-            headers = {"Retry-After": f"{wait:.1f}"}
-            raise HTTPException(
-                status_code=429, detail="the quota of the key is used up", headers=headers
-            )
+        key = self.keys.get(request.state.get("ingest_key", ""))
+        if key is None or key.spans_per_sec is None:
+            return
+        count = max(1.0, key.spans_per_sec * _QUOTA_SEC)
+        buckets = access_of(request).buckets
+        quota = RateLimit("ingest", buckets, count, count / key.spans_per_sec)
+        wait = await asyncio.to_thread(quota.take, key.name, float(spans))
+        require_room(wait, "the quota of the key is used up")
 
     @asynccontextmanager
     async def running(self) -> AsyncGenerator[None]:

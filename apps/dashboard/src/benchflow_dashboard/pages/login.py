@@ -1,12 +1,20 @@
 """Login by token, and logout."""
 
+import asyncio
+
 from litestar import get, post
 from litestar.datastructures import Cookie
-from litestar.exceptions import HTTPException
 from litestar.response import Redirect, Template
 
-from benchflow_dashboard.security.access import PUBLIC, access_of, checked_form, user_of
+from benchflow_dashboard.security.access import (
+    PUBLIC,
+    access_of,
+    checked_form,
+    limit_login,
+    user_of,
+)
 from benchflow_dashboard.security.sessions import ABSOLUTE_SEC
+from benchflow_dashboard.security.users import User
 
 from .page import PageRequest, local_path, render
 
@@ -21,13 +29,8 @@ async def show_login(request: PageRequest) -> Template:
 async def log_in(request: PageRequest) -> Redirect | Template:
     """Begin a session with a new id, whatever cookie the browser sent."""
     access = access_of(request)
-    remote = request.client.host if request.client else ""
-    if wait := access.logins.take(remote):
-        raise HTTPException(
-            status_code=429,
-            detail="too many attempts to log in",
-            headers={"Retry-After": f"{wait:.0f}"},
-        )
+    remote = access.remote(request)
+    await limit_login(access, "address", remote)
     form = await request.form()
     next_url = local_path(str(form.get("next", "/")))
     user = access.find(str(form.get("token", "")).strip())
@@ -36,11 +39,23 @@ async def log_in(request: PageRequest) -> Redirect | Template:
         page = _form(request, next_url, problem="no user has this token")
         page.status_code = 401
         return page
-    access.audit.record(user.name, "login", "", "ok", remote)
+    return await begin_session(request, user, next_url)
+
+
+async def begin_session(request: PageRequest, user: User, next_url: str) -> Redirect:
+    """Begin a session with a new id, end the old one, and redirect to `next_url`.
+
+    Raises:
+        HTTPException: The user logged in too often: status 429.
+        StoreError: The database of sessions does not answer.
+    """
+    access = access_of(request)
+    await limit_login(access, "user", f"{user.issuer} {user.name}")
+    access.audit.record(user.name, "login", user.issuer, "ok", access.remote(request))
     old = request.cookies.get(access.cookie)
     if old is not None:
-        access.sessions.end(old)
-    identifier, _ = access.sessions.create(user)
+        await asyncio.to_thread(access.sessions.end, old)
+    identifier, _ = await asyncio.to_thread(access.sessions.create, user)
     cookie = Cookie(
         key=access.cookie,
         value=identifier,
@@ -59,7 +74,8 @@ async def log_out(request: PageRequest) -> Redirect:
     await checked_form(request)
     access = access_of(request)
     access.audit.record(user_of(request).name, "logout", "", "ok")
-    access.sessions.end(request.cookies.get(access.cookie, ""))
+    if access.has_auth:
+        await asyncio.to_thread(access.sessions.end, request.cookies.get(access.cookie, ""))
     gone = Cookie(key=access.cookie, value="", path="/", max_age=0, secure=access.is_https)
     return Redirect("/login", status_code=303, cookies=[gone])
 

@@ -59,7 +59,7 @@ def render(
             "navigation": NAVIGATION,
             "csrf": access_of(request).csrf(request),
             "user": access_of(request).user(request),
-            "has_login": bool(access_of(request).users),
+            "has_login": access_of(request).has_auth,
             **(context or {}),
         },
         headers={"Vary": "HX-Request, Cookie"},

@@ -4,30 +4,37 @@ On a dashboard without authentication, which listens on the loopback only, the u
 has every role.
 """
 
+import asyncio
 import hmac
 import logging
+import math
 import secrets
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, cast
 
 from benchflow_contracts import UsageError
 from litestar import Request
 from litestar.connection import ASGIConnection
 from litestar.datastructures import FormMultiDict
-from litestar.exceptions import NotAuthorizedException, PermissionDeniedException
+from litestar.exceptions import HTTPException, NotAuthorizedException, PermissionDeniedException
 from litestar.handlers import BaseRouteHandler
 
 from benchflow_dashboard.index.stat_of import NO_FILE, FileStamp, stamp_of
 from benchflow_dashboard.settings import DashboardSettings
 
+from .access_database import AccessDatabase
 from .audit import AuditLog
-from .sessions import AttemptLimit, Session, SessionStore
+from .limits import Buckets, MemoryBuckets, RateLimit, SharedBuckets
+from .remote import Networks, limit_key, read_networks, remote_address
+from .sessions import Session, SessionStore
 from .users import LOCAL_USER, Role, User, find_user, read_users
 
 _logger = logging.getLogger(__name__)
 
 Connection = ASGIConnection[Any, Any, Any, Any]
+
+_LOADED: Final = "access_session"
 
 PUBLIC: Final = {"is_public": True}
 """The `opt` of a handler that needs no login: the login itself, files of the app, health."""
@@ -35,57 +42,101 @@ PUBLIC: Final = {"is_public": True}
 
 @dataclass(slots=True)
 class AccessControl:
-    """The users of one dashboard, their sessions, and the audit log."""
+    """The users of one dashboard, their sessions, their limits, and the audit log."""
 
     users: tuple[User, ...] = ()
-    """Empty without authentication."""
     users_file: Path | None = None
     """Where the users come from. A change of the file counts at once."""
     is_https: bool = False
     """Whether browsers reach the server by HTTPS, so that cookies must be secure."""
     audit: AuditLog = field(default_factory=lambda: AuditLog(None))
-    sessions: SessionStore = field(default_factory=SessionStore)
-    logins: AttemptLimit = field(default_factory=lambda: AttemptLimit(10, 60.0))
+    database: AccessDatabase | None = None
+    """The sessions and limits that all processes share; None without authentication."""
+    proxies: Networks = ()
+    """The proxies whose `X-Forwarded-For` counts."""
+    api_per_minute: float = 600.0
     _stamp: FileStamp = NO_FILE
     _is_readable: bool = True
     local_csrf: str = field(default_factory=lambda: secrets.token_urlsafe(32))
     """The token of forms on a dashboard without authentication."""
+    buckets: Buckets = field(init=False)
+    logins: RateLimit = field(init=False)
+    requests: RateLimit = field(init=False)
+
+    def __post_init__(self) -> None:
+        """Make the limits."""
+        shared = self.database
+        self.buckets = MemoryBuckets() if shared is None else SharedBuckets(shared)
+        self.logins = RateLimit("login", self.buckets, 10, 60.0)
+        self.requests = RateLimit("api", self.buckets, self.api_per_minute, 60.0)
 
     @classmethod
     def of(cls, settings: DashboardSettings) -> "AccessControl":
         """Return the access control of some settings.
 
         Raises:
-            UsageError: The file of users is wrong.
+            UsageError: The file of users is wrong, or a trusted proxy is not an address.
+            StoreError: The database of sessions cannot be opened.
         """
         stamp = NO_FILE if settings.users is None else stamp_of(settings.users)
         users = () if settings.users is None else read_users(settings.users)
+        location = settings.sessions_location()
         return cls(
             users=users,
             users_file=settings.users,
             is_https=settings.https,
             audit=AuditLog(settings.audit_path),
+            database=None if location is None else AccessDatabase(location),
+            proxies=read_networks(settings.trusted_proxies),
+            api_per_minute=settings.api_per_minute,
             _stamp=stamp,
         )
+
+    @property
+    def has_auth(self) -> bool:
+        """Whether requests need a login."""
+        return self.database is not None
+
+    @property
+    def sessions(self) -> SessionStore:
+        """The sessions of a dashboard with authentication."""
+        assert self.database is not None, "the dashboard has no authentication"
+        return SessionStore(self.database)
 
     @property
     def cookie(self) -> str:
         """The name of the session's cookie. `__Host-` binds it to this host and to HTTPS."""
         return "__Host-benchflow" if self.is_https else "benchflow_session"
 
+    async def load(self, connection: Connection) -> None:
+        """Read the session of a request once, in a thread, because the database may be remote.
+
+        Raises:
+            StoreError: The database does not answer. The request then has no session.
+        """
+        connection.state[_LOADED] = None
+        identifier = connection.cookies.get(self.cookie)
+        if self.has_auth and identifier is not None:
+            get = self.sessions.get
+            connection.state[_LOADED] = await asyncio.to_thread(get, identifier)
+
     def session(self, connection: Connection) -> Session | None:
         """Return the session of a browser, or None."""
-        identifier = connection.cookies.get(self.cookie)
-        return None if identifier is None else self.sessions.get(identifier)
+        if not self.has_auth:
+            return None
+        if _LOADED not in connection.state:
+            identifier = connection.cookies.get(self.cookie)
+            session = None if identifier is None else self.sessions.get(identifier)
+            connection.state[_LOADED] = session
+        session = cast("Session | None", connection.state[_LOADED])
+        return session if session is not None and self._is_known(session.user) else None
 
     def user(self, connection: Connection) -> User | None:
         """Return the user of a request, by session or by `Authorization: Bearer TOKEN`."""
-        if not self.users:
+        if not self.has_auth:
             return LOCAL_USER
-        if not self._read_again():
-            return None
         if (session := self.session(connection)) is not None:
-            return session.user if session.user in self.users else None
+            return session.user
         scheme, _, token = connection.headers.get("authorization", "").partition(" ")
         return self.find(token) if scheme.lower() == "bearer" else None
 
@@ -98,13 +149,30 @@ class AccessControl:
 
         The check does not count as use of the session, so that an open tab does not keep a
         session alive.
+
+        Raises:
+            StoreError: The database does not answer.
         """
-        if not self.users:
+        if not self.has_auth:
             return True
         session = self.sessions.peek(connection.cookies.get(self.cookie, ""))
-        if session is None:
-            return self.user(connection) is not None
-        return self._read_again() and session.user in self.users
+        if session is not None:
+            return self._is_known(session.user)
+        scheme, _, token = connection.headers.get("authorization", "").partition(" ")
+        return scheme.lower() == "bearer" and self.find(token) is not None
+
+    def remote(self, connection: Connection) -> str:
+        """Return the address of the client."""
+        return remote_address(connection, self.proxies)
+
+    def close(self) -> None:
+        """Close the database. Idempotent."""
+        if self.database is not None:
+            self.database.close()
+
+    def _is_known(self, user: User) -> bool:
+        """Return whether the user of a session may still log in, with the same role."""
+        return self._read_again() and user in self.users
 
     def _read_again(self) -> bool:
         """Read the users again if their file has changed. Return whether the file is valid.
@@ -125,7 +193,7 @@ class AccessControl:
 
     def csrf(self, connection: Connection) -> str:
         """Return the token that the forms of a page must carry; empty without a session."""
-        if not self.users:
+        if not self.has_auth:
             return self.local_csrf
         session = self.session(connection)
         return "" if session is None else session.csrf
@@ -159,10 +227,45 @@ async def checked_form(request: Request[Any, Any, Any]) -> FormMultiDict:
     return form
 
 
-def viewer(connection: Connection, handler: BaseRouteHandler) -> None:
+async def viewer(connection: Connection, handler: BaseRouteHandler) -> None:
     """Allow requests that may read. The guard of the whole application."""
+    await access_of(connection).load(connection)
     if not handler.opt.get("is_public"):
         _require("viewer", connection)
+
+
+async def limited(connection: Connection, _: BaseRouteHandler) -> None:
+    """Limit the requests of each user. A guard of the API; browsers load pages without a limit.
+
+    Raises:
+        HTTPException: The user sent too many requests: status 429 with `Retry-After`.
+    """
+    access = access_of(connection)
+    if access.has_auth:
+        wait = await asyncio.to_thread(access.requests.take, user_of(connection).name)
+        require_room(wait, "too many requests to the API")
+
+
+async def limit_login(access: AccessControl, kind: str, key: str) -> None:
+    """Count an attempt to log in, of an address or of a user.
+
+    Raises:
+        HTTPException: Too many attempts: status 429 with `Retry-After`.
+    """
+    key = limit_key(key) if kind == "address" else key
+    wait = await asyncio.to_thread(access.logins.take, f"{kind} {key}")
+    require_room(wait, "too many attempts to log in")
+
+
+def require_room(wait: float, detail: str) -> None:
+    """Refuse a request that a limit does not allow for `wait` seconds.
+
+    Raises:
+        HTTPException: Status 429 with `Retry-After`.
+    """
+    if wait:
+        headers = {"Retry-After": str(math.ceil(wait))}
+        raise HTTPException(status_code=429, detail=detail, headers=headers)
 
 
 def operator(connection: Connection, _: BaseRouteHandler) -> None:

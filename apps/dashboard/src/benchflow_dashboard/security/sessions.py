@@ -1,21 +1,26 @@
-"""Sessions of browsers: in the memory of the server, ended by time."""
+"""Sessions of browsers: in the shared database, by the digest of their id, ended by time."""
 
+import hashlib
+import hmac
 import secrets
-import threading
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Final
 
+from .access_database import AccessDatabase
 from .token_file import digest_of
-from .users import User
+from .users import ROLES, User
 
 IDLE_SEC: Final = 30 * 60
 ABSOLUTE_SEC: Final = 12 * 3600
 _MAX_SESSIONS: Final = 10_000
+_NOTE_SEC: Final = 60.0
+"""The use of a session is noted once in this time, so that a read is seldom a write."""
+_COLUMNS: Final = "name, role, credential, issuer, began, seen"
 
 
-@dataclass(slots=True)
+@dataclass(frozen=True, slots=True)
 class Session:
     """One browser of one user."""
 
@@ -27,35 +32,60 @@ class Session:
 
 
 class SessionStore:
-    """Sessions by the digest of their id. A restart of the server ends all of them.
+    """Sessions that survive a restart, and that all processes of the dashboard know.
 
     `create` always makes a new id, so an id that somebody set before a login is worth nothing.
     """
 
-    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
+    def __init__(self, database: AccessDatabase, clock: Callable[[], float] = time.time) -> None:
+        self._database = database
         self._clock = clock
-        self._sessions: dict[str, Session] = {}
-        self._lock = threading.Lock()
 
     def create(self, user: User) -> tuple[str, Session]:
-        """Begin a session, and return its id."""
+        """Begin a session, and return its id.
+
+        Raises:
+            StoreError: The database does not answer.
+        """
         now = self._clock()
-        session = Session(user, secrets.token_urlsafe(32), now, now)
+        self._drop_old(now)
         identifier = secrets.token_urlsafe(32)
-        with self._lock:
-            self._drop_old(now)
-            self._sessions[digest_of(identifier)] = session
-        return identifier, session
+        self._database.query(
+            "INSERT INTO dashboard_sessions (digest, name, role, credential, issuer, began, seen)"
+            " VALUES (?, ?, ?, ?, ?, ?, ?)",
+            (digest_of(identifier), user.name, user.role, user.digest, user.issuer, now, now),
+        )
+        return identifier, Session(user, _csrf_of(identifier), now, now)
 
     def get(self, identifier: str) -> Session | None:
-        """Return a session that is not over, and note that it was used."""
+        """Return a session that is not over, and note that it was used.
+
+        Raises:
+            StoreError: The database does not answer.
+        """
+        session = self.peek(identifier)
         now = self._clock()
-        with self._lock:
-            session = self._sessions.get(digest_of(identifier))
-            if session is None or _is_over(session, now):
-                return None
-            session.seen = now
-            return session
+        if session is not None and now - session.seen >= _NOTE_SEC:
+            sql = "UPDATE dashboard_sessions SET seen = ? WHERE digest = ?"
+            self._database.query(sql, (now, digest_of(identifier)))
+        return session
+
+    def peek(self, identifier: str) -> Session | None:
+        """Return a session that is not over, without a note of its use.
+
+        Raises:
+            StoreError: The database does not answer.
+        """
+        sql = f"SELECT {_COLUMNS} FROM dashboard_sessions WHERE digest = ?"  # noqa: S608
+        rows = self._database.query(sql, (digest_of(identifier),))
+        if not rows:
+            return None
+        name, role, credential, issuer, began, seen = rows[0]
+        now = self._clock()
+        if now - seen > IDLE_SEC or now - began > ABSOLUTE_SEC or role not in ROLES:
+            return None
+        user = User(name, role, credential, issuer)
+        return Session(user, _csrf_of(identifier), began, seen)
 
     def peek(self, identifier: str) -> Session | None:
         """Return a session that is not over, without a note of its use."""
@@ -64,40 +94,22 @@ class SessionStore:
             return None if session is None or _is_over(session, self._clock()) else session
 
     def end(self, identifier: str) -> None:
-        """End a session. Idempotent."""
-        with self._lock:
-            self._sessions.pop(digest_of(identifier), None)
+        """End a session durably. Idempotent.
+
+        Raises:
+            StoreError: The database does not answer. The session is still valid.
+        """
+        sql = "DELETE FROM dashboard_sessions WHERE digest = ?"
+        self._database.query(sql, (digest_of(identifier),), is_durable=True)
 
     def _drop_old(self, now: float) -> None:
-        for key in [k for k, session in self._sessions.items() if _is_over(session, now)]:
-            del self._sessions[key]
-        while len(self._sessions) >= _MAX_SESSIONS:
-            del self._sessions[next(iter(self._sessions))]
+        sql = "DELETE FROM dashboard_sessions WHERE seen < ? OR began < ?"
+        self._database.query(sql, (now - IDLE_SEC, now - ABSOLUTE_SEC))
+        oldest = "SELECT digest FROM dashboard_sessions ORDER BY seen DESC LIMIT 10000000 OFFSET ?"
+        sql = f"DELETE FROM dashboard_sessions WHERE digest IN ({oldest})"  # noqa: S608
+        self._database.query(sql, (_MAX_SESSIONS - 1,))
 
 
-def _is_over(session: Session, now: float) -> bool:
-    return now - session.seen > IDLE_SEC or now - session.began > ABSOLUTE_SEC
-
-
-class AttemptLimit:
-    """At most `count` attempts in `per_sec` seconds for each key."""
-
-    def __init__(
-        self, count: int, per_sec: float, clock: Callable[[], float] = time.monotonic
-    ) -> None:
-        self._count = count
-        self._per_sec = per_sec
-        self._clock = clock
-        self._attempts: dict[str, list[float]] = {}
-
-    def take(self, key: str) -> float:
-        """Count an attempt. Return 0, or the seconds until the next one is allowed."""
-        now = self._clock()
-        recent = [moment for moment in self._attempts.get(key, []) if now - moment < self._per_sec]
-        if len(recent) >= self._count:
-            self._attempts[key] = recent
-            return self._per_sec - (now - recent[0])
-        if len(self._attempts) > 10_000:
-            self._attempts.clear()
-        self._attempts[key] = [*recent, now]
-        return 0.0
+def _csrf_of(identifier: str) -> str:
+    # Made from the id, which only the browser has, so that the database holds no token.
+    return hmac.new(identifier.encode(), b"csrf", hashlib.sha256).hexdigest()

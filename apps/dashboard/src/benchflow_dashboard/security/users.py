@@ -22,6 +22,9 @@ class User:
     name: str
     role: Role
     digest: str = ""
+    """The digest of the user's token; empty for a user of an OpenID provider."""
+    issuer: str = ""
+    """The OpenID provider that vouched for the user; empty for a user of the file."""
 
     def has_role(self, role: Role) -> bool:
         """Return whether the user may do what `role` may."""
