@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import stat
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
 from benchflow_contracts import StoreError, UsageError
-from benchflow_dashboard import DashboardSettings, create_app
+from benchflow_dashboard import DashboardSettings, create_app, read_settings
 from benchflow_dashboard.monitor.keys import add_key
 from benchflow_dashboard.security.access import AccessControl
 from benchflow_dashboard.security.access_database import AccessDatabase
@@ -22,8 +23,6 @@ from litestar.testing import RequestFactory, TestClient
 from postgres_server import new_database
 
 if TYPE_CHECKING:
-    from pathlib import Path
-
     from litestar import Litestar
 
 ADDRESS = "http://127.0.0.1:8642"
@@ -234,6 +233,19 @@ def test_dashboards_with_other_users_do_not_share_sessions(tmp_path: Path) -> No
     assert second.sessions.get(identifier) is None
     first.close()
     second.close()
+
+
+def test_a_file_of_settings_stands_below_the_flags(tmp_path: Path) -> None:
+    path = tmp_path / "dashboard.toml"
+    path.write_text("port = 1\nhost = '127.0.0.2'\nmonitor = 'm.db'\nsessions = 's.db'\n")
+    settings = read_settings(path, {"port": 2, "host": "127.0.0.1", "users": None})
+
+    assert (settings.port, settings.host) == (2, "127.0.0.2")
+    assert (settings.monitor, settings.sessions) == (Path("m.db"), Path("s.db"))
+    for text, why in (("port = 'x'", "port"), ("other = 1", "other"), ("=", "not a file")):
+        path.write_text(text)
+        with pytest.raises(UsageError, match=why):
+            read_settings(path, {})
 
 
 @pytest.mark.parametrize(

@@ -8,7 +8,7 @@ if TYPE_CHECKING:
     from .index import reindex
     from .listing import list_failures, list_runs, list_steps
     from .server import serve
-    from .settings import DashboardSettings
+    from .settings import DashboardSettings, read_settings
 
 __all__ = [
     "DashboardSettings",
@@ -16,6 +16,7 @@ __all__ = [
     "list_failures",
     "list_runs",
     "list_steps",
+    "read_settings",
     "reindex",
     "serve",
 ]
@@ -26,6 +27,7 @@ _HOMES = {
     "list_failures": "listing",
     "list_runs": "listing",
     "list_steps": "listing",
+    "read_settings": "settings",
     "reindex": "index",
     "serve": "server",
 }

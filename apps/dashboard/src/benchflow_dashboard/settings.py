@@ -2,11 +2,13 @@
 
 import hashlib
 import os
+import tomllib
+from collections.abc import Mapping
 from ipaddress import ip_address
 from pathlib import Path
 
 from benchflow_contracts import UsageError
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator
 
 DEFAULT_PORT = 8642
 
@@ -45,6 +47,11 @@ class DashboardSettings(BaseModel):
     """The requests of one user to the API in a minute."""
     audit_log: Path | None = None
     """The file of the audit log (default: beside the file of users, else none)."""
+
+    @field_validator("monitor", mode="after")
+    @classmethod
+    def _file_or_url(cls, value: Path | str | None) -> Path | str | None:
+        return Path(value) if isinstance(value, str) and "://" not in value else value
 
     @property
     def has_auth(self) -> bool:
@@ -107,6 +114,28 @@ class DashboardSettings(BaseModel):
                 hint="listen on 127.0.0.1 and reach it through `ssh -L`, or add users by"
                 " `bench dashboard user NAME` and give --users",
             )
+
+
+def read_settings(path: Path | None, flags: Mapping[str, object]) -> DashboardSettings:
+    """Return the settings of a TOML file, with the flags that are not their defaults above it.
+
+    Raises:
+        UsageError: The file cannot be read, or a setting of the file is wrong.
+    """
+    if path is None:
+        return DashboardSettings.model_validate(flags)
+    try:
+        document = tomllib.loads(path.read_text())
+    except (OSError, ValueError) as error:
+        raise UsageError(f"not a file of settings: {error}", where=str(path)) from error
+    defaults = DashboardSettings()
+    given = {k: v for k, v in flags.items() if v != getattr(defaults, k)}
+    try:
+        return DashboardSettings.model_validate({**document, **given})
+    except ValidationError as error:
+        first = error.errors(include_url=False, include_input=False)[0]
+        name = ".".join(map(str, first["loc"]))
+        raise UsageError(f"{name}: {first['msg']}", where=str(path)) from error
 
 
 def cache_directory() -> Path:

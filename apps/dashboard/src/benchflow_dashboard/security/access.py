@@ -9,11 +9,12 @@ import hmac
 import logging
 import math
 import secrets
+import time
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final, cast
 
-from benchflow_contracts import UsageError
+from benchflow_contracts import StoreError, UsageError
 from litestar import Request
 from litestar.connection import ASGIConnection
 from litestar.datastructures import FormMultiDict
@@ -35,6 +36,8 @@ _logger = logging.getLogger(__name__)
 Connection = ASGIConnection[Any, Any, Any, Any]
 
 _LOADED: Final = "access_session"
+_CHECKED: Final = "access_checked"
+_CHECK_SEC: Final = 1.0
 
 PUBLIC: Final = {"is_public": True}
 """The `opt` of a handler that needs no login: the login itself, files of the app, health."""
@@ -148,18 +151,19 @@ class AccessControl:
         """Return whether an open stream may go on: its session or its token is still valid.
 
         The check does not count as use of the session, so that an open tab does not keep a
-        session alive.
-
-        Raises:
-            StoreError: The database does not answer.
+        session alive. A session is read again after a second.
         """
         if not self.has_auth:
             return True
-        session = self.sessions.peek(connection.cookies.get(self.cookie, ""))
-        if session is not None:
-            return self._is_known(session.user)
-        scheme, _, token = connection.headers.get("authorization", "").partition(" ")
-        return scheme.lower() == "bearer" and self.find(token) is not None
+        now = time.monotonic()
+        if now - connection.state.get(_CHECKED, -_CHECK_SEC) >= _CHECK_SEC:
+            identifier = connection.cookies.get(self.cookie, "")
+            try:
+                connection.state[_LOADED] = self.sessions.peek(identifier)
+            except StoreError:
+                return False
+            connection.state[_CHECKED] = now
+        return self.user(connection) is not None
 
     def remote(self, connection: Connection) -> str:
         """Return the address of the client."""

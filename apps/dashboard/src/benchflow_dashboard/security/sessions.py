@@ -87,12 +87,6 @@ class SessionStore:
         user = User(name, role, credential, issuer)
         return Session(user, _csrf_of(identifier), began, seen)
 
-    def peek(self, identifier: str) -> Session | None:
-        """Return a session that is not over, without a note of its use."""
-        with self._lock:
-            session = self._sessions.get(digest_of(identifier))
-            return None if session is None or _is_over(session, self._clock()) else session
-
     def end(self, identifier: str) -> None:
         """End a session durably. Idempotent.
 

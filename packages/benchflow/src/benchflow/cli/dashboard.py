@@ -27,6 +27,7 @@ def serve(
     index: Path | None = None,
     users: Path | None = None,
     https: bool = False,
+    config: Path | None = None,
 ) -> None:
     """Serve the dashboard of a directory of jobs, also while jobs run.
 
@@ -44,11 +45,18 @@ def serve(
         index: File of the index (default: a file in the user's cache directory).
         users: File of users, made by `bench dashboard user`. Each request then needs a login.
         https: Browsers reach the server by HTTPS, through a proxy; cookies are secure.
+        config: TOML file with any field of `DashboardSettings`. A flag goes before the file.
     """
     dashboard = dashboard_package()
-    settings = dashboard.DashboardSettings(
-        jobs_dir=jobs_dir, host=host, port=port, index=index, users=users, https=https
-    )
+    flags = {
+        "jobs_dir": jobs_dir,
+        "host": host,
+        "port": port,
+        "index": index,
+        "users": users,
+        "https": https,
+    }
+    settings = dashboard.read_settings(config, flags)
 
     open_dashboard(dashboard, settings, no_open=no_open)
 

@@ -34,6 +34,7 @@ def run(
     no_open: bool = False,
     users: Path | None = None,
     https: bool = False,
+    config: Path | None = None,
 ) -> None:
     """Serve the dashboard with monitor mode: take traces, score and chart them, and alert.
 
@@ -55,19 +56,23 @@ def run(
         no_open: Do not open a browser.
         users: File of users, made by `bench dashboard user`. Each request then needs a login.
         https: Browsers reach the server by HTTPS, through a proxy; cookies are secure.
+        config: TOML file with any field of `DashboardSettings`. A flag goes before the file.
     """
     package = _package()
     path = rules or (Path("monitor.toml") if Path("monitor.toml").exists() else None)
-    settings = package.DashboardSettings(
-        jobs_dir=jobs_dir,
-        host=host,
-        port=port,
-        monitor=_location(database),
-        monitor_config=path,
-        ingest_keys=keys,
-        users=users,
-        https=https,
-    )
+    flags = {
+        "jobs_dir": jobs_dir,
+        "host": host,
+        "port": port,
+        "monitor": None if database is None else _location(database),
+        "monitor_config": path,
+        "ingest_keys": keys,
+        "users": users,
+        "https": https,
+    }
+    settings = package.read_settings(config, flags)
+    if settings.monitor is None:
+        settings = settings.model_copy(update={"monitor": _location(None)})
     note(f"traces are stored in {settings.monitor}")
     open_dashboard(package, settings, no_open=no_open)
 
