@@ -116,7 +116,7 @@ def _audit(request: PageRequest, record: ActionRecord, remote: str) -> None:
 
 
 def _remote(connection: ASGIConnection[Any, Any, Any, Any]) -> str:
-    return connection.client.host if connection.client else ""
+    return access_of(connection).remote(connection)
 
 
 @get("/actions/{action:str}", include_in_schema=False, sync_to_thread=True)
