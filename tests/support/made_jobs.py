@@ -42,15 +42,17 @@ class Spent:
     cost_usd: float | None = 0.5
 
 
-def made_tree(name: str, task: str, reward: float | None, *, answer: str = "done") -> RolloutTree:
+def made_tree(
+    name: str, task: str, reward: float | None, *, answer: str = "done", usage: Usage | None = None
+) -> RolloutTree:
     """Return a linear rollout of two steps with signals of three spaces.
 
     The second step has the title `answer`. Its reward of the step is `reward`, that of the first
     step is 0.5.
     """
     root = RolloutNode(id="n0")
-    first = RolloutNode(id="n1", parent=root, step=_step("s1", "look"))
-    last = RolloutNode(id="n2", parent=first, step=_step("s2", answer))
+    first = RolloutNode(id="n1", parent=root, step=_step("s1", "look", usage))
+    last = RolloutNode(id="n2", parent=first, step=_step("s2", answer, usage))
     root.children, first.children = [first], [last]
     error = None
     if reward is None:
@@ -76,9 +78,8 @@ def _signals(reward: float) -> tuple[RewardEvent, ...]:
     )
 
 
-def _step(name: str, title: str) -> Step:
+def _step(name: str, title: str, usage: Usage | None) -> Step:
     call = ToolCall(id=f"call-{name}", title=title)
-    usage = Usage(input_tokens=50, output_tokens=5, cached_tokens=0)
     return Step(id=name, tool_calls=(call,), usage=usage, started_at=1.0, finished_at=2.0)
 
 
@@ -132,7 +133,12 @@ def _commit(
     job: Path, index: int, slot: PlannedSlot, reward: float | None, spent: Spent, *, epoch: int
 ) -> Commit:
     rollout = f"{job.name}-{index:03d}__{slot.variant[:8].encode().hex()}"
-    tree = made_tree(rollout, slot.task, reward, answer=f"answer of {slot.variant}")
+    usage = None
+    if spent.tokens_in is not None and spent.tokens_out is not None:
+        halves = spent.tokens_in // 2, spent.tokens_out // 2
+        usage = Usage(input_tokens=halves[0], output_tokens=halves[1], cached_tokens=0)
+    answer = f"answer of {slot.variant}"
+    tree = made_tree(rollout, slot.task, reward, answer=answer, usage=usage)
     directory = write_rollout(tree, job / rollout)
     written = RolloutRecord.model_validate_json((directory / "result.json").read_text())
     record = written.model_copy(update={"slot": slot.name, "attempt": 1, "steps": 2, "leaves": 1})

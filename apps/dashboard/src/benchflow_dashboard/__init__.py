@@ -7,12 +7,14 @@ if TYPE_CHECKING:
     from .app import create_app
     from .index import reindex
     from .listing import list_failures, list_runs, list_steps
+    from .reports.commands import list_costs
     from .server import serve
     from .settings import DashboardSettings, read_settings
 
 __all__ = [
     "DashboardSettings",
     "create_app",
+    "list_costs",
     "list_failures",
     "list_runs",
     "list_steps",
@@ -24,6 +26,7 @@ __all__ = [
 _HOMES = {
     "DashboardSettings": "settings",
     "create_app": "app",
+    "list_costs": "reports.commands",
     "list_failures": "listing",
     "list_runs": "listing",
     "list_steps": "listing",

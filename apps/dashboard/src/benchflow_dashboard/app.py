@@ -30,6 +30,7 @@ from .monitor.service import make_monitor
 from .pages.actions import show_action, show_actions
 from .pages.branches import act_on_rollout, confirm_branch
 from .pages.compare import show_comparison
+from .pages.cost import show_costs
 from .pages.diff import show_diff
 from .pages.failures import show_failures
 from .pages.format import FILTERS
@@ -65,6 +66,7 @@ PAGES: Final[tuple[ControllerRouterHandler, ...]] = (
     show_jobs,
     show_job,
     show_comparison,
+    show_costs,
     show_rollout,
     show_search,
     show_failures,

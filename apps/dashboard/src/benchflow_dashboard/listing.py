@@ -23,7 +23,7 @@ def list_runs(settings: DashboardSettings, query: str) -> dict[str, Any]:
         StoreError: The index cannot be written.
     """
     wanted = RunQuery.of(dict(parse_qsl(query)))
-    view = _read(settings, lambda session: runs_view(session, wanted))
+    view = read_index(settings, lambda session: runs_view(session, wanted))
     found: dict[str, Any] = to_jsonable_python(view)
     found["totals"]["failed"] = view.totals.failed
     return found
@@ -38,7 +38,7 @@ def list_steps(settings: DashboardSettings, **query: str) -> dict[str, Any]:
     """
     wanted = StepQuery.of(query)
     found: dict[str, Any] = to_jsonable_python(
-        _read(settings, lambda session: search_steps(session, wanted))
+        read_index(settings, lambda session: search_steps(session, wanted))
     )
     return found
 
@@ -52,12 +52,17 @@ def list_failures(settings: DashboardSettings, query: str) -> dict[str, Any]:
     """
     wanted = RunQuery.of(dict(parse_qsl(query)))
     found: dict[str, Any] = to_jsonable_python(
-        _read(settings, lambda session: failures_view(session, wanted))
+        read_index(settings, lambda session: failures_view(session, wanted))
     )
     return found
 
 
-def _read(settings: DashboardSettings, read: Callable[[IndexSession], _View]) -> _View:
+def read_index(settings: DashboardSettings, read: Callable[[IndexSession], _View]) -> _View:
+    """Bring the index up to date, and return what `read` reads of it.
+
+    Raises:
+        StoreError: The index cannot be written.
+    """
     update_index(settings.index_path(), settings.jobs_dir)
     index = Index(settings.index_path(), settings.jobs_dir)
     try:

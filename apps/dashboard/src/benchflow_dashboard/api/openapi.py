@@ -21,6 +21,7 @@ from litestar.openapi.spec import (
 from benchflow_dashboard.index import RunQuery, StepQuery
 from benchflow_dashboard.index.run_query import LONGEST
 from benchflow_dashboard.reports.comparison import CompareQuery
+from benchflow_dashboard.reports.costs import CostQuery
 
 SCHEMA_PATH: Final = "/api/v1/schema"
 """The path below which `openapi.json` is served."""
@@ -53,7 +54,7 @@ ERRORS: Final[Mapping[int, ResponseSpec]] = {
 class QueryOperation(Operation):
     """An operation that takes the fields of `query` as parameters, as `query.of` does."""
 
-    query: ClassVar[type[RunQuery | StepQuery | CompareQuery]]
+    query: ClassVar[type[RunQuery | StepQuery | CompareQuery | CostQuery]]
 
     def __post_init__(self) -> None:
         """Add the parameters."""
@@ -76,6 +77,12 @@ class CompareOperation(QueryOperation):
     """An operation that takes the parameters of a comparison."""
 
     query = CompareQuery
+
+
+class CostOperation(QueryOperation):
+    """An operation that takes the parameters of the page of costs."""
+
+    query = CostQuery
 
 
 class StepQueryOperation(QueryOperation):

@@ -12,9 +12,10 @@ from benchflow_dashboard.pages.failures import FailuresView, failures_view
 from benchflow_dashboard.pages.job import JobLine, JobView, job_lines, job_view
 from benchflow_dashboard.pages.runs import RunsView, runs_view
 from benchflow_dashboard.reports.comparison import CompareQuery, CompareView, compare_view
+from benchflow_dashboard.reports.costs import CostQuery, CostsView, costs_view
 from benchflow_dashboard.security.access import limited
 
-from .openapi import ERRORS, CompareOperation, RunQueryOperation, StepQueryOperation
+from .openapi import ERRORS, CompareOperation, CostOperation, RunQueryOperation, StepQueryOperation
 
 
 @get("/runs", sync_to_thread=True, responses=ERRORS, operation_class=RunQueryOperation)
@@ -76,6 +77,14 @@ def get_comparison(
     return view
 
 
+@get("/cost", sync_to_thread=True, responses=ERRORS, operation_class=CostOperation)
+def list_costs(request: Request[Any, Any, Any], index: NamedDependency[Index]) -> CostsView:
+    """Return cost and tokens by group. The parameters are those of `/cost`."""
+    query = CostQuery.of(request.query_params)
+    with index.read() as session:
+        return costs_view(session, query)
+
+
 API_V1 = Router(
     path="/api/v1",
     guards=[limited],
@@ -86,5 +95,6 @@ API_V1 = Router(
         list_jobs,
         get_job,
         get_comparison,
+        list_costs,
     ],
 )

@@ -167,6 +167,7 @@ GROUPS: dict[str, Group] = {
                 "benchflow.cli.dashboard:failures", "List the causes of failed rollouts."
             ),
             "search": Command("benchflow.cli.dashboard:search", "Search the steps of rollouts."),
+            "cost": Command("benchflow.cli.dashboard_reports:cost", "Show cost and tokens."),
             "user": Command("benchflow.cli.dashboard:user", "Add a user with a token."),
             "reindex": Command(
                 "benchflow.cli.dashboard:reindex", "Build the index of the dashboard anew."

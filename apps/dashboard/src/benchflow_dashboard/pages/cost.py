@@ -1,0 +1,45 @@
+"""Cost and tokens by job, variant, task or model: `/cost`."""
+
+from litestar import get
+from litestar.di import NamedDependency
+from litestar.response import Template
+
+from benchflow_dashboard.index import Index, read_facets
+from benchflow_dashboard.reports.costs import GROUPINGS, SORTS, CostQuery, costs_view
+from benchflow_dashboard.settings import DashboardSettings
+
+from .page import PageRequest, jobs_dir_words, render
+
+
+@get("/cost", include_in_schema=False, sync_to_thread=True)
+def show_costs(
+    request: PageRequest,
+    index: NamedDependency[Index],
+    settings: NamedDependency[DashboardSettings],
+) -> Template:
+    """Show what rollouts cost, also per success."""
+    query = CostQuery.of(request.query_params)
+    with index.read() as session:
+        view, facets = costs_view(session, query), read_facets(session)
+    words = query.url_query()
+    return render(
+        request,
+        "costs.html",
+        view,
+        title="Cost",
+        section="cost",
+        cli=("bench", "dashboard", "cost", *([words] if words else []), *jobs_dir_words(settings)),
+        context={
+            "query": query,
+            "jobs": facets["job"],
+            "groupings": GROUPINGS,
+            "sorts": SORTS,
+            "by_urls": {by: _url(query.with_(by=by)) for by in GROUPINGS},
+            "first_url": _url(query.with_()),
+            "next_url": None if view.next is None else _url(query.with_(after=view.next)),
+        },
+    )
+
+
+def _url(query: CostQuery) -> str:
+    return f"/cost?{query.url_query()}"
