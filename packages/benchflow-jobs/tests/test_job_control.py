@@ -684,6 +684,21 @@ def test_two_orders_at_once_that_add_slots_follow_each_other(play: Any) -> None:
     assert (report.status, report.planned, report.finished) == ("completed", 20, 20)
 
 
+def test_an_order_whose_client_has_given_up_is_not_carried_out(play: Any) -> None:
+    async def act(gate: Gate, job: Path) -> None:
+        await started(gate, 2)
+        descriptor = os.open(job / "runtime", os.O_RDONLY)
+        with socket.socket(socket.AF_UNIX) as client:
+            # The event loop of the job stands still meanwhile, as a stopped process does.
+            client.connect(f"/proc/self/fd/{descriptor}/control.sock")
+            client.sendall(order.Pause().model_dump_json().encode() + b"\n")
+        os.close(descriptor)
+        assert (await send(job, order.Resume())).message == "the job was not paused"
+        gate.open.set()
+
+    assert play(act).status == "completed"
+
+
 def test_clients_that_send_half_an_order_hold_nothing_up(play: Any) -> None:
     clients: list[socket.socket] = []
 

@@ -9,7 +9,9 @@ from benchflow.cli.entry import run
 from benchflow_contracts import RolloutRecord, RolloutStarted
 
 
-def write_result(home: Path, task: str, reward: float | None, *, at: float = 1.0) -> None:
+def write_result(
+    home: Path, task: str, reward: float | None, *, at: float = 1.0, slot: str | None = None
+) -> None:
     home.mkdir(parents=True)
     record = RolloutRecord(
         rollout_id=home.name,
@@ -21,6 +23,7 @@ def write_result(home: Path, task: str, reward: float | None, *, at: float = 1.0
         status="failed" if reward is None else "completed",
         reward=reward,
         finished_at=at,
+        slot=slot,
     )
     (home / "result.json").write_text(record.model_dump_json())
 
@@ -98,6 +101,25 @@ def test_a_job_is_shown_with_its_tasks_and_pass_at_k(
     assert ["bench/paint", "1", "1", "-", "-", "-"] in lines
     assert "pass@1 0.5, mean of 1 of 2 tasks; a pass is a reward >= 1" in said.err
     assert "2 of 3 scored, 1 without a score" in said.err
+
+
+def test_attempts_of_different_variants_are_not_mixed(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for number, variant in enumerate(("large", "large", "small")):
+        reward = 1.0 if variant == "large" else None
+        place = tmp_path / "j" / f"book__{number}"
+        write_result(place, "bench/book", reward, slot=f"bench/book#{number}@{variant}")
+    (tmp_path / "j" / "summary.json").write_text('{"planned": 3}')
+    words = ["eval", "show", "j", "--jobs-dir", str(tmp_path)]
+    assert run(words) == 0
+    said = capsys.readouterr()
+    lines = [line.split() for line in said.out.splitlines()]
+    assert ["bench/book", "large", "2", "0", "1", "1", "1"] in lines
+    assert ["bench/book", "small", "1", "1", "-", "-", "-"] in lines
+    assert "pass@" not in said.err
+    assert run([*words, "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["pass_at_k"] == []
 
 
 @pytest.mark.parametrize(

@@ -100,7 +100,7 @@ class RolloutRecord(Model):
     verifier_images: Mapping[str, str] = {}
     """The images of grading sandboxes that are not forks of the agent's sandbox, by verdict."""
     slot: str | None = None
-    """The slot of the job's plan: `TASK#REPEAT`."""
+    """The slot of the job's plan: `TASK#REPEAT`, or `TASK#REPEAT@VARIANT`."""
     attempt: int | None = Field(default=None, ge=1)
     """The number of the try of the slot, from 1. `None` outside a job."""
     epoch: str | None = None
@@ -124,6 +124,12 @@ class RolloutRecord(Model):
     def is_final(self) -> bool:
         """Whether a resumed job does not run the rollout again: it ended and was graded."""
         return self.status == "completed" and (self.reward is not None or self.tampered > 0)
+
+    @property
+    def variant(self) -> str | None:
+        """The variant of the job, `None` in a job without variants."""
+        _, _, replication = (self.slot or "").rpartition("#")
+        return replication.partition("@")[2] or None
 
     def counted_reward(self, *, count_tampered: bool = False) -> float | None:
         """Return the reward that means count, `None` without a score.

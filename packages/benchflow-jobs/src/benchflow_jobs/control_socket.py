@@ -2,6 +2,7 @@
 
 import asyncio
 import os
+import select
 import socket
 import stat
 import struct
@@ -109,12 +110,22 @@ async def _reply(
         return Reply(ok=False, message=f"the order is longer than {_MAX_BYTES} bytes")
     except ValidationError as error:
         return Reply(ok=False, message=f"not an order: {error.errors()[0]['msg']}")
+    if _has_left(writer.get_extra_info("socket")):
+        # This process was stopped meanwhile, and the client has reported that nothing was done.
+        return Reply(ok=False, message="nobody waits for the reply")
     try:
         return await receive(order)
     except BenchFlowError as error:
         return Reply(ok=False, message=str(error), hint=error.hint)
     except Exception as error:  # noqa: BLE001 - an order never ends the job, and has an answer
         return Reply(ok=False, message=f"the order failed: {type(error).__name__}: {error}")
+
+
+def _has_left(connection: socket.socket) -> bool:
+    """Return whether the other end has closed the connection."""
+    poll = select.poll()
+    poll.register(connection.fileno(), 0)
+    return any(events & select.POLLHUP for _, events in poll.poll(0))
 
 
 def _peer(connection: socket.socket) -> tuple[int, int]:

@@ -30,6 +30,7 @@ from benchflow_store import MODEL_DIR, read_model_calls, record_from_error, writ
 from .attempt_events import EventCollector, stored_events
 from .holding import RolloutHolds
 from .scheduling import End
+from .status import error_text
 
 RESUMES: Final = "resumes"
 """The key of a payload: the rollout of an earlier attempt, whose rest is run."""
@@ -208,7 +209,7 @@ def end_of(completion: Completion, boundaries: Collection[str] = RETRIED) -> End
         retry_after=error.retry_after or 0,
         # Every other rollout writes to the same disk.
         stops_job=error.stops_job or error.boundary == "store",
-        reason=f"{error.type}: {error.message}",
+        reason=error_text(error.type, error.message),
     )
 
 

@@ -63,9 +63,10 @@ class JobReport(Model):
     pass_reward: float = 1.0
     """The least reward of an attempt that passes."""
     tasks: tuple[TaskResult, ...] = ()
-    """The finished rollouts by task, in schedule order."""
+    """The finished rollouts by task and variant, in schedule order."""
     pass_at_k: tuple[PassAtK, ...] = ()
-    """The mean over tasks, by k from 1."""
+    """The mean over tasks, by k from 1. Empty for several variants: `bench analyze` has it of
+    each variant."""
     records: tuple[RolloutRecord, ...]
 
     @property
@@ -97,12 +98,13 @@ def summarise(
     finished: a resume repeats it.
     """
     ended = [record for record in records if record.status != "cancelled"]
-    by_task: dict[str, list[float | None]] = {}
+    by_task: dict[tuple[str, str | None], list[float | None]] = {}
     for record in ended:
         paid = record.counted_reward(count_tampered=count_tampered)
-        by_task.setdefault(record.task_id, []).append(paid)
+        by_task.setdefault((record.task_id, record.variant), []).append(paid)
     rewards = [reward for paid in by_task.values() for reward in paid if reward is not None]
-    tasks = [TaskResult.of(task, paid, pass_reward) for task, paid in by_task.items()]
+    tasks = [TaskResult.of(task, paid, pass_reward, name) for (task, name), paid in by_task.items()]
+    has_variants = len({name for _, name in by_task}) > 1
     found = [record.error for record in ended if record.error is not None]
     errors = Counter[str](error.boundary for error in found)
     causes = Counter[str](r.cause.by for r in ended if r.cause is not None)
@@ -111,7 +113,7 @@ def summarise(
     return JobReport(
         job=directory.name,
         directory=directory,
-        agent=records[0].agent if records else "",
+        agent=", ".join(dict.fromkeys(record.agent for record in records)),
         model=records[0].model if records else None,
         planned=len(records) if planned is None else planned,
         finished=len(ended),
@@ -126,7 +128,7 @@ def summarise(
         refused=tuple(refused),
         pass_reward=pass_reward,
         tasks=tuple(tasks),
-        pass_at_k=mean_pass_at_k(tasks),
+        pass_at_k=() if has_variants else mean_pass_at_k(tasks),
         records=tuple(records),
     )
 

@@ -147,11 +147,16 @@ def job_view(directory: Path) -> JobView:
         variants=variants,
         mean_reward=sum(each.total for each in rewards) / completed if completed else None,
         measured=measured,
-        errors={f"{e.boundary} {e.type}: {e.example}": e.attempts for e in totals.errors},
+        errors={f"{e.boundary} {error_text(e.type, e.example)}": e.attempts for e in totals.errors},
         model_limits=totals.control.model_limits,
         pause=totals.control.pause,
         stopped=totals.control.stopped,
     )
+
+
+def error_text(kind: str, message: str) -> str:
+    """Return the type and the message of an error. The message of a verdict may have its type."""
+    return message if message.startswith(f"{kind}: ") else f"{kind}: {message}"
 
 
 def _is_paid(variant: VariantTotals) -> bool:

@@ -9,9 +9,10 @@ from benchflow_store import pass_at_k
 
 
 class TaskResult(Model):
-    """The attempts at one task."""
+    """The attempts at one task, in a job with variants those of one variant."""
 
     task_id: str
+    variant: str | None = None
     attempts: int
     """Finished rollouts, with and without a score."""
     scored: int
@@ -25,12 +26,19 @@ class TaskResult(Model):
     """By k, from 1 to `scored`."""
 
     @classmethod
-    def of(cls, task_id: str, rewards: Sequence[float | None], pass_reward: float) -> Self:
+    def of(
+        cls,
+        task_id: str,
+        rewards: Sequence[float | None],
+        pass_reward: float,
+        variant: str | None = None,
+    ) -> Self:
         """Sum up the rewards of one task; `None` is a rollout without a score."""
         scored = [reward for reward in rewards if reward is not None]
         passes = sum(reward >= pass_reward for reward in scored)
         return cls(
             task_id=task_id,
+            variant=variant,
             attempts=len(rewards),
             scored=len(scored),
             unscored=len(rewards) - len(scored),

@@ -210,8 +210,9 @@ def print_report(report: JobReport, *, json: bool) -> None:
     if json:
         print_json(report.model_dump(mode="json"))
         return
-    _print_rollouts(report)
-    _print_tasks(report)
+    has_variants = any(task.variant is not None for task in report.tasks)
+    _print_rollouts(report, has_variants=has_variants)
+    _print_tasks(report, has_variants=has_variants)
     for task in report.refused:
         explain_refusals(task, before="not run: ")
     if report.stopped is not None:
@@ -230,7 +231,7 @@ def print_report(report: JobReport, *, json: bool) -> None:
     )
 
 
-def _print_rollouts(report: JobReport) -> None:
+def _print_rollouts(report: JobReport, *, has_variants: bool) -> None:
     """Print a row for each rollout; of a large job, only those without a reward."""
     is_large = len(report.records) > _MANY
     shown = [r for r in report.records if not is_large or r.reward is None]
@@ -238,6 +239,7 @@ def _print_rollouts(report: JobReport) -> None:
         (
             record.rollout_id,
             record.task_id,
+            *([record.variant or "-"] if has_variants else []),
             fmt.reward(record.reward),
             record.steps,
             record.leaves,
@@ -246,32 +248,39 @@ def _print_rollouts(report: JobReport) -> None:
         )
         for record in shown
     ]
-    columns = ("rollout", "task", "reward", "steps", "leaves", "grading", "outcome")
+    variant = ["variant"] if has_variants else []
+    columns = ("rollout", "task", *variant, "reward", "steps", "leaves", "grading", "outcome")
     print_table(columns, rows, empty="every rollout has a reward" if is_large else "no rollouts")
 
 
-def _print_tasks(report: JobReport) -> None:
+def _print_tasks(report: JobReport, *, has_variants: bool) -> None:
     """Print each task with its mean reward and pass@k, and the job's pass@k."""
     if not report.tasks:
         return
-    estimates = [each for each in report.pass_at_k if _has_column(each.k, len(report.pass_at_k))]
+    most = max(task.scored for task in report.tasks)
+    ks = [k for k in range(1, most + 1) if _has_column(k, most)]
     rows = [
         (
             task.task_id,
+            *([task.variant or "-"] if has_variants else []),
             task.attempts,
             task.unscored,
             fmt.reward(task.mean_reward),
-            *(fmt.reward(task.pass_at_k.get(each.k)) for each in estimates),
+            *(fmt.reward(task.pass_at_k.get(k)) for k in ks),
         )
         for task in report.tasks
     ]
-    names = [f"pass@{each.k}" for each in estimates]
+    variant = ["variant"] if has_variants else []
+    names = [f"pass@{k}" for k in ks]
+    columns = ("task", *variant, "attempts", "unscored", "mean reward", *names)
     print_blank_line()
-    print_table(("task", "attempts", "unscored", "mean reward", *names), rows, empty="no tasks")
-    for each, name in zip(estimates, names, strict=True):
-        over = f"{each.tasks} of {len(report.tasks)} tasks"
-        least = fmt.reward(report.pass_reward)
-        note(f"{name} {fmt.reward(each.value)}, mean of {over}; a pass is a reward >= {least}")
+    print_table(columns, rows, empty="no tasks")
+    for each in report.pass_at_k:
+        if each.k in ks:
+            over = f"{each.tasks} of {len(report.tasks)} tasks"
+            least = fmt.reward(report.pass_reward)
+            value = fmt.reward(each.value)
+            note(f"pass@{each.k} {value}, mean of {over}; a pass is a reward >= {least}")
 
 
 def _has_column(k: int, largest: int) -> bool:
