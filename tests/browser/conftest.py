@@ -90,6 +90,7 @@ def dashboard(tmp_path_factory: pytest.TempPathFactory) -> Iterator[DashboardPro
     server.post_records(production_records("talk-1", fails=True))
     server.post_records(production_records("talk-2", fails=False))
     server.wait_for("/runs", lambda text: 'href="/r/book-the-review-room' in text)
+    server.wait_for("/monitor", lambda text: text.count('href="/monitor/r/') == 2)
     yield server
     server.kill()
 

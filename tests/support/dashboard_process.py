@@ -12,6 +12,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from benchflow_contracts import NodeError, RolloutTree
 from made_rollouts import write_rollout
 from made_trees import random_tree, tree_of_all_kinds, tree_of_climbs
 
@@ -140,8 +141,17 @@ def fill(jobs: Path) -> None:
     write_rollout(replace(random_tree(300), rollout_id="large"), jobs / "large")
     for number in range(3):
         tree = replace(tree_of_climbs([0, 0, 1][: number + 1]), rollout_id=f"walk-{number}")
-        tree = replace(tree, status="failed") if number == 1 else tree
+        if number == 1:
+            tree = unscored(tree)
         write_rollout(tree, jobs / "walk" / tree.rollout_id, finished_at=1_000.0 - number)
+
+
+def unscored(tree: RolloutTree) -> RolloutTree:
+    """Return the tree of a rollout that ended at its agent."""
+    for node in tree.nodes:
+        node.results.clear()
+    error = NodeError(boundary="agent", type="AgentError", message="404 from the model endpoint")
+    return replace(tree, status="failed", error=error)
 
 
 def production_records(rollout: str, text: str = "ok", *, fails: bool) -> list[dict[str, Any]]:

@@ -4,6 +4,7 @@ import time
 from collections.abc import Mapping
 from datetime import UTC, datetime
 from typing import Any, Final
+from urllib.parse import quote
 
 UNKNOWN: Final = "–"  # noqa: RUF001 - a dash, not a minus
 _BARS: Final = "▁▂▃▄▅▆▇█"
@@ -123,6 +124,14 @@ def glyph(status: str) -> str:
     return GLYPHS.get(status, "·")
 
 
+def segment_url(text: str) -> str:
+    """Quote any text as one segment of a path, for a handler that calls `unquote` once more.
+
+    A server decodes a path before it splits the path, so an id with a slash is quoted twice.
+    """
+    return quote(quote(text, safe=""), safe="")
+
+
 FILTERS: Final[dict[str, Any]] = {
     each.__name__: each
     for each in (
@@ -140,6 +149,7 @@ FILTERS: Final[dict[str, Any]] = {
         bars,
         spread_text,
         glyph,
+        segment_url,
     )
 }
 """What templates use, by name."""

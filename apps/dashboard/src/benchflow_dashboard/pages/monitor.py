@@ -3,6 +3,7 @@
 import asyncio
 import time
 from collections.abc import Mapping
+from urllib.parse import unquote
 
 from litestar import get, post
 from litestar.di import NamedDependency
@@ -66,6 +67,8 @@ def show_observed(
     rollout: FromPath[str],
 ) -> Template:
     """Show one production rollout."""
+    # Ids come from agents, and a template quotes them twice.
+    rollout = unquote(rollout)
     view = None if monitor is None else observed_view(monitor.reader, rollout)
     if view is None:
         raise NotFoundException("no production rollout has this id")

@@ -121,9 +121,10 @@ class _Chunk:
 
     def draw(self) -> str:
         """Return the group of the chunk. The edges are below the nodes."""
+        # Without the role, browsers take its items for links that are not in a tree.
         paths = (f'<path class="{name}" d="{"".join(d)}"/>' for name, d in self.edges.items())
         box = f"{self.left} {self.top} {self.right} {self.bottom}"
-        return f'<g data-box="{box}">{"".join(paths)}{"".join(self.items)}</g>'
+        return f'<g role="none" data-box="{box}">{"".join(paths)}{"".join(self.items)}</g>'
 
 
 @dataclass(frozen=True, slots=True)
