@@ -14,6 +14,7 @@ from benchflow.cli.entry import run
 from benchflow_contracts import NodeError
 from benchflow_dashboard import DashboardSettings, create_app
 from benchflow_dashboard.index import Index, update_index
+from dashboard_forms import csrf_of
 from litestar import Litestar
 from litestar.testing import TestClient
 from made_rollouts import write_rollout
@@ -41,7 +42,7 @@ def home(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def client(home: Path) -> Iterator[Client]:
     settings = DashboardSettings(jobs_dir=home / "jobs", index=home / "index.db")
     update_index(settings.index_path(), settings.jobs_dir)
-    index = Index(settings.index_path(), settings.jobs_dir)
+    index = Index(settings.index_path(), settings.jobs_dir, settings.notes_path())
     with TestClient(create_app(settings, index=index), base_url="http://127.0.0.1:8642") as client:
         yield client
 
@@ -88,6 +89,25 @@ def test_the_command_of_failures_prints_the_groups(
     captured = capsys.readouterr()
     assert "1 failed, 0 unfinished" in captured.err
     assert "\x1b" not in captured.out
+
+
+def test_the_command_of_notes_prints_the_labels_and_notes(
+    client: Client, home: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for form in ({"label": "odd"}, {"label": "slow", "node": "n1"}):
+        data = {"csrf": csrf_of(client), **form}
+        assert client.post("/r/plain-0/labels", data=data).status_code == 200
+    data = {"csrf": csrf_of(client), "text": "see \x1b[31m"}
+    assert client.post("/r/plain-0/notes", data=data).status_code == 200
+    page = client.get("/r/plain-0").text
+    printed = run_json(shown_command(page, "data-cli-notes"), home, capsys)
+    assert printed == client.get("/api/v1/rollouts/plain-0/notes").json()
+    assert [each["label"] for each in printed["labels"]] == ["odd", "slow"]
+    page = client.get("/runs?label=odd").text
+    printed = run_json(shown_command(page), home, capsys)
+    printed["totals"].pop("failed")
+    assert printed == client.get("/api/v1/runs?label=odd").json()
+    assert [each["id"] for each in printed["runs"]] == ["plain-0"]
 
 
 def test_the_command_without_json_prints_the_text_of_each_hit(

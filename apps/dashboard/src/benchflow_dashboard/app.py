@@ -27,6 +27,7 @@ from .live.hub import LiveHub
 from .live.stream import stream_changes, stream_rollout
 from .monitor.ingest import receive_logs, receive_records, receive_traces
 from .monitor.service import make_monitor
+from .notes.store import NotesStore
 from .pages.actions import show_action, show_actions
 from .pages.branches import act_on_rollout, confirm_branch
 from .pages.compare import show_comparison
@@ -38,6 +39,7 @@ from .pages.job import show_job, show_jobs
 from .pages.job_actions import act_on_job, confirm_job_action
 from .pages.login import log_in, log_out, show_login
 from .pages.monitor import show_alerts, show_monitor, show_observed, silence_alert
+from .pages.notes import edit_label, edit_note
 from .pages.page import go_to_runs, render, set_theme, show_help
 from .pages.rollout import show_rollout
 from .pages.runs import show_runs
@@ -70,6 +72,8 @@ PAGES: Final[tuple[ControllerRouterHandler, ...]] = (
     show_rollout,
     show_search,
     show_failures,
+    edit_label,
+    edit_note,
     show_monitor,
     show_observed,
     show_alerts,
@@ -109,7 +113,8 @@ def create_app(settings: DashboardSettings, *, index: Index | None = None) -> Li
             inside the jobs directory.
     """
     settings.check_bind()
-    the_index = Index(settings.index_path(), settings.jobs_dir) if index is None else index
+    notes = NotesStore(settings.notes_path())
+    the_index = index or Index(settings.index_path(), settings.jobs_dir, settings.notes_path())
     rollouts, trees = RolloutCache(), TreeCache()
     stop = StopEvent()
     access = AccessControl.of(settings)
@@ -130,6 +135,7 @@ def create_app(settings: DashboardSettings, *, index: Index | None = None) -> Li
         dependencies={
             "settings": Provide(lambda: settings, sync_to_thread=False),
             "index": Provide(lambda: the_index, sync_to_thread=False),
+            "notes": Provide(lambda: notes, sync_to_thread=False),
             "actions": Provide(lambda: actions, sync_to_thread=False),
             "rollouts": Provide(lambda: rollouts, sync_to_thread=False),
             "monitor": Provide(lambda: monitor, sync_to_thread=False),

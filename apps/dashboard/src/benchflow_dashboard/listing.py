@@ -8,6 +8,7 @@ from pydantic_core import to_jsonable_python
 
 from .index import Index, RunQuery, StepQuery, search_steps, update_index
 from .index.database import IndexSession
+from .notes.queries import read_annotations
 from .pages.failures import failures_view
 from .pages.runs import runs_view
 from .settings import DashboardSettings
@@ -57,6 +58,17 @@ def list_failures(settings: DashboardSettings, query: str) -> dict[str, Any]:
     return found
 
 
+def list_annotations(settings: DashboardSettings, rollout: str) -> dict[str, Any]:
+    """Return the labels and notes of a rollout as `/api/v1/rollouts/{rollout}/notes` does.
+
+    Raises:
+        StoreError: The index cannot be written.
+    """
+    view = read_index(settings, lambda session: read_annotations(session, rollout))
+    found: dict[str, Any] = to_jsonable_python(view)
+    return found
+
+
 def read_index(settings: DashboardSettings, read: Callable[[IndexSession], _View]) -> _View:
     """Bring the index up to date, and return what `read` reads of it.
 
@@ -64,7 +76,7 @@ def read_index(settings: DashboardSettings, read: Callable[[IndexSession], _View
         StoreError: The index cannot be written.
     """
     update_index(settings.index_path(), settings.jobs_dir)
-    index = Index(settings.index_path(), settings.jobs_dir)
+    index = Index(settings.index_path(), settings.jobs_dir, settings.notes_path())
     try:
         with index.read() as session:
             return read(session)

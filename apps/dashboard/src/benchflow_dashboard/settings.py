@@ -83,6 +83,18 @@ class DashboardSettings(BaseModel):
             )
         return path
 
+    def notes_path(self) -> Path:
+        """Return the file of notes and labels: beside `index`, else in the user's data directory.
+
+        Deleting the cache does not delete it.
+
+        Raises:
+            UsageError: `index` is inside `jobs_dir`.
+        """
+        index = self.index_path()
+        name = f"{index.stem}-notes.db"
+        return data_directory() / name if self.index is None else index.with_name(name)
+
     def actions_path(self) -> Path:
         """Return the directory of the records and logs of operators' actions.
 
@@ -139,16 +151,18 @@ def read_settings(path: Path | None, flags: Mapping[str, object]) -> DashboardSe
 
 
 def cache_directory() -> Path:
-    """Return the directory of the dashboard's own files, below `$XDG_CACHE_HOME` or `~/.cache`."""
-    base = os.environ.get("XDG_CACHE_HOME") or ""
-    root = Path(base) if Path(base).is_absolute() else Path.home() / ".cache"
-    return root / "benchflow" / "dashboard"
+    """Return the directory of what can be made anew, below `$XDG_CACHE_HOME` or `~/.cache`."""
+    return _home("XDG_CACHE_HOME", ".cache")
 
 
 def data_directory() -> Path:
     """Return the directory of data that must last, below `$XDG_DATA_HOME` or `~/.local/share`."""
-    base = os.environ.get("XDG_DATA_HOME") or ""
-    root = Path(base) if Path(base).is_absolute() else Path.home() / ".local" / "share"
+    return _home("XDG_DATA_HOME", ".local/share")
+
+
+def _home(variable: str, default: str) -> Path:
+    base = Path(os.environ.get(variable) or "")
+    root = base if base.is_absolute() else Path.home() / default
     return root / "benchflow" / "dashboard"
 
 

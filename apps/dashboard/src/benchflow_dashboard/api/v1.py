@@ -8,6 +8,7 @@ from litestar.exceptions import NotFoundException
 from litestar.params import FromPath
 
 from benchflow_dashboard.index import Index, RunQuery, StepHits, StepQuery, search_steps
+from benchflow_dashboard.notes.queries import Annotations, read_annotations
 from benchflow_dashboard.pages.failures import FailuresView, failures_view
 from benchflow_dashboard.pages.job import JobLine, JobView, job_lines, job_view
 from benchflow_dashboard.pages.runs import RunsView, runs_view
@@ -40,6 +41,13 @@ def list_failures(request: Request[Any, Any, Any], index: NamedDependency[Index]
     query = RunQuery.of(request.query_params)
     with index.read() as session:
         return failures_view(session, query)
+
+
+@get("/rollouts/{rollout:str}/notes", sync_to_thread=True, responses=ERRORS)
+def list_notes(index: NamedDependency[Index], rollout: FromPath[str]) -> Annotations:
+    """Return the labels and notes of users on one rollout; none of an unknown rollout."""
+    with index.read() as session:
+        return read_annotations(session, rollout)
 
 
 @get("/jobs", sync_to_thread=True, responses=ERRORS)
@@ -92,6 +100,7 @@ API_V1 = Router(
         list_runs,
         list_steps,
         list_failures,
+        list_notes,
         list_jobs,
         get_job,
         get_comparison,

@@ -110,11 +110,14 @@ class IndexSession:
 
 
 class IndexReaders:
-    """Read-only connections. A reader sees whole transactions, also while the writer works."""
+    """Read-only connections. A reader sees whole transactions, also while the writer works.
 
-    def __init__(self, path: Path) -> None:
+    A session also sees the tables of `notes`, a file of another writer; without it they are empty.
+    """
+
+    def __init__(self, path: Path, notes: Path | None = None) -> None:
         """Prepare; connections are opened on first use."""
-        self._path = path
+        self._path, self._notes = path, notes
         self._idle: queue.LifoQueue[apsw.Connection] = queue.LifoQueue(_READERS)
 
     @contextmanager
@@ -125,6 +128,7 @@ class IndexReaders:
         except queue.Empty:
             connection = apsw.Connection(str(self._path), flags=apsw.SQLITE_OPEN_READONLY)
             connection.set_busy_timeout(5000)
+            _attach_notes(connection, self._notes)
         session = IndexSession(connection)
         try:
             session.rows("BEGIN")
@@ -142,6 +146,22 @@ class IndexReaders:
         with suppress(queue.Empty):
             while True:
                 self._idle.get_nowait().close(True)
+
+
+def _attach_notes(connection: apsw.Connection, notes: Path | None) -> None:
+    session = IndexSession(connection)
+    if notes is not None:
+        try:
+            session.rows("ATTACH ? AS annotations", (str(notes),))
+            session.rows("SELECT 1 FROM labels, notes LIMIT 1")
+        except apsw.Error:
+            # A file that is missing or damaged hides the notes, and never the runs.
+            with suppress(apsw.Error):
+                session.rows("DETACH annotations")
+        else:
+            return
+    session.rows("CREATE TEMP TABLE labels (rollout, node, label, author, at)")
+    session.rows("CREATE TEMP TABLE notes (id, rollout, node, text, author, at)")
 
 
 def _try_lock(descriptor: int) -> bool:

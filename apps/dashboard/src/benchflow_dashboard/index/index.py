@@ -16,15 +16,17 @@ from .watcher import Watcher
 class Index:
     """Reads of the index. Safe to use from several threads."""
 
-    def __init__(self, path: Path, jobs_dir: Path) -> None:
+    def __init__(self, path: Path, jobs_dir: Path, notes: Path | None = None) -> None:
         """Open the index at `path`, and create it if it is missing.
+
+        `notes` is the file of the notes (default: none, so that no rollout has a label).
 
         Raises:
             StoreError: The file cannot be created.
         """
         self.path, self.jobs_dir = path, jobs_dir
         self.watcher = Watcher(path, jobs_dir)
-        self._readers = IndexReaders(path)
+        self._readers = IndexReaders(path, notes)
 
     @contextmanager
     def read(self) -> Generator[IndexSession]:

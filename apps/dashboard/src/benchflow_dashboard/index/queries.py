@@ -135,7 +135,7 @@ def read_totals(session: IndexSession, query: RunQuery) -> Totals:
     """Return the counters over all rows of a list. Incremental unless the list is searched."""
     sums = "SUM(n), SUM(scored), SUM(total), SUM(squares), SUM(cost), SUM(costs)"
     filters = query.filters
-    if query.attempts == "all" or {"q", "fp"} & set(filters) or query.status == "unscored":
+    if query.attempts == "all" or {"q", "fp", "label"} & set(filters) or query.status == "unscored":
         where, values = query.where()
         sql = (
             "SELECT status, boundary, COUNT(*), COUNT(paid), TOTAL(paid), TOTAL(paid * paid), "
@@ -263,6 +263,8 @@ def read_facets(session: IndexSession, *, most: int = 200) -> dict[str, tuple[st
     sql = "SELECT value FROM facets WHERE kind = ? AND n > 0 AND value <> '' ORDER BY value LIMIT ?"
     for kind in ("job", "status", "boundary", "task", "agent", "model"):
         facets[kind] = tuple(value for (value,) in session.rows(sql, (kind, most)))
+    labels = session.rows("SELECT DISTINCT label FROM labels ORDER BY label LIMIT ?", (most,))
+    facets["label"] = tuple(value for (value,) in labels)
     return facets
 
 

@@ -20,7 +20,7 @@ _SORTS: Final = {
     "seconds": "COALESCE(seconds, -1)",
 }
 """The order of a list, by the name in the URL. A minus before the name turns the order."""
-FILTERS: Final = ("job", "status", "boundary", "task", "agent", "model", "fp", "q")
+FILTERS: Final = ("job", "status", "boundary", "task", "agent", "model", "label", "fp", "q")
 LONGEST: Final = 500
 """The most characters of one parameter."""
 
@@ -37,6 +37,8 @@ class RunQuery:
     task: str = ""
     agent: str = ""
     model: str = ""
+    label: str = ""
+    """A label of a user on the rollout or on one of its nodes."""
     fp: str = ""
     """The fingerprint of an error."""
     q: str = ""
@@ -102,6 +104,9 @@ class RunQuery:
             if name == "q":
                 parts.append("(instr(lower(name), ?) OR instr(lower(task), ?))")
                 values += [value.lower()] * 2
+            elif name == "label":
+                parts.append("name IN (SELECT rollout FROM labels WHERE label = ?)")
+                values.append(value)
             elif name == "status" and value == "unscored":
                 parts.append("paid IS NULL AND status IN ('failed', 'ungraded', 'completed')")
             else:

@@ -13,6 +13,8 @@ from litestar.response import Redirect, Template
 
 from benchflow_dashboard.actions.branches import BranchSource, node_actions
 from benchflow_dashboard.index import Index, RolloutEntry, RunQuery, read_neighbours
+from benchflow_dashboard.notes.queries import read_annotations
+from benchflow_dashboard.notes.store import NotesStore
 from benchflow_dashboard.rollouts import LoadedRollout, RolloutCache
 from benchflow_dashboard.settings import DashboardSettings
 from benchflow_dashboard.tree.cache import TreeCache
@@ -36,6 +38,7 @@ def show_rollout(
     rollouts: NamedDependency[RolloutCache],
     trees: NamedDependency[TreeCache],
     settings: NamedDependency[DashboardSettings],
+    notes: NamedDependency[NotesStore],
     rollout: FromPath[str],
 ) -> Template | Redirect:
     """Show one rollout: its tree, and the pane of the selected node."""
@@ -49,6 +52,8 @@ def show_rollout(
             request, "rollout_summary.html", entry, title=entry.id, section="runs", cli=cli
         )
     query = RolloutQuery.of(request.query_params)
+    with index.read() as session:
+        annotations = read_annotations(session, entry.id)
     view = RolloutPage.of(loaded, query, trees, list_place(index, entry, query))
     return render(
         request,
@@ -67,6 +72,9 @@ def show_rollout(
                 BranchSource.of(entry, loaded.stored.tree, view.facts), view.pane.node
             ),
             "act_url": f"{rollout_url(entry.id)}/act",
+            "annotations": annotations,
+            "notes_problem": notes.problem,
+            "notes_cli": notes_command(entry.id, settings),
         },
     )
 
@@ -96,6 +104,11 @@ def node_command(rollout: str, node: str, settings: DashboardSettings) -> str:
     """Return the command that prints the data of a node's pane."""
     words = ("bench", "rollout", "show", rollout, "--node", node, *jobs_dir_words(settings))
     return shlex.join(words)
+
+
+def notes_command(rollout: str, settings: DashboardSettings) -> str:
+    """Return the command that prints the labels and notes of a rollout."""
+    return shlex.join(("bench", "dashboard", "notes", rollout, *jobs_dir_words(settings)))
 
 
 def list_place(index: Index, entry: RolloutEntry, query: RolloutQuery) -> ListPlace | None:

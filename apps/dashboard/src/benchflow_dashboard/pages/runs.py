@@ -1,6 +1,6 @@
 """The list of runs: filters, order, counters and pages by key, all in the URL."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
@@ -21,6 +21,7 @@ from benchflow_dashboard.index import (
     read_totals,
 )
 from benchflow_dashboard.index.database import IndexSession
+from benchflow_dashboard.notes.queries import read_labels
 from benchflow_dashboard.settings import DashboardSettings
 
 from .page import PageRequest, jobs_dir_words, render
@@ -55,6 +56,8 @@ class RunsView:
 
     totals: Totals
     runs: tuple[Run, ...]
+    labels: Mapping[str, tuple[str, ...]]
+    """The labels of these runs, by the id of the rollout."""
     planned: int | None
     """The planned rollouts of the job; `None` without the filter of one job."""
     eta_sec: float | None
@@ -73,6 +76,7 @@ def runs_view(session: IndexSession, query: RunQuery) -> RunsView:
     return RunsView(
         totals=totals,
         runs=page.runs,
+        labels=read_labels(session, [run.id for run in page.runs]),
         planned=None if job is None else job.planned,
         eta_sec=None if job is None else eta(session, job),
         next=page.next,

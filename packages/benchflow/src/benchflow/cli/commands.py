@@ -167,6 +167,9 @@ GROUPS: dict[str, Group] = {
                 "benchflow.cli.dashboard:failures", "List the causes of failed rollouts."
             ),
             "search": Command("benchflow.cli.dashboard:search", "Search the steps of rollouts."),
+            "notes": Command(
+                "benchflow.cli.dashboard:notes", "Show labels and notes on a rollout."
+            ),
             "cost": Command("benchflow.cli.dashboard_reports:cost", "Show cost and tokens."),
             "user": Command("benchflow.cli.dashboard:user", "Add a user with a token."),
             "reindex": Command(

@@ -206,6 +206,36 @@ def failures(
     note(f"{view['failed']} failed, {view['unfinished']} unfinished")
 
 
+def notes(
+    rollout: str,
+    *,
+    jobs_dir: JobsDir = DEFAULT_JOBS,
+    index: Path | None = None,
+    json: Json = False,
+) -> None:
+    """Show the labels and notes that users wrote on a rollout in the dashboard.
+
+    Examples:
+        bench dashboard notes book-the-room__1f
+        bench dashboard runs 'label=wrong+tool'
+
+    Args:
+        rollout: Rollout: its id.
+        index: File of the index (default: a file in the user's cache directory).
+    """
+    dashboard = dashboard_package()
+    settings = dashboard.DashboardSettings(jobs_dir=jobs_dir, index=index)
+    view = dashboard.list_annotations(settings, rollout)
+    if json:
+        print_json(view)
+        return
+    rows = [
+        (each["node"] or "-", "label", each["label"], each["author"]) for each in view["labels"]
+    ]
+    rows += [(each["node"] or "-", "note", each["text"], each["author"]) for each in view["notes"]]
+    print_table(("node", "kind", "text", "author"), rows, empty=f"no labels and notes on {rollout}")
+
+
 def user(
     name: str,
     *,
