@@ -11,7 +11,8 @@ NAMED = re.findall(r"`(test_\w+\.py)::(test_\w+)`", TEXT)
 
 def functions_in(file: str) -> set[str]:
     """Return the names of the functions in the files of that name."""
-    paths = [p for home in ("tests", "packages") for p in (ROOT / home).rglob(f"tests/**/{file}")]
+    homes = [ROOT / name for name in ("tests", "packages", "apps")]
+    paths = [path for home in homes for path in home.rglob(f"tests/**/{file}")]
     paths += (ROOT / "tests").rglob(file)
     trees = [ast.parse(path.read_text(encoding="utf-8")) for path in paths]
     kinds = (ast.FunctionDef, ast.AsyncFunctionDef)

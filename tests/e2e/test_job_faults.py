@@ -10,6 +10,7 @@ import random
 import re
 import shutil
 import signal
+import socket
 import subprocess
 import sys
 import time
@@ -328,3 +329,33 @@ def test_a_hung_program_ends_in_bounded_time_with_its_cause(tmp_path: Path, plac
         for path in job.directory.glob("*/timing.json"):
             assert json.loads(path.read_bytes())["total_sec"] < 2 + 10
         job.check_nothing_left(MARK)
+
+
+def test_a_dashboard_that_is_killed_does_not_disturb_the_job_that_it_shows(
+    faulted: FaultJob, whole: FaultJob, tmp_path: Path
+) -> None:
+    served = subprocess.Popen(
+        [BENCH, "dashboard", "--jobs-dir", faulted.home / "jobs", "--port", "0", "--no-open"],
+        env={**os.environ, "XDG_CACHE_HOME": str(tmp_path)},
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    try:
+        assert served.stderr is not None
+        url = served.stderr.readline().rsplit(maxsplit=1)[-1].removeprefix("http://").rstrip("/")
+        host, port = url.split(":")
+        runner = faulted.start()
+        with socket.create_connection((host, int(port)), timeout=30) as reader:
+            reader.sendall(f"GET /live?on=runs HTTP/1.1\r\nHost: {url}\r\n\r\n".encode())
+            assert b"200 OK" in reader.recv(64)
+            # This reader reads no more, while the dashboard follows the job.
+            faulted.until_scored(1)
+            served.kill()
+            _, said = runner.communicate(timeout=60)
+    finally:
+        served.kill()
+        served.communicate()
+    assert runner.returncode == 0, said
+    faulted.check_complete(SLOTS, {})
+    faulted.check_same_as(whole)
+    assert len(faulted.attempts()) == SLOTS
