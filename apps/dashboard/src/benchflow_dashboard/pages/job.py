@@ -26,7 +26,7 @@ from benchflow_dashboard.index import (
 from benchflow_dashboard.index.database import IndexSession
 from benchflow_dashboard.settings import DashboardSettings
 
-from .page import PageRequest, jobs_dir_words, render
+from .page import AGES_SEC, LivePage, PageRequest, jobs_dir_words, render
 from .runs import eta
 
 
@@ -98,7 +98,10 @@ def show_jobs(
     with index.read() as session:
         lines = job_lines(session)
     cli = ("bench", "eval", "list", *jobs_dir_words(settings))
-    return render(request, "jobs.html", lines, title="Jobs", section="jobs", cli=cli)
+    live = LivePage("runs", refresh_sec=AGES_SEC)
+    return render(
+        request, "jobs.html", lines, title="Jobs", section="jobs", cli=cli, context={"live": live}
+    )
 
 
 @get("/jobs/{job:str}", include_in_schema=False, sync_to_thread=True)
@@ -115,5 +118,10 @@ def show_job(
     if view is None:
         raise NotFoundException("no job has this name")
     cli = ("bench", "eval", "show", job, *jobs_dir_words(settings))
-    context = {"job_actions": TITLES, "job_url": job_url(job), "acted": actions.newest(job, 5)}
+    context = {
+        "job_actions": TITLES,
+        "job_url": job_url(job),
+        "acted": actions.newest(job, 5),
+        "live": LivePage("runs", refresh_sec=AGES_SEC),
+    }
     return render(request, "job.html", view, title=job, section="jobs", cli=cli, context=context)

@@ -23,7 +23,7 @@ from benchflow_dashboard.monitor.views import (
 )
 from benchflow_dashboard.security.access import access_of, checked_form, operator, user_of
 
-from .page import PageRequest, render
+from .page import AGES_SEC, LivePage, PageRequest, render
 
 
 @get("/monitor", include_in_schema=False, sync_to_thread=True)
@@ -41,6 +41,7 @@ def show_monitor(request: PageRequest, monitor: NamedDependency[MonitorService |
         cli=("bench", "monitor", "show", *words) if view else (),
         fragment="monitor_body.html",
         context={
+            "live": LivePage("monitor", refresh_sec=AGES_SEC) if view else None,
             "windows": WINDOWS,
             "groupings": GROUPS,
             "query": query,
@@ -73,7 +74,16 @@ def show_observed(
     if view is None:
         raise NotFoundException("no production rollout has this id")
     cli = ("bench", "monitor", "show", rollout)
-    return render(request, "observed.html", view, title=rollout, section="monitor", cli=cli)
+    live = LivePage("monitor")
+    return render(
+        request,
+        "observed.html",
+        view,
+        title=rollout,
+        section="monitor",
+        cli=cli,
+        context={"live": live},
+    )
 
 
 @get("/alerts", include_in_schema=False, sync_to_thread=True)
@@ -92,7 +102,16 @@ def show_alerts(request: PageRequest, monitor: NamedDependency[MonitorService | 
             "rules": [rule.name for rule in monitor.rules],
         }
     cli = ("bench", "monitor", "alerts") if view else ()
-    return render(request, "alerts.html", view, title="Alerts", section="alerts", cli=cli)
+    live = LivePage("monitor", refresh_sec=AGES_SEC) if view else None
+    return render(
+        request,
+        "alerts.html",
+        view,
+        title="Alerts",
+        section="alerts",
+        cli=cli,
+        context={"live": live},
+    )
 
 
 @post("/alerts/silence", include_in_schema=False, guards=[operator], status_code=303)

@@ -2,6 +2,7 @@
 
 import shlex
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any, Final, Literal
 
 from litestar import Request, get, post
@@ -26,7 +27,23 @@ NAVIGATION: Final = (
 )
 """The links of the header: key, text, URL. A new page adds its line."""
 _THEMES: Final = ("light", "dark", "auto")
+AGES_SEC: Final = 15
+"""How often a page reads itself so that its ages stay true."""
 _YEAR: Final = 365 * 24 * 3600
+
+
+@dataclass(frozen=True, slots=True)
+class LivePage:
+    """What makes a page read itself again: a change of a topic, or an event of a rollout."""
+
+    topic: str = ""
+    """`runs` or `monitor`."""
+    rollout: str = ""
+    seq: int = -1
+    """The last event of `rollout` that the page shows."""
+    stamp: str = ""
+    refresh_sec: int = 0
+    """The seconds after which the page also reads itself, because it shows ages. 0: never."""
 
 
 def render(
@@ -43,7 +60,7 @@ def render(
     """Return the page `template` with `view`, or only `fragment` for a request of htmx.
 
     `section` is the key of the link in the header. `cli` has the words of the command that prints
-    the same data.
+    the same data. `context["live"]` is a `LivePage` if scripts keep the page up to date.
     """
     is_fragment = fragment is not None and "hx-request" in request.headers
     theme = request.cookies.get("theme")
@@ -60,6 +77,8 @@ def render(
             "csrf": access_of(request).csrf(request),
             "user": access_of(request).user(request),
             "has_login": access_of(request).has_auth,
+            "live": None,
+            "live_versions": request.state.get("live_versions", {}),
             **(context or {}),
         },
         headers={"Vary": "HX-Request, Cookie"},

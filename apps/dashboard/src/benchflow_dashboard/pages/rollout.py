@@ -1,6 +1,7 @@
 """The page of one rollout: `/r/{rollout}`."""
 
 import shlex
+import time
 from typing import Final
 from urllib.parse import parse_qsl, quote
 
@@ -13,6 +14,7 @@ from litestar.response import Redirect, Template
 
 from benchflow_dashboard.actions.branches import BranchSource, node_actions
 from benchflow_dashboard.index import Index, RolloutEntry, RunQuery, read_neighbours
+from benchflow_dashboard.live.log_tail import rollout_stamp
 from benchflow_dashboard.notes.queries import read_annotations
 from benchflow_dashboard.notes.store import NotesStore
 from benchflow_dashboard.rollouts import LoadedRollout, RolloutCache
@@ -21,7 +23,7 @@ from benchflow_dashboard.tree.cache import TreeCache
 from benchflow_dashboard.tree.query import PARTS, TABS, RolloutQuery
 from benchflow_dashboard.tree.rollout_page import ListPlace, RolloutPage
 
-from .page import PageRequest, find_one, jobs_dir_words, render
+from .page import LivePage, PageRequest, find_one, jobs_dir_words, render
 
 MODE_NAMES: Final = (
     ("value", "V"),
@@ -29,6 +31,8 @@ MODE_NAMES: Final = (
     ("cost", "cost"),
     ("time", "time"),
 )
+_RUNNING_SEC: Final = 5
+_RECENT_SEC: Final = 60
 
 
 @get("/r/{rollout:str}", include_in_schema=False, sync_to_thread=True)
@@ -49,7 +53,13 @@ def show_rollout(
     if loaded is None:
         cli = ("bench", "rollout", "show", entry.id, *jobs_dir_words(settings))
         return render(
-            request, "rollout_summary.html", entry, title=entry.id, section="runs", cli=cli
+            request,
+            "rollout_summary.html",
+            entry,
+            title=entry.id,
+            section="runs",
+            cli=cli,
+            context={"live": LivePage("runs")},
         )
     query = RolloutQuery.of(request.query_params)
     with index.read() as session:
@@ -64,6 +74,7 @@ def show_rollout(
         cli=("bench", "rollout", "tree", entry.id, "--credit", *jobs_dir_words(settings)),
         fragment="rollout_pane.html",
         context={
+            "live": _live_page(entry.id, loaded, view),
             "modes": MODE_NAMES,
             "tabs": TABS,
             "part_kinds": PARTS,
@@ -76,6 +87,17 @@ def show_rollout(
             "notes_problem": notes.problem,
             "notes_cli": notes_command(entry.id, settings),
         },
+    )
+
+
+def _live_page(rollout: str, loaded: LoadedRollout, view: RolloutPage) -> LivePage:
+    # The list of runs, which the page shows a place of, follows the end of a rollout later.
+    is_recent = time.time() - loaded.signature[1][1] / 1e9 < _RECENT_SEC
+    return LivePage(
+        rollout=rollout,
+        seq=loaded.seq,
+        stamp=rollout_stamp(*loaded.signature),
+        refresh_sec=_RUNNING_SEC if view.liveness or is_recent else 0,
     )
 
 

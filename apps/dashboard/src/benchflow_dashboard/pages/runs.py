@@ -24,7 +24,7 @@ from benchflow_dashboard.index.database import IndexSession
 from benchflow_dashboard.notes.queries import read_labels
 from benchflow_dashboard.settings import DashboardSettings
 
-from .page import PageRequest, jobs_dir_words, render
+from .page import AGES_SEC, LivePage, PageRequest, jobs_dir_words, render
 from .saved_views import SavedView, saved_views
 
 PRESETS: Final = (
@@ -110,6 +110,7 @@ def show_runs(
         cli=runs_command(query, settings),
         fragment="runs_table.html",
         context={
+            "live": LivePage("runs", refresh_sec=AGES_SEC),
             "query": query,
             "query_url": words,
             "facets": facets,

@@ -13,7 +13,7 @@ _ROLLOUTS: Final = 64
 _LOG_BYTES: Final = 64 << 20
 """The bound on the sum of the logs whose folds are kept. A fold takes a few times its log."""
 
-Signature = tuple[tuple[int, int, int], ...]
+Signature = tuple[tuple[int, int, int], tuple[int, int, int]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,7 +76,7 @@ class RolloutCache:
 
 def _signature(directory: Path) -> Signature:
     """Return inode, last write and size of the files that change while a rollout runs."""
-    return tuple(_stat(directory / name) for name in ("events.jsonl", "result.json"))
+    return _stat(directory / "events.jsonl"), _stat(directory / "result.json")
 
 
 def _stat(path: Path) -> tuple[int, int, int]:

@@ -9,7 +9,8 @@ const tree = {
   current: null,
   selected: null,
   timer: 0,
-  request: new AbortController(),
+  request: null, // the request for a pane that is under way
+  focus: null,
 };
 
 const treeRoot = () => document.querySelector("#tree");
@@ -21,7 +22,7 @@ const readTree = () => {
   tree.chunks = root
     ? [...root.querySelectorAll("g[data-box]")].map((group) => {
         const [left, top, right, bottom] = group.dataset.box.split(" ").map(Number);
-        return { group, left, top, right, bottom, hidden: false };
+        return { group, left, top, right, bottom, hidden: group.hasAttribute("display") };
       })
     : [];
   tree.items.forEach((item) => item.setAttribute("tabindex", "-1"));
@@ -114,7 +115,10 @@ const focusItem = (at) => {
   item.focus({ preventScroll: true });
   scrollTo(item);
   clearTimeout(tree.timer);
-  tree.timer = setTimeout(() => select(item), 120);
+  tree.timer = setTimeout(() => {
+    tree.timer = 0;
+    select(item);
+  }, 120);
   return true;
 };
 
@@ -140,12 +144,13 @@ const select = (item) => {
 };
 
 const load = async (url) => {
-  tree.request.abort();
-  tree.request = new AbortController();
+  if (tree.request) tree.request.abort();
+  const request = new AbortController();
+  tree.request = request;
   try {
     const response = await fetch(url, {
       headers: { "HX-Request": "true" },
-      signal: tree.request.signal,
+      signal: request.signal,
     });
     if (!response.ok) throw new Error(String(response.status));
     const text = await response.text();
@@ -153,6 +158,8 @@ const load = async (url) => {
     swapPane(text);
   } catch (error) {
     if (error.name !== "AbortError") location.assign(url);
+  } finally {
+    if (tree.request === request) tree.request = null;
   }
 };
 
@@ -287,62 +294,24 @@ document.addEventListener("click", (event) => {
   }
 });
 
-// A running rollout is read again. Focus, scroll and selection stay; an equal pane is not touched.
-const grow = (page) => {
-  const side = document.querySelector(".tree-side");
-  const fresh = page.querySelector(".tree-side");
-  if (!fresh) return;
-  const swap = (selector) => {
-    const [old, next] = [document.querySelector(selector), page.querySelector(selector)];
-    if (old && next && old.outerHTML !== next.outerHTML) old.replaceWith(next);
-    else if (old && !next) old.remove();
-  };
-  swap(".liveness");
-  if (fresh.dataset.live === side.dataset.live) return;
-  const frame = document.querySelector("#tree-scroll");
-  const { scrollLeft, scrollTop } = frame;
-  const focus = tree.items.includes(document.activeElement) ? document.activeElement.id : null;
-  swap(".rollout-head");
-  swap("#tree");
-  swap("#overview");
-  const pane = page.querySelector("#pane");
-  if (pane && !isRead(document.querySelector("#pane"))) swap("#pane");
-  if (fresh.dataset.live === undefined) side.removeAttribute("data-live");
-  else side.dataset.live = fresh.dataset.live;
+// A node that was chosen comes before a live update.
+document.addEventListener("live:patch", (event) => {
+  if (tree.timer || tree.request) event.preventDefault();
+  tree.focus = tree.items.includes(document.activeElement) ? document.activeElement.id : null;
+});
+
+document.addEventListener("live:patched", () => {
+  const current = tree.current && tree.current.id;
   readTree();
-  frame.scrollTo(scrollLeft, scrollTop);
+  const [again, focus] = [current, tree.focus].map((id) => id && document.getElementById(id));
+  if (again) setCurrent(again);
+  if (focus && focus !== document.activeElement) {
+    setCurrent(focus);
+    reveal(focus);
+    focus.focus({ preventScroll: true });
+  }
   hideOffScreen();
-  const again = focus && document.getElementById(focus);
-  if (again) {
-    setCurrent(again);
-    reveal(again);
-    again.focus({ preventScroll: true });
-  }
-};
-
-// The reader has the focus or a selection in the pane.
-const isRead = (pane) =>
-  pane.contains(document.activeElement) ||
-  (!getSelection().isCollapsed && pane.contains(getSelection().anchorNode));
-
-const follow = async () => {
-  if (!document.querySelector(".tree-side[data-live]")) return;
-  const began = performance.now();
-  const note = document.querySelector("[data-live-note]");
-  const here = location.href;
-  if (!document.hidden) {
-    try {
-      const response = await fetch(here);
-      const page = new DOMParser().parseFromString(await response.text(), "text/html");
-      // The reader may have chosen another node in the meantime.
-      if (response.ok && here === location.href) grow(page);
-      note.textContent = "";
-    } catch {
-      note.textContent ||= `not live since ${new Date().toLocaleTimeString()}, retrying`;
-    }
-  }
-  setTimeout(follow, Math.max(2000, 10 * (performance.now() - began)));
-};
+});
 
 const beginTree = () => {
   readTree();
@@ -362,7 +331,6 @@ const beginTree = () => {
   reveal(tree.current);
   scrollTo(tree.current);
   hideOffScreen();
-  setTimeout(follow, 2000);
 };
 
 beginTree();
