@@ -236,8 +236,8 @@ def test_a_unique_start_of_an_id_redirects_with_the_choices(client: Client) -> N
 def test_a_running_rollout_has_rings_and_no_failures(client: Client) -> None:
     text = page(client, "/r/running")
     assert 'class="ring"' in text
-    assert 'data-refresh="5"' in text
-    assert 'data-refresh="0"' in page(client, KINDS)
+    assert 'class="reason liveness"' in text
+    assert "liveness" not in page(client, KINDS)
     assert "n" not in links(text)
 
 
