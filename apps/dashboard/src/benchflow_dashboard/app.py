@@ -40,6 +40,7 @@ from .pages.job_actions import act_on_job, confirm_job_action
 from .pages.login import log_in, log_out, show_login
 from .pages.monitor import show_alerts, show_monitor, show_observed, silence_alert
 from .pages.notes import edit_label, edit_note
+from .pages.oidc import begin_oidc_login, finish_oidc_login
 from .pages.page import go_to_runs, render, set_theme, show_help
 from .pages.rollout import show_rollout
 from .pages.runs import show_runs
@@ -61,6 +62,8 @@ PAGES: Final[tuple[ControllerRouterHandler, ...]] = (
     show_login,
     log_in,
     log_out,
+    begin_oidc_login,
+    finish_oidc_login,
     set_theme,
     show_help,
     show_runs,

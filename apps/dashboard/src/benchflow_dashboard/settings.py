@@ -10,6 +10,8 @@ from pathlib import Path
 from benchflow_contracts import UsageError
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator
 
+from .security.oidc_settings import OidcSettings
+
 DEFAULT_PORT = 8642
 
 
@@ -37,6 +39,8 @@ class DashboardSettings(BaseModel):
     """A file of ingest keys. Without it, every client that reaches the server may send traces."""
     users: Path | None = None
     """A file of users. With it, each request needs a login or a token."""
+    oidc: OidcSettings | None = None
+    """A login by an OpenID provider, beside the tokens of `users` or without them."""
     https: bool = False
     """Whether browsers reach the server by HTTPS, through a proxy. Cookies are then secure."""
     sessions: Path | None = None
@@ -46,7 +50,7 @@ class DashboardSettings(BaseModel):
     api_per_minute: float = Field(default=600.0, gt=0)
     """The requests of one user to the API in a minute."""
     audit_log: Path | None = None
-    """The file of the audit log (default: beside the file of users, else none)."""
+    """The file of the audit log (default: beside the file of users, else in the user's data)."""
 
     @field_validator("monitor", mode="after")
     @classmethod
@@ -56,14 +60,23 @@ class DashboardSettings(BaseModel):
     @property
     def has_auth(self) -> bool:
         """Whether requests need a login. Without it, only the loopback is served."""
-        return self.users is not None
+        return self.users is not None or self.oidc is not None
 
     @property
     def audit_path(self) -> Path | None:
         """The file of the audit log, or None."""
-        if self.audit_log is not None or self.users is None:
+        if self.audit_log is not None or not self.has_auth:
             return self.audit_log
+        if self.users is None:
+            return data_directory() / f"audit-{self._identity}.jsonl"
         return self.users.with_name("audit.jsonl")
+
+    @property
+    def _identity(self) -> str:
+        """A name of those who may log in: other dashboards must not take their sessions."""
+        users = b"" if self.users is None else os.fsencode(self.users.resolve())
+        provider = "" if self.oidc is None else f"{self.oidc.issuer} {self.oidc.client_id}"
+        return hashlib.sha256(users + b"\0" + provider.encode()).hexdigest()[:16]
 
     def index_path(self) -> Path:
         """Return the file of the index, which is never inside `jobs_dir`.
@@ -106,19 +119,17 @@ class DashboardSettings(BaseModel):
 
     def sessions_location(self) -> Path | str | None:
         """Return the database of sessions and limits: a file, a URL, or None without logins."""
-        if not self.has_auth or self.users is None:
+        if not self.has_auth:
             return None
         if self.sessions is not None or self.database_url is not None:
             return self.sessions or self.database_url
-        # Dashboards with other users must not take each other's sessions.
-        name = hashlib.sha256(os.fsencode(self.users.resolve())).hexdigest()[:16]
-        return data_directory() / f"sessions-{name}.db"
+        return data_directory() / f"sessions-{self._identity}.db"
 
     def check_bind(self) -> None:
         """Refuse a public address without authentication.
 
         Raises:
-            UsageError: `host` is not a loopback address, and `users` is not set.
+            UsageError: `host` is not a loopback address, and neither `users` nor `oidc` is set.
         """
         if not self.has_auth and not is_loopback(self.host):
             raise UsageError(

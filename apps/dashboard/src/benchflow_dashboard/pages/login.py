@@ -1,6 +1,7 @@
 """Login by token, and logout."""
 
 import asyncio
+from urllib.parse import urlencode, urlsplit
 
 from litestar import get, post
 from litestar.datastructures import Cookie
@@ -22,7 +23,7 @@ from .page import PageRequest, local_path, render
 @get("/login", include_in_schema=False, opt=PUBLIC)
 async def show_login(request: PageRequest) -> Template:
     """Show the form of the login."""
-    return _form(request, str(request.query_params.get("next", "/")))
+    return login_form(request, str(request.query_params.get("next", "/")))
 
 
 @post("/login", include_in_schema=False, opt=PUBLIC, status_code=303)
@@ -36,14 +37,15 @@ async def log_in(request: PageRequest) -> Redirect | Template:
     user = access.find(str(form.get("token", "")).strip())
     if user is None:
         access.audit.record("", "login", "", "refused", remote)
-        page = _form(request, next_url, problem="no user has this token")
+        page = login_form(request, next_url, problem="no user has this token")
         page.status_code = 401
         return page
-    return await begin_session(request, user, next_url)
+    cookie = await new_session(request, user)
+    return Redirect(next_url, status_code=303, cookies=[cookie])
 
 
-async def begin_session(request: PageRequest, user: User, next_url: str) -> Redirect:
-    """Begin a session with a new id, end the old one, and redirect to `next_url`.
+async def new_session(request: PageRequest, user: User) -> Cookie:
+    """Begin a session with a new id, end the old one, and return the cookie of the new one.
 
     Raises:
         HTTPException: The user logged in too often: status 429.
@@ -56,7 +58,7 @@ async def begin_session(request: PageRequest, user: User, next_url: str) -> Redi
     if old is not None:
         await asyncio.to_thread(access.sessions.end, old)
     identifier, _ = await asyncio.to_thread(access.sessions.create, user)
-    cookie = Cookie(
+    return Cookie(
         key=access.cookie,
         value=identifier,
         path="/",
@@ -65,7 +67,6 @@ async def begin_session(request: PageRequest, user: User, next_url: str) -> Redi
         samesite="strict",
         secure=access.is_https,
     )
-    return Redirect(next_url, status_code=303, cookies=[cookie])
 
 
 @post("/logout", include_in_schema=False, status_code=303)
@@ -80,6 +81,15 @@ async def log_out(request: PageRequest) -> Redirect:
     return Redirect("/login", status_code=303, cookies=[gone])
 
 
-def _form(request: PageRequest, next_url: str, problem: str = "") -> Template:
-    view = {"next": local_path(next_url), "problem": problem}
+def login_form(request: PageRequest, next_url: str, problem: str = "") -> Template:
+    """Return the page with the ways to log in, and why the last attempt was refused."""
+    access, leads_to = access_of(request), local_path(next_url)
+    oidc = access.oidc
+    view = {
+        "next": leads_to,
+        "problem": problem,
+        "has_tokens": bool(access.users) or oidc is None,
+        "oidc_url": "" if oidc is None else f"/login/oidc?{urlencode({'next': leads_to})}",
+        "provider": "" if oidc is None else urlsplit(oidc.settings.issuer).hostname,
+    }
     return render(request, "login.html", view, title="Log in")

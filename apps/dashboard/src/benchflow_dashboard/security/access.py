@@ -27,6 +27,7 @@ from benchflow_dashboard.settings import DashboardSettings
 from .access_database import AccessDatabase
 from .audit import AuditLog
 from .limits import Buckets, MemoryBuckets, RateLimit, SharedBuckets
+from .oidc import OidcClient
 from .remote import Networks, limit_key, read_networks, remote_address
 from .sessions import Session, SessionStore
 from .users import LOCAL_USER, Role, User, find_user, read_users
@@ -55,6 +56,8 @@ class AccessControl:
     audit: AuditLog = field(default_factory=lambda: AuditLog(None))
     database: AccessDatabase | None = None
     """The sessions and limits that all processes share; None without authentication."""
+    oidc: OidcClient | None = None
+    """The login by an OpenID provider."""
     proxies: Networks = ()
     """The proxies whose `X-Forwarded-For` counts."""
     api_per_minute: float = 600.0
@@ -78,18 +81,23 @@ class AccessControl:
         """Return the access control of some settings.
 
         Raises:
-            UsageError: The file of users is wrong, or a trusted proxy is not an address.
+            UsageError: The file of users, a trusted proxy or the OpenID client is wrong.
             StoreError: The database of sessions cannot be opened.
         """
         stamp = NO_FILE if settings.users is None else stamp_of(settings.users)
         users = () if settings.users is None else read_users(settings.users)
         location = settings.sessions_location()
+        database = None if location is None else AccessDatabase(location)
+        oidc = None
+        if settings.oidc is not None and database is not None:
+            oidc = OidcClient(settings.oidc, database)
         return cls(
             users=users,
             users_file=settings.users,
             is_https=settings.https,
             audit=AuditLog(settings.audit_path),
-            database=None if location is None else AccessDatabase(location),
+            database=database,
+            oidc=oidc,
             proxies=read_networks(settings.trusted_proxies),
             api_per_minute=settings.api_per_minute,
             _stamp=stamp,
@@ -175,7 +183,12 @@ class AccessControl:
             self.database.close()
 
     def _is_known(self, user: User) -> bool:
-        """Return whether the user of a session may still log in, with the same role."""
+        """Return whether the user of a session may still log in, with the same role.
+
+        A user of the provider keeps the role of the login until the session ends.
+        """
+        if user.issuer:
+            return self.oidc is not None and user.issuer == self.oidc.settings.issuer
         return self._read_again() and user in self.users
 
     def _read_again(self) -> bool:

@@ -11,7 +11,7 @@ from benchflow_contracts import StoreError
 from benchflow_store.database.connection import Row, SqlConnection, connect
 
 _SCHEMA: Final = """
-CREATE TABLE dashboard_sessions (
+CREATE TABLE IF NOT EXISTS dashboard_sessions (
     digest TEXT PRIMARY KEY,
     name TEXT NOT NULL,
     role TEXT NOT NULL,
@@ -20,14 +20,19 @@ CREATE TABLE dashboard_sessions (
     began DOUBLE PRECISION NOT NULL,
     seen DOUBLE PRECISION NOT NULL
 );
-CREATE INDEX dashboard_sessions_by_time ON dashboard_sessions (seen);
-CREATE TABLE dashboard_buckets (
+CREATE INDEX IF NOT EXISTS dashboard_sessions_by_time ON dashboard_sessions (seen);
+CREATE TABLE IF NOT EXISTS dashboard_buckets (
     digest TEXT PRIMARY KEY,
     ends DOUBLE PRECISION NOT NULL
 );
-CREATE INDEX dashboard_buckets_by_time ON dashboard_buckets (ends);
+CREATE INDEX IF NOT EXISTS dashboard_buckets_by_time ON dashboard_buckets (ends);
+CREATE TABLE IF NOT EXISTS dashboard_logins (
+    digest TEXT PRIMARY KEY,
+    next_url TEXT NOT NULL,
+    began DOUBLE PRECISION NOT NULL
+);
 """
-"""The digest of a session is that of its id: who reads the database cannot use its sessions."""
+"""The digest of a session or a login is that of its id: a reader of the database cannot use it."""
 
 
 class AccessDatabase:
@@ -89,8 +94,7 @@ class AccessDatabase:
             _create_private(self._location)
         db = connect(self._location, "create")
         with db.write_transaction(exclusive=True):
-            if not db.has_table("dashboard_sessions"):
-                db.run_script(_SCHEMA)
+            db.run_script(_SCHEMA)
         if isinstance(self._location, Path):
             # A counter of requests does not need to survive a power cut.
             db.query("PRAGMA synchronous = NORMAL")
