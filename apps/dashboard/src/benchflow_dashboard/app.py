@@ -133,7 +133,9 @@ def create_app(settings: DashboardSettings, *, index: Index | None = None) -> Li
         middleware=[HostGuard((*settings.allowed_hosts, settings.host)), OriginGuard()],
         before_send=[add_security_headers],
         exception_handlers={HTTPException: show_error, BenchFlowError: show_fault},
-        template_config=TemplateConfig(instance=_template_engine()),
+        template_config=TemplateConfig(
+            instance=JinjaTemplateEngine.from_environment(template_environment())
+        ),
         compression_config=CompressionConfig(backend="gzip", exclude=["^/static", "/live"]),
         dependencies={
             "settings": Provide(lambda: settings, sync_to_thread=False),
@@ -202,7 +204,8 @@ def _directory_of(index: Index, name: str) -> Path | None:
     return found[0].directory if found else None
 
 
-def _template_engine() -> JinjaTemplateEngine:
+def template_environment() -> Environment:
+    """Return the templates: with autoescape, filters, and visible control characters."""
     # StrictUndefined: a template that names a missing value fails its test, and shows no blank.
     environment = Environment(
         loader=PackageLoader("benchflow_dashboard", "templates"),
@@ -222,7 +225,7 @@ def _template_engine() -> JinjaTemplateEngine:
             "tree_seconds": seconds,
         }
     )
-    return JinjaTemplateEngine.from_environment(environment)
+    return environment
 
 
 def _show(value: object) -> object:

@@ -1,10 +1,11 @@
 """Numbers and times as text. Unknown is a dash, never 0."""
 
-import time
 from collections.abc import Mapping
 from datetime import UTC, datetime
 from typing import Any, Final
 from urllib.parse import quote
+
+from benchflow_dashboard.page_time import page_time
 
 UNKNOWN: Final = "–"  # noqa: RUF001 - a dash, not a minus
 _BARS: Final = "▁▂▃▄▅▆▇█"
@@ -60,7 +61,7 @@ def ago(moment: float | None, now: float | None = None) -> str:
     """Return how long ago a moment was."""
     if not moment:
         return UNKNOWN
-    return duration(max((time.time() if now is None else now) - moment, 0.0))
+    return duration(max((page_time() if now is None else now) - moment, 0.0))
 
 
 def utc(moment: float | None) -> str:

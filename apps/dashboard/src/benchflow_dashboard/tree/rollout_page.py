@@ -1,6 +1,5 @@
 """The page of one rollout: its head, its tree, and the pane of the selected node."""
 
-import time
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import TypedDict
@@ -10,6 +9,7 @@ from benchflow_contracts import RolloutNode, RolloutRecord, StoreError
 from benchflow_store import RolloutProgress, StoredRollout, writer_of
 from benchflow_store.progress import span
 
+from benchflow_dashboard.page_time import page_time
 from benchflow_dashboard.rollouts import LoadedRollout
 
 from .cache import DrawingChoices, DrawnTree, TreeCache, recorded_calls
@@ -189,7 +189,7 @@ def _activity(stored: StoredRollout, query: RolloutQuery) -> "_Activity":
     if stored.tree.status != "running":
         return {"now": (), "liveness": ""}
     progress, process = RolloutProgress.of(stored.log.events), writer_of(stored.directory)
-    now, last = time.time(), progress.last_sign or 0.0
+    now, last = page_time(), progress.last_sign or 0.0
     age = f"last event {span(max(0.0, now - last))} ago"
     if process is None:
         liveness = f"cut short, or running on another host: no process here writes its log, {age}"

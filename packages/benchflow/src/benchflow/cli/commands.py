@@ -179,6 +179,14 @@ GROUPS: dict[str, Group] = {
         default="serve",
         runs_alone=True,
     ),
+    "view": Group(
+        "Write pages of the dashboard as files.",
+        {
+            "bundle": Command(
+                "benchflow.cli.view:bundle", "Write jobs and rollouts as static pages."
+            ),
+        },
+    ),
     "monitor": Group(
         "Score and chart traces of production agents.",
         {
