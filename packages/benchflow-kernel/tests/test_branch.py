@@ -11,7 +11,14 @@ from benchflow_contracts import (
     SandboxError,
     Value,
 )
-from benchflow_kernel import AskUserBranch, BranchBudget, Scene, fold, trajectories
+from benchflow_kernel import (
+    AskUserBranch,
+    BranchBudget,
+    Scene,
+    answer_weights,
+    fold,
+    trajectories,
+)
 from benchflow_testing.fakes import (
     FAKE_CAPABILITIES,
     Act,
@@ -39,6 +46,56 @@ def test_one_child_per_option_each_scored_and_valued(forked):
     assert fork.branch.fidelity == "replay"
     assert "middle of a turn" in fork.branch.reason
     assert {t.branch for t in trajectories(tree)} == {("monday",), ("tuesday",), ("friday",)}
+
+
+def test_a_fork_records_how_probable_each_answer_of_the_user_is(forked):
+    forked.user_options["probabilities"] = {"tuesday": 0.75, "friday": 0.25}
+    tree = forked.run()
+    fork = fork_of(tree)
+    assert fork.branch.answers == {"monday": 0.0, "tuesday": 0.75, "friday": 0.25}
+    expected = 0.75 * REWARDS["tuesday"] + 0.25 * REWARDS["friday"]
+    assert (fork.value.mean, fork.value.weighting) == (expected, "answers")
+    assert tree.root.value.mean == expected
+    weights = answer_weights(tree)
+    assert {leaf.path[2].label: weights[leaf.id] for leaf in tree.leaves} == fork.branch.answers
+    assert not forked.users[0].asked, "a user that knows the probabilities was asked"
+
+
+def test_a_user_without_probabilities_is_asked_once_for_a_fork(forked):
+    class Plain:
+        def __init__(self):
+            self.answers = 0
+
+        async def answer(self, ask, steps):
+            self.answers += 1
+            return Answer.choose(ask, "friday")
+
+        async def nudge(self, steps):
+            return None
+
+        async def aclose(self):
+            pass
+
+    users = []
+    forked._user = lambda: users.append(Plain()) or users[-1]
+    forked.users = []
+    tree = forked.run()
+    assert fork_of(tree).branch.answers == {"monday": 0.0, "tuesday": 0.0, "friday": 1.0}
+    assert fork_of(tree).value.mean == REWARDS["friday"]
+    assert [user.answers for user in users] == [1, 0, 0, 0]
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [{"monday": 2.0}, {"monday": math.nan}, {"sunday": 1.0}, {"monday": 0.7, "friday": 0.7}],
+)
+def test_probabilities_that_are_none_end_the_rollout_unscored(forked, wrong):
+    forked.user_options["probabilities"] = wrong
+    tree = forked.run()
+    assert tree.status == "failed"
+    assert (tree.error.boundary, tree.error.type) == ("environment", "EnvironmentError_")
+    assert "probabilities" in tree.error.message
+    assert tree.root.value is None
 
 
 def test_the_prefix_is_in_the_tree_once_and_each_answer_opens_its_own_edge(forked):

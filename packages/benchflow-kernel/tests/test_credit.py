@@ -4,9 +4,15 @@ import math
 import statistics
 
 import pytest
-from benchflow_contracts import RolloutNode, RolloutTree, VerifyResult
+from benchflow_contracts import BranchRecord, RolloutNode, RolloutTree, VerifyResult
 from benchflow_contracts.verdict import MAX_REWARD
-from benchflow_kernel import credit_of, inter_advantages, value_of
+from benchflow_kernel import (
+    answer_weights,
+    credit_of,
+    inter_advantages,
+    value_of,
+    values_below,
+)
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -48,8 +54,11 @@ def test_the_advantages_of_a_small_tree_are_those_worked_out_by_hand():
     # V(root) = (V(left) + V(right)) / 2 = 0.25
     assert credit[left].step == pytest.approx(0.25)
     assert credit[win].step == pytest.approx(0.5)
-    assert credit[win].process == pytest.approx(0.75)
+    assert credit[win].process == pytest.approx(0.5)
+    assert credit[loss].process == pytest.approx(-0.5)
+    # One scored child is no fork with different values: the credit of the branch goes on.
     assert credit[right].process == credit[zero].process == pytest.approx(-0.25)
+    assert credit[tree.root.id].process is None
     assert credit[tree.root.id].step is None
     assert unscored not in credit
     assert all(each.inter is None for each in credit.values())
@@ -69,17 +78,94 @@ def test_a_group_of_one_leaf_has_no_advantage():
 
 
 @given(shapes)
-def test_the_steps_on_a_path_add_up_to_its_process_reward(shape: Shape):
+def test_the_steps_on_a_path_add_up_to_the_difference_of_its_ends(shape: Shape):
     tree = tree_of(shape)
-    credit = credit_of(tree)
+    credit, values = credit_of(tree), values_below(tree.root)
+    root = values[tree.root.id]
     for leaf in tree.leaves:
         if leaf.id not in credit:
             assert leaf.reward is None
             continue
+        assert root is not None
+        assert leaf.reward is not None
         steps = [credit[node.id].step for node in leaf.path[1:]]
         assert math.fsum(step for step in steps if step is not None) == pytest.approx(
-            credit[leaf.id].process, abs=1e-9
+            leaf.reward - root.mean, abs=1e-9
         )
+
+
+@given(shapes)
+def test_every_step_below_a_fork_has_the_process_credit_of_its_branch(shape: Shape):
+    tree = tree_of(shape)
+    credit, values = credit_of(tree), values_below(tree.root)
+    for node in tree.nodes:
+        if node.id not in credit or node.parent is None:
+            continue
+        siblings = [values[child.id] for child in node.parent.children]
+        means = [value.mean for value in siblings if value is not None]
+        own, above = credit[node.id], credit[node.parent.id]
+        if max(means) - min(means) > 1e-9:
+            assert own.process == own.step
+        else:
+            assert own.process == above.process
+
+
+def asked(answers: dict[str, float], shapes: list[Shape]) -> RolloutTree:
+    """Return a tree with a fork by answers at its root."""
+    tree = tree_of(shapes)
+    tree.root.branch = BranchRecord(
+        policy="ask-user", fidelity="live", reason="", children=len(shapes), answers=answers
+    )
+    for child, label in zip(tree.root.children, answers, strict=True):
+        child.label = label
+    return tree
+
+
+def test_the_value_of_a_question_is_that_of_the_answers_which_the_user_gives():
+    tree = asked({"yes": 1.0, "no": 0.0, "later": 0.0}, [1.0, 0.25, 0.0])
+    value = value_of(tree.root)
+    assert value is not None
+    assert (value.mean, value.n, value.stderr, value.weighting) == (1.0, 1, 0.0, "answers")
+    weights = answer_weights(tree)
+    assert [weights[leaf.id] for leaf in tree.leaves] == [1.0, 0.0, 0.0]
+    # One leaf of this user is no group.
+    assert {credit.intra for credit in credit_of(tree).values()} == {None}
+    assert [credit_of(tree)[leaf.id].process for leaf in tree.leaves] == [0.0, -0.75, -1.0]
+
+
+def test_probable_answers_weight_value_and_advantage():
+    tree = asked({"yes": 0.75, "no": 0.25}, [[1.0, 0.0], 0.0])
+    value = value_of(tree.root)
+    assert value is not None
+    assert (value.mean, value.n) == (0.375, 2)
+    # The leaves have the weights 0.75, 0.75 and 0.25: mean 0.75 / 1.75.
+    mean = 0.75 / 1.75
+    spread = (0.75 * (1 - mean) ** 2 + mean**2) / 1.75
+    expected = (1 - mean) / (math.sqrt(spread * 3 / 2) + 1e-6)
+    assert credit_of(tree)[tree.leaves[0].id].intra == pytest.approx(expected)
+
+
+def test_a_user_who_says_something_else_leaves_the_children_equal_and_counterfactual():
+    tree = asked({"yes": 0.0, "no": 0.0}, [1.0, 0.0])
+    value = value_of(tree.root)
+    assert value is not None
+    assert (value.mean, value.weighting) == (0.5, "uniform")
+    weights = answer_weights(tree)
+    assert [weights[leaf.id] for leaf in tree.leaves] == [0.0, 0.0]
+
+
+def test_a_lost_child_of_the_users_answer_leaves_the_question_without_a_value():
+    tree = asked({"yes": 1.0, "no": 0.0}, [None, 1.0])
+    assert value_of(tree.root) is None
+
+
+def test_the_weight_of_a_leaf_is_unknown_if_nobody_was_asked():
+    tree = asked({"yes": 1.0, "no": 0.0}, [1.0, 0.0])
+    assert tree.root.branch is not None
+    tree.root.branch = tree.root.branch.model_copy(update={"answers": None})
+    weights = answer_weights(tree)
+    assert [weights[leaf.id] for leaf in tree.leaves] == [None, None]
+    assert weights[tree.root.id] == 1.0
 
 
 @given(shapes)

@@ -285,7 +285,7 @@ if TYPE_CHECKING:
         Trajectory as Trajectory,
         Value as Value,
     )
-    from .user import UserModel as UserModel
+    from .user import HasAnswerProbabilities as HasAnswerProbabilities, UserModel as UserModel
     from .verdict import (
         NO_REWARDS as NO_REWARDS,
         TAMPERED as TAMPERED,
@@ -376,9 +376,10 @@ _HOMES = {
         ),
         "task_listing": "AdapterOptions ListedTask TaskAdapter TaskRefusal",
         "tree": (
-            "BranchRecord Credit Fidelity NodeError RolloutNode RolloutTree Status Trajectory Value"
+            "BranchRecord Credit Fidelity NodeError RolloutNode RolloutTree Status Trajectory "
+            "Value Weighting"
         ),
-        "user": "UserModel",
+        "user": "HasAnswerProbabilities UserModel",
         "verdict": (
             "NO_REWARDS TAMPERED Grading Granularity Integrity RewardEvent RewardFiles "
             "Space VerifyResult"

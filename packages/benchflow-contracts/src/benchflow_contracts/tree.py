@@ -20,14 +20,21 @@ Fidelity = Literal["live", "state", "replay"]
 """How much of the parent's world a fork keeps: all of it, files and state, or a repetition."""
 
 
+Weighting = Literal["uniform", "answers"]
+"""`answers`: the children of a fork by answers count by the probability of their answer."""
+
+
 class Value(Model):
     """V(s): the mean return of a node's scored leaves. Unscored leaves do not count."""
 
     mean: float
     n: int = Field(gt=0)
+    """The number of returns with a weight above 0."""
     variance: float = Field(ge=0)
     """The sample variance, with n - 1; 0 if n is 1."""
     stderr: float = Field(ge=0)
+    weighting: Weighting = "uniform"
+    """Whether a fork at or below the node weights its children by their answers."""
 
 
 class Credit(Model):
@@ -35,6 +42,7 @@ class Credit(Model):
 
     `intra` and `inter` are Tree-GRPO's two advantages of the node's mean return: within its own
     tree, and against the other trees of the same prompt. A single tree does not have `inter`.
+    Leaves count by the probability of the answers on their path, as in `Value`.
     """
 
     intra: float | None = None
@@ -42,7 +50,9 @@ class Credit(Model):
     step: float | None = None
     """V(node) - V(parent)."""
     process: float | None = None
-    """The sum of `step` from the root to this node."""
+    """The `step` of the last child of a fork on the way from the root to this node, where the
+    children of the fork have different values. `None` above all such forks."""
+    weighting: Weighting = "uniform"
 
 
 class NodeError(Model):
@@ -69,6 +79,10 @@ class BranchRecord(Model):
     """Why no better fidelity was used, or how this one was reached."""
     children: int = Field(ge=0)
     """The number of requested children. Fewer nodes may exist."""
+    answers: Mapping[str, float] | None = None
+    """For a fork with one child for each answer: the probability that the task's user gives the
+    answer, by the child's label. They add up to less than 1 if the user may say something else.
+    `None` if the user was not asked."""
 
 
 @dataclass(slots=True, eq=False)

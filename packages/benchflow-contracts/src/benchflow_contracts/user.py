@@ -1,7 +1,7 @@
 """The User Model, which answers the agent's questions."""
 
-from collections.abc import Sequence
-from typing import Protocol
+from collections.abc import Mapping, Sequence
+from typing import Protocol, runtime_checkable
 
 from .ask import Answer, Ask
 from .step import Step
@@ -20,4 +20,23 @@ class UserModel(Protocol):
 
     async def aclose(self) -> None:
         """Release all resources. Idempotent."""
+        ...
+
+
+@runtime_checkable
+class HasAnswerProbabilities(Protocol):
+    """A User Model that knows how probable each answer is.
+
+    Without this extension, the option that one `answer` chooses has the probability 1. That is
+    exact for a user that always gives the same answer, and one sample of any other user.
+    """
+
+    async def answer_probabilities(
+        self, ask: Ask, steps: Sequence[Step]
+    ) -> Mapping[str, float] | None:
+        """Return the probability of each option of the only question of `ask`, by its id.
+
+        Options may be missing; their probability is 0. The sum is at most 1. `None` if the user
+        cannot say.
+        """
         ...

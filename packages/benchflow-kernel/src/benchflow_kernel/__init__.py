@@ -47,6 +47,7 @@ if TYPE_CHECKING:
         TableDiff,
         TreeFold,
         answer_text,
+        answer_weights,
         ask_arguments,
         credit_of,
         diff_states,
@@ -103,6 +104,7 @@ __all__ = [
     "UserConfig",
     "ValueBranch",
     "answer_text",
+    "answer_weights",
     "ask_arguments",
     "continue_from",
     "credit_of",
@@ -153,7 +155,7 @@ _HOMES = {
         "tasks": "find_tasks load_task",
         "tree": (
             "ASK_TOOL TREE_SCHEMA_VERSION Divergence DivergenceKind EnvDiff RowChange "
-            "TableDiff TreeFold answer_text ask_arguments credit_of diff_states "
+            "TableDiff TreeFold answer_text answer_weights ask_arguments credit_of diff_states "
             "first_divergence fold inter_advantages node_to_json step_verdicts "
             "trajectories trajectory tree_to_bytes tree_to_json value_of values_below "
             "verdict_name verdicts_at"

@@ -1,6 +1,6 @@
 """Where branches start: a position, a fork of it, and the branches from that fork."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 
 from benchflow_contracts import (
@@ -81,6 +81,8 @@ class Fork:
     reason: str
     ask: Ask | None = None
     """The open question, if there is one."""
+    answers: Mapping[str, float] | None = None
+    """The probability of each option of `ask` by its id, if the user was asked."""
     main: bool = False
     """Whether the main branch of the rollout was forked."""
 
@@ -97,12 +99,23 @@ class Fork:
             fidelity=self.fidelity,
             reason=self.reason,
             children=children_of(self.policy, self.ask),
+            answers=self._answers_by_label(),
         )
 
     def children(self, new_id: Callable[[], str]) -> list[BranchStart]:
         """Return the start of each child."""
         labels = labels_of(self.policy, self.ask)
         return [self._child(index, label, new_id()) for index, label in enumerate(labels)]
+
+    def _answers_by_label(self) -> dict[str, float] | None:
+        if self.ask is None or self.answers is None:
+            return None
+        options = self.ask.questions[0].options
+        labels = labels_of(self.policy, self.ask)
+        return {
+            label: self.answers.get(option.id, 0.0)
+            for label, option in zip(labels, options, strict=True)
+        }
 
     def winner(self, node_id: str, end: Position) -> BranchStart:
         """Return the start of the branch that continues the best child."""

@@ -3,7 +3,7 @@
 from importlib import import_module
 from typing import TYPE_CHECKING
 
-from .credit import credit_of, inter_advantages, value_of, values_below
+from .credit import answer_weights, credit_of, inter_advantages, value_of, values_below
 from .fold import TreeFold, fold
 from .views import (
     ASK_TOOL,
@@ -34,6 +34,7 @@ __all__ = [
     "TableDiff",
     "TreeFold",
     "answer_text",
+    "answer_weights",
     "ask_arguments",
     "credit_of",
     "diff_states",

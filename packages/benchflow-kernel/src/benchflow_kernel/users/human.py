@@ -25,6 +25,10 @@ class HumanUser:
         self._lines = _READERS.setdefault(self._input, _LineReader())
         self._output = output or sys.stderr
 
+    async def answer_probabilities(self, ask: Ask, steps: Sequence[Step]) -> None:
+        """Return `None`: a person is not asked about a question that is forked anyway."""
+        del ask, steps
+
     async def answer(self, ask: Ask, steps: Sequence[Step]) -> Answer:
         """Show every question of `ask` to the person, one Ask at a time."""
         del steps

@@ -14,7 +14,8 @@ class FakeUserModel:
     """Answers by a rule, or with each question's first option; nudges from a list.
 
     A question without options gets `text` when it takes free text; else the whole
-    Ask is declined. Faults are keyed by `answer` and `nudge`.
+    Ask is declined. `probabilities` has those of the options of every question that is forked, by
+    option id; by default the user cannot say them. Faults are keyed by `answer` and `nudge`.
     """
 
     def __init__(
@@ -23,6 +24,7 @@ class FakeUserModel:
         *,
         nudges: Sequence[str] = (),
         text: str = "as you like",
+        probabilities: Mapping[str, float] | None = None,
         fail_on: Mapping[str, Fault] | None = None,
         hang_on: set[str] | None = None,
     ) -> None:
@@ -34,6 +36,7 @@ class FakeUserModel:
         self._answer = answer
         self._nudges = list(nudges)
         self._text = text
+        self._probabilities = probabilities
 
     async def answer(self, ask: Ask, steps: Sequence[Step]) -> Answer:
         """Answer `ask`."""
@@ -41,6 +44,13 @@ class FakeUserModel:
         self.seen = list(steps)
         await self.faults.raise_or_hang("answer")
         return self._answer(ask) if self._answer else self._first(ask)
+
+    async def answer_probabilities(
+        self, ask: Ask, steps: Sequence[Step]
+    ) -> Mapping[str, float] | None:
+        """Return the probabilities that the fake was made with."""
+        del ask, steps
+        return self._probabilities
 
     async def nudge(self, steps: Sequence[Step]) -> str | None:
         """Return the next nudge, or `None` after the last nudge."""

@@ -1,6 +1,6 @@
 """Decide where a branch forks, and capture its world there."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 
 from benchflow_contracts import (
@@ -30,8 +30,10 @@ from benchflow_kernel.branch import (
     needs_base_checkpoint,
 )
 from benchflow_kernel.config import BranchPolicy
+from benchflow_kernel.faults import boundary
 from benchflow_kernel.rollout.branch_start import Fork, Position
 from benchflow_kernel.rollout.checkpoint_writer import CheckpointWriter
+from benchflow_kernel.users import answer_probabilities
 
 from .progress import BranchContext, Cursor
 from .state_recorder import StateRecorder
@@ -121,6 +123,7 @@ class ForkController:
             return None
         if not self._should_fork(cursor, policy, ask):
             return None
+        answers = await self._answers(cursor, policy, ask)
         await self._state_recorder.at_fork(cursor.node, start.checkpoint)
         self._services.refs.acquire(start.checkpoint)
         self._services.budget.record_fork()
@@ -131,6 +134,7 @@ class ForkController:
             fidelity="live",
             reason="a saved checkpoint of this question",
             ask=ask,
+            answers=answers,
             main=start.main,
         )
 
@@ -210,7 +214,19 @@ class ForkController:
         finally:
             await self._services.refs.release(checkpoint)
 
+    async def _answers(
+        self, cursor: Cursor, policy: BranchPolicy, ask: Ask | None
+    ) -> Mapping[str, float] | None:
+        """Return how probable each answer of the task's user is, if each answer gets a child."""
+        if ask is None or policy.kind != "ask-user":
+            return None
+        branch = self._branch
+        with boundary("environment"):
+            steps = branch.journal.node(cursor.node).steps
+            return await answer_probabilities(branch.world.user, ask, steps)
+
     async def _fork(self, cursor: Cursor, policy: BranchPolicy, ask: Ask | None) -> Fork | None:
+        answers = await self._answers(cursor, policy, ask)
         captured = await self._services.selector.capture(
             self._branch.world, cursor.turn, mid_turn=ask is not None, require=policy.require
         )
@@ -228,6 +244,7 @@ class ForkController:
             fidelity=captured.fidelity,
             reason=captured.reason,
             ask=ask,
+            answers=answers,
             main=self._branch.start.main,
         )
 
