@@ -71,6 +71,17 @@ def test_every_wire_reaches_every_upstream_streamed_or_not(run, llm, kind: str) 
             ask("openai-chat", stream=True, stream_options={"include_usage": True}),
         ]
 
+        backs = {"openai": "openai-chat", "vllm": "openai-chat", "anthropic": "anthropic-messages"}
+        for call, sent in zip(calls, llm.requests, strict=True):
+            if call.api == backs.get(kind, call.api):
+                assert (call.upstream_api, call.upstream_request) == (None, {})
+                assert call.upstream_response is None
+            else:
+                # The record holds both sides of a translated call.
+                assert (call.upstream_api, call.upstream_request) == (backs[kind], sent.raw)
+                assert "token_ids" not in str(call.upstream_response)
+                assert said(backs[kind], call.upstream_response)[1] == "write_file"
+
     run(body, kind=kind)
     sent = {request.wire for request in llm.requests}
     front = {"same": {"chat", "responses", "messages", "gemini"}, "anthropic": {"messages"}}

@@ -26,9 +26,16 @@ class ModelCall(RareModel):
     """`aux`: a call beside the agent's work, such as one for a title of the session."""
     request: Mapping[str, Any]
     """The body as the agent sent it. For Gemini, also `model` and `stream` from the path."""
+    upstream_api: ModelApi | None = None
+    """The wire format of the upstream, if the gateway translated the call."""
+    upstream_request: Mapping[str, Any] = {}
+    """The body as the gateway sent it, if it translated the call. The token ids belong to it."""
     response: Mapping[str, Any] | None = None
     """The whole response in the agent's wire format, also if it was streamed; `None` without a
     response."""
+    upstream_response: Mapping[str, Any] | None = None
+    """The upstream's whole response, if the gateway translated the call. Without token ids and
+    log-probabilities, which have their own fields."""
     status: int
     """Of the HTTP response to the agent; 0 if the agent disconnected before it."""
     model: str | None = None

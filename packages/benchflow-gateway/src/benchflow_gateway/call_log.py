@@ -64,16 +64,19 @@ class CallLog:
                 f" {space.bytes} of at most {space.limit} bytes ({self._size} on this route)"
             )
 
-    def append(self, call: ModelCall, request: bytes | None = None) -> None:
+    def append(
+        self, call: ModelCall, request: bytes | None = None, upstream_request: bytes | None = None
+    ) -> None:
         """Write one call. If this fails, the file does not change.
 
-        `request` is the JSON text of the request, if `call` does not have it.
+        `request` and `upstream_request` are the JSON texts of the requests, if `call` does not
+        have them.
 
         Raises:
             StoreError: The disk did not accept the whole line, or the log is closed.
             RecordLimitError: The rollout's record would exceed its limit.
         """
-        pieces = self._line(call, request)
+        pieces = self._line(call, request, upstream_request)
         self.check_space(sum(map(len, pieces)))
         self._write(pieces)
         self._add(_without_bodies(call))
@@ -85,7 +88,7 @@ class CallLog:
             StoreError: The disk did not accept the whole line, or the log is closed.
         """
         stub = _without_bodies(call)
-        self._write(self._line(stub, None))
+        self._write(self._line(stub))
         self._add(stub)
 
     def _add(self, outline: ModelCall) -> None:
@@ -93,18 +96,27 @@ class CallLog:
         if self.on_call is not None:
             self.on_call(outline)
 
-    def _line(self, call: ModelCall, request: bytes | None) -> Sequence[bytes]:
-        """Return a call as one line. `request`, which is JSON text, is not encoded again."""
-        clean = self._redactor.json
-        if request is None:
-            return (clean(call.model_dump_json().encode()), b"\n")
-        empty = clean(call.model_copy(update={"request": {}}).model_dump_json().encode())
-        before, key, after = empty.partition(b'"request":{}')
-        whole = clean(request)
+    def _line(
+        self, call: ModelCall, request: bytes | None = None, upstream_request: bytes | None = None
+    ) -> Sequence[bytes]:
+        """Return a call as one line. Requests, which are JSON text, are not encoded again."""
+        texts = {"request": request, "upstream_request": upstream_request}
+        texts = {name: text for name, text in texts.items() if text is not None}
+        rest = self._redactor.json(
+            call.model_copy(update={key: {} for key in texts}).model_dump_json().encode()
+        )
+        pieces: list[bytes] = []
+        for name, text in texts.items():
+            # The first match is the field: the fields before it hold no text of an agent.
+            before, key, rest = rest.partition(f'"{name}":{{}}'.encode())
+            pieces += (before, key[:-2], self._one_line(text))
+        return (*pieces, rest, b"\n")
+
+    def _one_line(self, text: bytes) -> bytes:
+        clean = self._redactor.json(text)
         # In JSON text, line ends are only between values, so remove them.
-        if b"\n" in whole or b"\r" in whole:
-            whole = whole.translate(None, b"\r\n")
-        return (before, key[:-2], whole, after, b"\n")
+        has_line_ends = b"\n" in clean or b"\r" in clean
+        return clean.translate(None, b"\r\n") if has_line_ends else clean
 
     def _write(self, pieces: Sequence[bytes]) -> None:
         if self._descriptor is None:
@@ -156,7 +168,9 @@ def _in_file(path: Path) -> Iterator[ModelCall]:
 
 def _without_bodies(call: ModelCall) -> ModelCall:
     tokens = dict.fromkeys(("prompt_token_ids", "completion_token_ids", "logprobs"))
-    update: dict[str, object] = {"request": {}, "response": None, **tokens}
+    bodies: dict[str, object] = {"request": {}, "response": None}
+    bodies |= {"upstream_request": {}, "upstream_response": None}
+    update: dict[str, object] = {**bodies, **tokens}
     return call.model_copy(update=update)
 
 

@@ -2,13 +2,15 @@
 
 import time
 from dataclasses import dataclass, field
+from typing import Any
 
 from benchflow_contracts import ModelApi, ModelCall, Usage
 
 from .documents import Document, text_of
 from .proxied_call import ProxiedCall
 from .purpose import Purpose
-from .tokens import Tokens
+from .tokens import Tokens, strip_tokens
+from .wires import CHAT
 
 _NEEDED = ("logprobs", "model", "return_token_ids", "stream", "stream_options")
 _BYTES_PER_TOKEN = 8
@@ -30,6 +32,12 @@ class Draft:
     started_at: float = field(default_factory=time.time)
     status: int = 0
     response: Document | None = None
+    upstream_api: ModelApi | None = None
+    """The wire of the upstream, if the call is translated. So are the next fields."""
+    upstream_request: Document = field(default_factory=dict[str, Any])
+    """The translated request of a recorded call; empty if `upstream_text` has it."""
+    upstream_text: bytes | None = None
+    upstream_response: Document | None = None
     model: str | None = None
     policy_version: str | None = None
     tokens: Tokens = field(default_factory=Tokens)
@@ -41,6 +49,16 @@ class Draft:
     error: str | None = None
     recorded: bool = False
 
+    @property
+    def size(self) -> int:
+        """The bytes of the requests in the record."""
+        return len(self.text) + len(self.upstream_text or b"")
+
+    def forward(self, proxied: ProxiedCall) -> None:
+        """Note the request to the upstream, if it is another than the agent's."""
+        if proxied.is_translated:
+            self.upstream_api, self.upstream_text = proxied.back.api, proxied.data
+
     def drop_request(self) -> None:
         """Drop most of the parsed request, because the record needs only its text."""
         self.request = {key: self.request[key] for key in _NEEDED if key in self.request}
@@ -48,6 +66,8 @@ class Draft:
     def read_answer(self, proxied: ProxiedCall, body: Document) -> None:
         """Read id, model and usage from the upstream's body."""
         self.tokens = proxied.tokens(body)
+        if proxied.is_translated:
+            self.upstream_response = strip_tokens({}, body) if proxied.back is CHAT else body
         self.usage = proxied.back.usage(body)
         model = text_of(body.get("model")) or text_of(body.get("modelVersion"))
         self.model = model or self.model
@@ -81,6 +101,11 @@ class Draft:
         self.replayed = True
         self.purpose = call.purpose
         self.response = dict(call.response or {})
+        self.upstream_api = call.upstream_api
+        self.upstream_request = dict(call.upstream_request)
+        self.upstream_response = (
+            None if call.upstream_response is None else dict(call.upstream_response)
+        )
         self.model, self.policy_version = call.model, call.policy_version
         self.tokens = Tokens(call.prompt_token_ids, call.completion_token_ids, call.logprobs)
         self.usage = call.usage
@@ -93,7 +118,10 @@ class Draft:
             api=self.api,
             purpose=self.purpose,
             request=self.request,
+            upstream_api=self.upstream_api,
+            upstream_request=self.upstream_request,
             response=self.response,
+            upstream_response=self.upstream_response,
             status=self.status,
             model=self.model,
             policy_version=self.policy_version,

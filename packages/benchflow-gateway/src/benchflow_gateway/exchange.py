@@ -96,6 +96,7 @@ class Exchange:
         await self._route.pause.wait_running()
         proxied = self._proxied = ProxiedCall(self._wire, upstream, draft.request, raw)
         draft.drop_request()
+        draft.forward(proxied)
         self._route.charge(draft)
         url = upstream.url(proxied.path, proxied.back)
         if proxied.back is self._wire and not url.query_string:

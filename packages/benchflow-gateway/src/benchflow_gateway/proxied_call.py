@@ -45,6 +45,11 @@ class ProxiedCall:
         """The number of events. The model generated at least as many tokens."""
 
     @property
+    def is_translated(self) -> bool:
+        """Whether the upstream speaks another wire than the agent."""
+        return self._translation is not None
+
+    @property
     def state(self) -> Fold:
         """The upstream's answer so far."""
         return self._back_fold

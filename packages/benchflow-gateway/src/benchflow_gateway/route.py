@@ -205,7 +205,7 @@ class Route:
             RefusedError: The budget is used up, or the request would exceed the record's limit.
         """
         try:
-            self._log.check_space(len(draft.text))
+            self._log.check_space(draft.size)
             self._rules.meter.begin(self.upstream.model or draft.model)
         except RecordLimitError as error:
             raise self._end_at_limit(draft, error) from error
@@ -232,7 +232,7 @@ class Route:
         draft.recorded = True
         cost = self._rules.meter.end(draft.model, draft.usage) if draft.charged else None
         try:
-            self._log.append(draft.to_call(cost), draft.text)
+            self._log.append(draft.to_call(cost), draft.text, draft.upstream_text)
         except RecordLimitError as error:
             raise self._end_at_limit(draft, error, cost) from error
         except StoreError as error:
