@@ -40,7 +40,8 @@ def test_the_demo_tells_its_story_in_30_lines(tmp_path: Path) -> None:
     assert names[-6:-3] == ["Asks", "Fork", "V(n3)"]
     assert names[-3:] == ["Record", "Trainer", "Next"]
     assert sorted(re.findall(r"reward ([\d.]+)", text)) == ["0", "0.25", "1"]
-    assert "V(n3)     0.417 (n=3, se=" in text
+    assert "V(n3)     1 (n=1, se=0, by the user's answers)" in text
+    assert "Wednesday 14:00 (the user's answer)" in " ".join(text.split())
     [home] = (tmp_path / "jobs").iterdir()
     assert f"bench rollout tree {home.name}" in text
 
@@ -48,14 +49,25 @@ def test_the_demo_tells_its_story_in_30_lines(tmp_path: Path) -> None:
 def test_the_demo_ends_with_a_scored_forked_rollout(demo: dict[str, Any]) -> None:
     assert demo["status"] == "completed"
     assert (demo["branches"], demo["leaves"], demo["scored"]) == (1, 3, 3)
-    assert (demo["value"]["n"], demo["grading"]) == (3, "hermetic")
-    assert 0 < demo["reward"] < 1
+    assert (demo["value"]["n"], demo["grading"]) == (1, "hermetic")
+    assert (demo["reward"], demo["value"]["weighting"]) == (1.0, "answers")
 
 
-def test_every_leaf_becomes_a_trainer_row_with_real_tool_messages(demo: dict[str, Any]) -> None:
+def test_every_leaf_becomes_a_trainer_row_with_real_tool_messages(
+    demo: dict[str, Any], bench: Any, tmp_path: Path
+) -> None:
     text = (demo["directory"] / "trainer/verifiers.jsonl").read_text()
-    rows = [json.loads(line) for line in text.splitlines()]
-    assert len(rows) == 3
+    [row] = [json.loads(line) for line in text.splitlines()]
+    assert (row["reward"], row["info"]["answer"], row["info"]["answer_weight"]) == (
+        1.0,
+        "user",
+        1.0,
+    )
+    all_leaves = ("--output", tmp_path / "all.jsonl", "--counterfactual")
+    counts = bench("rollout", "export", demo["directory"], *all_leaves, "--json")
+    assert (counts["trajectories"], counts["counterfactual"]) == (3, 0)
+    rows = [json.loads(line) for line in (tmp_path / "all.jsonl").read_text().splitlines()]
+    assert [row["info"]["answer"] for row in rows].count("counterfactual") == 2
     assert {row["reward"] for row in rows} >= {1.0}
     assert len({tuple(row["info"]["branch"]) for row in rows}) == 3
     assert {"user", "assistant", "tool"} == {

@@ -84,9 +84,13 @@ def test_a_policys_question_is_forked_and_one_branch_is_right(
 ) -> None:
     with ScriptedLlm(partial(book, tool=tool)) as llm:
         record = run(bench, llm, "book-the-review-room", "--branch", "ask-user", *env)
-    assert record["value"]["n"] == 3
-    lines = (tmp_path / record["directory"] / "trainer/verifiers.jsonl").read_text().splitlines()
-    assert sorted(json.loads(line)["reward"] == 1.0 for line in lines) == [False, False, True]
+    value = record["value"]
+    assert (value["mean"], value["n"], value["weighting"]) == (1.0, 1, "answers")
+    [line] = (tmp_path / record["directory"] / "trainer/verifiers.jsonl").read_text().splitlines()
+    assert json.loads(line)["reward"] == 1.0
+    tree = json.loads((tmp_path / record["directory"] / "tree.json").read_text())
+    leaves = [node["results"]["reward"]["reward"] for node in tree["nodes"] if node["results"]]
+    assert sorted(reward == 1.0 for reward in leaves) == [False, False, True]
     # Every branch said the same up to the question, and each its own from there.
     answers = {r.tool_results[1] for r in llm.requests if len(r.tool_results) > 1}
     assert len(answers) == 3

@@ -72,8 +72,12 @@ def test_a_waiting_question_is_forked_live_and_one_branch_is_right(
         endpoint = ("--base-url", f"{llm.url}{path}", "--model", "mock-model")
         branch = ("--branch", "ask-user", "--branch-require", "live")
         record = bench("run", TASK, "--agent", agent, *endpoint, *branch, *more, "--json")
-    assert record["value"]["n"] == 3
-    lines = (tmp_path / record["directory"] / "trainer/verifiers.jsonl").read_text().splitlines()
-    assert sorted(json.loads(line)["reward"] == 1.0 for line in lines) == [False, False, True]
+    value = record["value"]
+    assert (value["mean"], value["n"], value["weighting"]) == (1.0, 1, "answers")
+    [line] = (tmp_path / record["directory"] / "trainer/verifiers.jsonl").read_text().splitlines()
+    assert json.loads(line)["reward"] == 1.0
+    tree = json.loads((tmp_path / record["directory"] / "tree.json").read_text())
+    leaves = [node["results"]["reward"]["reward"] for node in tree["nodes"] if node["results"]]
+    assert sorted(reward == 1.0 for reward in leaves) == [False, False, True]
     answers = {request.tool_results[1] for request in llm.requests if len(request.tool_results) > 1}
     assert len([event for event in EVENTS if event in str(answers)]) == 3

@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 from benchflow.cli.rollout import export
+from benchflow_contracts import TrainingOptions
 from judge_package import install, succeed
 
 JUDGE = Path(__file__).with_name("check_traces.py")
@@ -23,7 +24,8 @@ def read_by_package(judge: Path, rollout: Path, cwd: Path) -> dict[str, Any]:
     """Export a rollout in each form; return what the package reads."""
     forms = [cwd / f"{form}.jsonl" for form in ("leaves", "graph", "flat")]
     for output in forms:
-        export(str(rollout), output=output, format=f"v1-{output.stem}")
+        every = TrainingOptions(counterfactual=True)
+        export(str(rollout), output=output, format=f"v1-{output.stem}", options=every)
     leaves, graph, flat = (output.name for output in forms)
     said = succeed(judge, "-I", JUDGE, leaves, graph, "--flat", flat, cwd=cwd)
     seen: dict[str, Any] = json.loads(said)

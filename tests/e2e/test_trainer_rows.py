@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 from benchflow.cli.rollout import export
+from benchflow_contracts import TrainingOptions
 from judge_package import install, succeed
 
 TASKS = Path(__file__).parents[2] / "benchmarks" / "clawsbench" / "tasks"
@@ -25,14 +26,15 @@ def judge(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def test_the_package_reads_every_row_and_would_have_written_the_same(
     bench: Any, demo: dict[str, Any], judge: Path, tmp_path: Path
 ) -> None:
-    shutil.copy(demo["directory"] / "trainer/verifiers.jsonl", tmp_path / "forked.jsonl")
+    every = TrainingOptions(counterfactual=True)
+    export(str(demo["directory"]), output=tmp_path / "forked.jsonl", options=every)
     tasks = ("--tasks-dir", TASKS, "--max-tasks", "2")
     bench("eval", "create", *tasks, "--agent", "nop", "--job-name", "j", "--json")
     shutil.copy(tmp_path / "jobs/j/verifiers.jsonl", tmp_path / "job.jsonl")
     bench("tasks", "init", "plain")
     plain = tmp_path / bench("run", "plain", "--agent", "oracle", "--json")["directory"]
     shutil.copy(plain / "trainer/verifiers.jsonl", tmp_path / "plain.jsonl")
-    export(str(demo["directory"]), output=tmp_path / "sft.jsonl", format="sft")
+    export(str(demo["directory"]), output=tmp_path / "sft.jsonl", format="sft", options=every)
 
     rows = ("forked.jsonl", "job.jsonl", "plain.jsonl")
     seen = json.loads(succeed(judge, "-I", JUDGE, *rows, "--sft", "sft.jsonl", cwd=tmp_path))

@@ -143,6 +143,7 @@ if TYPE_CHECKING:
         Exported as Exported,
         Exporter as Exporter,
         FinishedRollout as FinishedRollout,
+        TakesTrainingOptions as TakesTrainingOptions,
     )
     from .factories import (
         AgentFactory as AgentFactory,
@@ -211,6 +212,15 @@ if TYPE_CHECKING:
         LearnerVersion as LearnerVersion,
         Prior as Prior,
         RolloutRecord as RolloutRecord,
+    )
+    from .sample import (
+        AdvantageEstimator as AdvantageEstimator,
+        AnswerSource as AnswerSource,
+        Sample as Sample,
+        SampleSpan as SampleSpan,
+        SpanKind as SpanKind,
+        TokenSequence as TokenSequence,
+        TrainingOptions as TrainingOptions,
     )
     from .sandbox import (
         ExecResult as ExecResult,
@@ -284,6 +294,7 @@ if TYPE_CHECKING:
         Status as Status,
         Trajectory as Trajectory,
         Value as Value,
+        Weighting as Weighting,
     )
     from .user import HasAnswerProbabilities as HasAnswerProbabilities, UserModel as UserModel
     from .verdict import (
@@ -338,7 +349,7 @@ _HOMES = {
             "StepStarted ToolCallEnded ToolCallStarted TurnStarted UsageReported "
             "WorldClosed event_adapter"
         ),
-        "exporter": "Exported Exporter FinishedRollout",
+        "exporter": "Exported Exporter FinishedRollout TakesTrainingOptions",
         "factories": (
             "AgentFactory BackendFactory EnvironmentLoader ExporterFactory "
             "FetchingProviderFactory RewardFactory SandboxProviderFactory TaskAdapterFactory"
@@ -359,6 +370,10 @@ _HOMES = {
         "process": "ByteReader ByteWriter Process",
         "reward": "Evidence LiveWorld Reward needs_processes stops_processes",
         "rollout_record": "BeganFrom LearnerUse LearnerVersion Prior RolloutRecord",
+        "sample": (
+            "AdvantageEstimator AnswerSource Sample SampleSpan SpanKind TokenSequence "
+            "TrainingOptions"
+        ),
         "sandbox": (
             "ExecResult FreezeLevel HasDoors HasImageDigests Isolation NetworkMode "
             "Sandbox SandboxCapabilities SandboxImage SandboxProvider SandboxSpec "

@@ -3,13 +3,14 @@
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
 from pydantic import Field
 
 from ._model import RareModel
 from .events import Event
 from .gateway import ModelCall
+from .sample import TrainingOptions
 from .tree import RolloutTree
 
 
@@ -37,6 +38,8 @@ class FinishedRollout:
     """The recorded model calls by id."""
     directory: Path | None = None
     """The rollout's own files, such as the verifier's output."""
+    job: str | None = None
+    """The name of the job that ran the rollout, if one did."""
 
 
 class Exported(RareModel):
@@ -48,6 +51,14 @@ class Exported(RareModel):
     """Leaves without a reward, whether or not they were written."""
     tampered: int = Field(default=0, ge=0)
     """Of `unscored`: leaves with a verdict that the agent may have steered."""
+    counterfactual: int = Field(default=0, ge=0)
+    """Scored leaves that were left out: the task's user may never give the answers above them."""
+    breaks: int = Field(default=0, ge=0)
+    """Model calls whose prompt did not begin with the tokens before it."""
+    repeated_tokens: int = Field(default=0, ge=0)
+    """Tokens before a break that the prompt after it has again."""
+    missing_logprobs: int = Field(default=0, ge=0)
+    """Messages of a model that cannot be trained on: they have no log-probabilities."""
 
 
 class Exporter(Protocol):
@@ -62,5 +73,18 @@ class Exporter(Protocol):
 
         Raises:
             StoreError: The format cannot represent a rollout.
+        """
+        ...
+
+
+@runtime_checkable
+class TakesTrainingOptions(Protocol):
+    """An exporter for trainers that can choose what it exports."""
+
+    def with_options(self, options: TrainingOptions) -> Exporter:
+        """Return an exporter of the same format with these options.
+
+        Raises:
+            UsageError: The format cannot express an option.
         """
         ...

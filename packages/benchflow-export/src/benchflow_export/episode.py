@@ -1,149 +1,217 @@
-"""A rollout tree as a Verifiers v1 episode: one trace per leaf, or one for the whole graph.
+"""Samples as a Verifiers v1 episode: one trace per leaf, or one for the whole tree.
 
 Source of the format: verifiers 0.4.0, `Episode`, `Trace` and `ModelCall` (trace version 1).
 In `tests/e2e/test_traces.py`, that package reads our traces.
 """
 
-from collections.abc import Iterable, Mapping, Sequence
-from typing import Any, Literal
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Any, Final, Literal, cast
 
-from benchflow_contracts import FinishedRollout, RolloutNode
-from benchflow_kernel import value_of
+from benchflow_contracts import AdvantageEstimator, ModelCall, Sample, SampleSpan
 
-from .graph import GraphNode, MessageGraph, message_graph
+from .graph import v1_message
+from .samples import sampling_of
 
 Shape = Literal["leaves", "graph"]
 
+DEFAULT_ESTIMATOR: Final[Mapping[Shape, AdvantageEstimator]] = {
+    "leaves": "intra",
+    "graph": "process",
+}
+_FINISH_REASONS = {"stop": "stop", "length": "length", "tool_calls": "tool_calls"}
+_LIMITS = {"max_tokens": "max_output_tokens", "max_turn_requests": "max_turns"}
+"""The stop conditions by which a reader knows that a trace was truncated."""
 _TRACE_VERSION = 1
 _WRITER = "0.4.0"
 
 
-def episode(rollout: FinishedRollout, shape: Shape = "leaves") -> dict[str, Any] | None:
-    """Return one line of `traces.jsonl`, or `None` when no leaf has a score.
+def episode(
+    samples: Sequence[Sample],
+    calls: Mapping[str, ModelCall],
+    shape: Shape = "leaves",
+    estimator: AdvantageEstimator | None = None,
+) -> dict[str, Any] | None:
+    """Return one line of `traces.jsonl` for the samples of one tree; `None` without samples.
 
-    `leaves`: one trace per scored leaf, with the leaf's return. The agent is called `leaf`, so
-    a trainer's hierarchical baseline over the episode is the intra-tree one. Shared prefixes
-    are repeated with the same tokens. `graph`: one trace with every message once, the root's V
-    as its reward, and the leaves' returns in `info.benchflow`.
+    `leaves`: one trace per sample, with the leaf's return. The agent is called `leaf`, so a
+    trainer's hierarchical baseline over the episode is the intra-tree one. Shared prefixes are
+    repeated with the same tokens. `graph`: one trace with every message once, the mean return as
+    its reward, and the leaves' returns in `info.benchflow`.
 
-    `group.id` is the task's id and digest: the trees of one prompt are one group. A sampled
-    token has the leaf's `intra` advantage in `leaves`, and the edge's `step` in `graph`.
-    Unscored leaves are left out, with the nodes that lead only to them.
+    `group.id` is `Sample.group`. `estimator` chooses the advantages of the sampled tokens; the
+    default is `intra` for `leaves` and `process` for `graph`. In a graph, a message has the mean
+    advantage of the leaves below it, by the weight of their answers.
     """
-    tree = rollout.tree
-    leaves = [leaf for leaf in tree.leaves if leaf.reward is not None]
-    if not leaves:
+    if not samples:
         return None
-    graph = message_graph(tree.root, rollout.calls, instruction=rollout.instruction)
+    estimator = estimator or DEFAULT_ESTIMATOR[shape]
+    first = samples[0]
     if shape == "leaves":
-        traces = [_leaf_trace(rollout, graph, leaf) for leaf in leaves]
+        traces = [_leaf_trace(sample, calls, estimator) for sample in samples]
     else:
-        traces = [_graph_trace(rollout, graph, leaves)]
+        traces = [_graph_trace(samples, calls, estimator)]
     return {
-        "id": tree.rollout_id,
+        "id": first.tree,
         "env": {"id": "benchflow"},
-        "task": _task(rollout),
-        "group": {"id": f"{tree.task_id}@{rollout.task_digest}"},
+        "task": _task(first),
+        "group": {"id": first.group},
         "ok": True,
         "traces": traces,
     }
 
 
-def _leaf_trace(rollout: FinishedRollout, graph: MessageGraph, leaf: RolloutNode) -> dict[str, Any]:
-    intra = None if leaf.credit is None else leaf.credit.intra
-    nodes = graph.along(leaf.path)
+def _leaf_trace(
+    sample: Sample, calls: Mapping[str, ModelCall], estimator: AdvantageEstimator
+) -> dict[str, Any]:
+    advantages = sample.advantages.get(estimator) or (None,) * len(sample.spans)
     info = {
-        "leaf": leaf.id,
-        "branch": [node.label for node in leaf.path if node.label is not None],
-        "credit": None if leaf.credit is None else leaf.credit.model_dump(),
-        "integrity": leaf.results["reward"].integrity,
+        "leaf": sample.leaf,
+        "branch": list(sample.branch),
+        "answer": sample.answer,
+        "answer_weight": sample.answer_weight,
+        "integrity": sample.integrity,
+        "fidelity": sample.fidelity,
         "shared_prefix": "per_leaf",
     }
-    assert leaf.reward is not None
-    advantages = {node.source: intra for node in nodes}
-    return _trace(rollout, graph, nodes, advantages, leaf.id, leaf.reward, info)
+    trace = _trace([sample], sample.spans, advantages, calls, estimator, info)
+    return {**trace, "rewards": {"reward": {"score": sample.reward, "weight": 1.0}}}
 
 
 def _graph_trace(
-    rollout: FinishedRollout, graph: MessageGraph, leaves: Sequence[RolloutNode]
+    samples: Sequence[Sample], calls: Mapping[str, ModelCall], estimator: AdvantageEstimator
 ) -> dict[str, Any]:
-    scored = {node.id for leaf in leaves for node in leaf.path}
-    tree_nodes = [node for node in rollout.tree.nodes if node.id in scored]
-    nodes = graph.along(tree_nodes)
-    value = value_of(rollout.tree.root)
-    assert value is not None
+    spans: dict[str, SampleSpan] = {}
+    for sample in samples:
+        spans |= {span.id: span for span in sample.spans}
+    parents = {
+        node: parent
+        for sample in samples
+        for parent, node in zip(sample.nodes, sample.nodes[1:], strict=False)
+    }
+    values = {node: value for sample in samples for node, value in sample.values.items()}
     info = {
-        "leaves": {leaf.id: leaf.reward for leaf in leaves},
-        "integrity": {leaf.id: leaf.results["reward"].integrity for leaf in leaves},
-        "values": {node.id: node.value.model_dump() for node in tree_nodes if node.value},
-        "parents": {node.id: node.parent.id for node in tree_nodes if node.parent},
+        "leaves": {sample.leaf: sample.reward for sample in samples},
+        "answer_weights": {sample.leaf: sample.answer_weight for sample in samples},
+        "integrity": {sample.leaf: sample.integrity for sample in samples},
+        "fidelity": {sample.leaf: sample.fidelity for sample in samples},
+        "values": values,
+        "parents": parents,
         "shared_prefix": "once",
     }
-    advantages = {node.id: node.credit.step for node in tree_nodes if node.credit is not None}
-    return _trace(rollout, graph, nodes, advantages, "graph", value.mean, info)
+    advantages = mean_advantages(samples, spans, estimator)
+    trace = _trace(samples, list(spans.values()), advantages, calls, estimator, info)
+    root = values.get(samples[0].nodes[0])
+    score = sum(s.reward for s in samples) / len(samples) if root is None else root
+    return {**trace, "rewards": {"reward": {"score": score, "weight": 1.0}}}
+
+
+def mean_advantages(
+    samples: Sequence[Sample], spans: Iterable[str], estimator: AdvantageEstimator
+) -> list[float | None]:
+    """Return for each span the mean advantage of the samples that have it, by answer weight."""
+    sums: dict[str, tuple[float, float]] = {}
+    for sample in samples:
+        advantages = sample.advantages.get(estimator, ())
+        # Counterfactual leaves that were asked for count equally.
+        weight = sample.answer_weight or 1.0
+        for span, advantage in zip(sample.spans, advantages, strict=False):
+            if advantage is not None:
+                total, weights = sums.get(span.id, (0.0, 0.0))
+                sums[span.id] = (total + weight * advantage, weights + weight)
+    means = {span: total / weights for span, (total, weights) in sums.items()}
+    return [means.get(span) for span in spans]
 
 
 def _trace(
-    rollout: FinishedRollout,
-    graph: MessageGraph,
-    nodes: Sequence[GraphNode],
-    advantages: Mapping[str, float | None],
-    name: str,
-    reward: float,
+    samples: Sequence[Sample],
+    spans: Sequence[SampleSpan],
+    advantages: Sequence[float | None],
+    calls: Mapping[str, ModelCall],
+    estimator: AdvantageEstimator,
     info: Mapping[str, Any],
 ) -> dict[str, Any]:
-    index = {id(node): at for at, node in enumerate(nodes)}
-    exact = any(node.logprobs for node in nodes)
+    first = samples[0]
+    name = "leaf" if "leaf" in info else "graph"
+    index = {span.id: at for at, span in enumerate(spans)}
+    versions = list(dict.fromkeys(v for sample in samples for v in sample.policy_versions))
     return {
         "version": _TRACE_VERSION,
-        "id": f"{rollout.tree.rollout_id}-{name}",
+        "id": f"{first.tree}-{first.leaf if name == 'leaf' else name}",
         "verifiers": {"version": _WRITER},
-        "task": _task(rollout),
+        "task": _task(first),
         "agent": {
-            "config": {"harness": {"id": rollout.agent}, "model": rollout.model},
-            "name": "graph" if name == "graph" else "leaf",
-            "trainable": exact,
+            "config": {"harness": {"id": first.agent}, "model": first.model},
+            "name": name,
+            "trainable": any(span.is_trainable for span in spans),
         },
-        "nodes": [_node(node, index, advantages.get(node.source)) for node in nodes],
-        "calls": list(_calls(graph, index)),
-        "rewards": {"reward": {"score": reward, "weight": 1.0}},
+        "tools": list(map(_tool, first.tools)),
+        "nodes": [
+            _node(span, index, advantage) for span, advantage in zip(spans, advantages, strict=True)
+        ],
+        "calls": list(_calls(spans, calls)),
+        "metrics": dict(first.items) if name == "leaf" else {},
         "info": {
             "benchflow": {
                 **info,
-                "rollout_id": rollout.tree.rollout_id,
-                "sources": [node.source for node in nodes],
-                "retokenised": graph.retokenised,
+                "rollout_id": first.tree,
+                "sources": [span.node for span in spans],
+                "advantage": estimator,
+                "weighting": first.weighting,
+                "policy_versions": versions,
+                "node_policy_versions": [span.policy_version for span in spans],
+                "breaks": sum(sample.breaks for sample in samples),
+                "repeated_tokens": sum(sample.repeated_tokens for sample in samples),
+                "missing_logprobs": sum(
+                    span.kind == "sampled" and not span.logprobs for span in spans
+                ),
+                "evidence": dict(first.evidence),
             }
         },
         "is_completed": True,
+        "stop_condition": _stop_condition(first) if name == "leaf" else None,
+        "timing": _timing(samples),
         "ok": True,
     }
 
 
-def _node(node: GraphNode, index: Mapping[int, int], advantage: float | None) -> dict[str, Any]:
+def _node(span: SampleSpan, index: Mapping[str, int], advantage: float | None) -> dict[str, Any]:
     fields: dict[str, Any] = {
-        "parent": None if node.parent is None else index[id(node.parent)],
-        "message": node.message,
-        "sampled": node.sampled,
-        "timestamp": node.timestamp,
-        "token_ids": list(node.tokens),
-        "mask": node.mask,
-        "logprobs": list(node.logprobs),
+        "parent": None if span.parent is None else index[span.parent],
+        "message": v1_message(span.message),
+        "sampled": span.kind in ("sampled", "replayed"),
+        "timestamp": span.finished_at,
+        "token_ids": list(span.token_ids),
+        "mask": span.mask,
+        "logprobs": list(span.logprobs),
     }
-    if node.logprobs and advantage is not None:
-        fields["advantages"] = [advantage] * len(node.logprobs)
+    if span.is_trainable and advantage is not None:
+        fields["advantages"] = [advantage] * len(span.logprobs)
     return fields
 
 
-def _calls(graph: MessageGraph, index: Mapping[int, int]) -> Iterable[dict[str, Any]]:
-    for node, call in graph.calls:
-        at = index.get(id(node))
-        if at is not None:
+def _tool(tool: Mapping[str, Any]) -> dict[str, Any]:
+    function: object = tool.get("function")
+    is_dict = isinstance(function, dict)
+    fields: Mapping[str, Any] = cast("Mapping[str, Any]", function) if is_dict else {}
+    parameters: Any = fields.get("parameters")
+    return {
+        "name": str(fields.get("name", "")),
+        "description": str(fields.get("description") or ""),
+        "parameters": cast("dict[str, Any]", parameters) if isinstance(parameters, dict) else {},
+    }
+
+
+def _calls(spans: Sequence[SampleSpan], calls: Mapping[str, ModelCall]) -> Iterator[dict[str, Any]]:
+    for at, span in enumerate(spans):
+        call = None if span.call is None else calls.get(span.call)
+        if call is not None:
             cached = call.usage.cached_tokens
             yield {
                 "node": at,
                 "model": call.model,
                 "endpoint": "/chat/completions",
+                "finish_reason": _FINISH_REASONS.get(span.finish_reason or ""),
+                "sampling": sampling_of(call),
                 "usage": {
                     "prompt_tokens": call.usage.input_tokens - cached,
                     "completion_tokens": call.usage.output_tokens,
@@ -153,10 +221,31 @@ def _calls(graph: MessageGraph, index: Mapping[int, int]) -> Iterable[dict[str, 
             }
 
 
-def _task(rollout: FinishedRollout) -> dict[str, Any]:
+def _task(sample: Sample) -> dict[str, Any]:
     return {
         "type": "BenchFlowTask",
-        "data": {"id": rollout.tree.task_id, "prompt": rollout.instruction},
-        "key": rollout.tree.task_id,
-        "hash": rollout.task_digest,
+        "data": {"id": sample.task_id, "prompt": sample.instruction},
+        "key": sample.task_id,
+        "hash": sample.task_digest,
+    }
+
+
+def _stop_condition(sample: Sample) -> str | None:
+    if sample.is_truncated:
+        return _LIMITS.get(sample.stop_condition or "", "max_output_tokens")
+    return sample.stop_condition
+
+
+def _timing(samples: Sequence[Sample]) -> dict[str, Any]:
+    """Return the spans that are known; 0 is unknown."""
+    times = [sample.timing for sample in samples]
+    begin = min((each["start"] for each in times if "start" in each), default=0.0)
+    ready = min((each["ready"] for each in times if "ready" in each), default=0.0)
+    end = max((each["end"] for each in times if "end" in each), default=0.0)
+    scored = max((each["scored"] for each in times if "scored" in each), default=0.0)
+    return {
+        "start": begin,
+        "setup": {"start": begin, "end": ready},
+        "agent": {"start": ready, "end": end},
+        "scoring": {"start": end if scored else 0.0, "end": scored},
     }

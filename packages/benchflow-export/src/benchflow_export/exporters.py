@@ -13,6 +13,8 @@ from benchflow_contracts import (
     ExporterFactory,
     FinishedRollout,
     StoreError,
+    TakesTrainingOptions,
+    TrainingOptions,
     UsageError,
 )
 from benchflow_kernel import Registry
@@ -52,7 +54,30 @@ def load_exporter(name: str) -> Exporter:
     return cast("ExporterFactory", Registry().resolve(GROUP, name))()
 
 
-def write_export(name: str, rollouts: Iterable[FinishedRollout], target: Path) -> Exported:
+def exporter_with(name: str, options: TrainingOptions | None = None) -> Exporter:
+    """Return the exporter called `name` with these options.
+
+    Raises:
+        UnknownProviderError: No installed package provides the exporter.
+        UsageError: The exporter does not take these options.
+    """
+    exporter = load_exporter(name)
+    if options is None or options == TrainingOptions():
+        return exporter
+    if not isinstance(exporter, TakesTrainingOptions):
+        raise UsageError(
+            f"the format {name!r} does not take options for trainers",
+            hint="leave out --advantage, --counterfactual and --require-tokens",
+        )
+    return exporter.with_options(options)
+
+
+def write_export(
+    name: str,
+    rollouts: Iterable[FinishedRollout],
+    target: Path,
+    options: TrainingOptions | None = None,
+) -> Exported:
     """Write `rollouts` with the exporter called `name`. `target` appears when it is complete.
 
     `target` is a directory, and its name is the name of the job. An export of one file is
@@ -60,10 +85,10 @@ def write_export(name: str, rollouts: Iterable[FinishedRollout], target: Path) -
 
     Raises:
         UnknownProviderError: No installed package provides the exporter.
-        UsageError: `target` exists, and is not an export.
+        UsageError: `target` is not an export, or the exporter does not take the options.
         StoreError: A rollout's record is damaged, or a file cannot be written.
     """
-    exporter, target = load_exporter(name), target.resolve()
+    exporter, target = exporter_with(name, options), target.resolve()
     return publish(target, lambda scratch: exporter.export(target.name, rollouts, scratch))
 
 

@@ -1,7 +1,8 @@
-"""A rollout tree as the message graph of a Verifiers v1 trace.
+"""The messages of a rollout tree, each once, with the tokens that the model saw and said.
 
-Source of the format: verifiers 0.4.0, `verifiers.v1.graph.MessageNode`. A node is one message
-with the tokens it adds; the tokens along a path are exactly what the model saw and said.
+The messages come from the recorded calls of a chat upstream; where the gateway translated a
+call, from the upstream's request and answer. A node is one message with the tokens it adds, as
+in verifiers 0.4.0, `verifiers.v1.graph.MessageNode`.
 """
 
 from collections.abc import Mapping, Sequence
@@ -15,7 +16,7 @@ from .messages import Message, steps_to_messages
 _ROLES = {"system", "user", "assistant", "tool"}
 
 
-def v1_message(message: Message) -> dict[str, Any]:
+def v1_message(message: Mapping[str, Any]) -> dict[str, Any]:
     """Return a `SystemMessage`, `UserMessage`, `AssistantMessage` or `ToolMessage`.
 
     A role that v1 does not have, such as `developer`, becomes `system`.
@@ -41,10 +42,13 @@ def _call(call: dict[str, Any]) -> dict[str, Any]:
 class GraphNode:
     """One message, and the tree node that it came from."""
 
+    id: str
     source: str
     parent: "GraphNode | None"
-    message: dict[str, Any]
+    message: Message
     timestamp: float
+    start: int
+    """The number of tokens before the message."""
     sampled: bool = False
     """Whether a model generated the message at this node."""
     tokens: tuple[int, ...] = ()
@@ -52,12 +56,11 @@ class GraphNode:
     """The number of `tokens` before the sampled tokens."""
     logprobs: tuple[float, ...] = ()
     """One per sampled token. If empty, the trainer must not train on the tokens."""
-
-    @property
-    def mask(self) -> list[bool]:
-        """For each of `tokens`, whether a trainer may train on it."""
-        can_train = bool(self.logprobs)
-        return [can_train and at >= self.scaffold for at in range(len(self.tokens))]
+    call: ModelCall | None = None
+    """The call that sampled the message, if it was recorded."""
+    repeated: int = 0
+    """If the message begins a sequence after a break: the tokens that are repeated."""
+    is_break: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,16 +77,12 @@ class _Path:
 class MessageGraph:
     """The messages of a tree, each once. Shared prefixes are shared nodes.
 
-    `by_source` has the messages of each tree node in order. `retokenised` counts the calls
-    whose prompt did not begin with the tokens before the call. Such a call starts a new path,
-    so a sample never has tokens in an order that the model did not see.
+    `by_source` has the messages of each tree node in order. A call whose prompt does not begin
+    with the tokens before the call is a break: it starts a new sequence, so a sample never has
+    tokens in an order that the model did not see.
     """
 
     by_source: dict[str, list[GraphNode]] = field(default_factory=dict[str, list[GraphNode]])
-    calls: list[tuple[GraphNode, ModelCall]] = field(
-        default_factory=list[tuple[GraphNode, ModelCall]]
-    )
-    retokenised: int = 0
 
     def along(self, path: Sequence[RolloutNode]) -> list[GraphNode]:
         """Return the messages of a path of tree nodes, in order."""
@@ -95,9 +94,9 @@ def message_graph(
 ) -> MessageGraph:
     """Return the messages of the tree below `root`.
 
-    If a step has recorded calls of an OpenAI chat endpoint, its messages are those of the
-    calls, with the token ids and log-probabilities that the upstream returned. Other steps have
-    the messages of `steps_to_messages`, without tokens: use them for SFT, not for RL.
+    If a step has recorded calls of a chat upstream, its messages are those of the calls, with the
+    token ids and log-probabilities that the upstream returned. Other steps have the messages of
+    `steps_to_messages`, without tokens: use them for SFT, not for RL.
     """
     graph = MessageGraph()
     stack: list[tuple[RolloutNode, _Path]] = [(root, _Path())]
@@ -118,22 +117,55 @@ def _extend(
     instruction: str | None,
 ) -> _Path:
     recorded = [calls[ident] for ident in step.model_calls if ident in calls]
-    chat = [call for call in recorded if _is_chat(call)]
+    main = [call for call in recorded if call.purpose == "main"]
+    chats = [(call, chat) for call in main if (chat := _read_chat(call)) is not None]
     graph.by_source[node.id] = []
-    if not chat:
+    if not chats:
         return _add_reported(graph, node, path, instruction)
-    for call in chat:
-        path = _add_call(graph, node, call, path)
+    for call, chat in chats:
+        path = _add_call(graph, node, call, chat, path)
     return path
 
 
-def _is_chat(call: ModelCall) -> bool:
-    return call.purpose == "main" and call.api == "openai-chat" and _reply(call) is not None
+@dataclass(frozen=True, slots=True)
+class _Chat:
+    """The messages of a chat call, as they are and in v1 form."""
+
+    sent: list[Message]
+    sent_v1: tuple[dict[str, Any], ...]
+    reply: Message
+    reply_v1: dict[str, Any]
 
 
-def _reply(call: ModelCall) -> Message | None:
-    choices = cast("list[dict[str, Message]]", (call.response or {}).get("choices") or [{}])
-    return choices[0].get("message")
+def _read_chat(call: ModelCall) -> _Chat | None:
+    """Return the messages of a call; `None` if they are not those of a chat.
+
+    An agent may send anything, and an upstream may answer it.
+    """
+    try:
+        reply = dict(chat_choice(call)["message"])
+        sent = list(chat_request(call).get("messages", ()))
+        return _Chat(sent, tuple(map(v1_message, sent)), reply, v1_message(reply))
+    except (KeyError, TypeError, ValueError, AttributeError):
+        return None
+
+
+def chat_request(call: ModelCall) -> Mapping[str, Any]:
+    """Return the request of a call in the chat format; empty if the upstream is no chat."""
+    if call.upstream_api is not None:
+        return call.upstream_request if call.upstream_api == "openai-chat" else {}
+    return call.request if call.api == "openai-chat" else {}
+
+
+def chat_choice(call: ModelCall) -> Mapping[str, Any]:
+    """Return the first choice of the answer in the chat format; empty without an answer."""
+    translated, api = call.upstream_api is not None, call.upstream_api or call.api
+    body = call.upstream_response if translated else call.response
+    if api != "openai-chat" or body is None:
+        return {}
+    choices: object = body.get("choices")
+    first = cast("list[object]", choices)[0] if isinstance(choices, list) and choices else None
+    return cast("Mapping[str, Any]", first) if isinstance(first, dict) else {}
 
 
 def _add_reported(
@@ -146,42 +178,51 @@ def _add_reported(
     messages = steps_to_messages([*lead, node.step], instruction=instruction)
     skipped = len(steps_to_messages(lead, instruction=instruction)) if lead else 0
     at = path.at
-    for message in map(v1_message, messages[skipped:]):
+    for message in messages[skipped:]:
         at = _add(graph, node, at, message)
         at.sampled = message["role"] == "assistant"
     return _Path(at=at)
 
 
-def _add_call(graph: MessageGraph, node: RolloutNode, call: ModelCall, path: _Path) -> _Path:
+def _add_call(
+    graph: MessageGraph, node: RolloutNode, call: ModelCall, chat: _Chat, path: _Path
+) -> _Path:
     """Add the messages that are new in the call's request, and the reply of the model."""
-    sent = tuple(map(v1_message, call.request.get("messages", ())))
+    sent = chat.sent_v1
     prompt, completion = call.prompt_token_ids or (), call.completion_token_ids or ()
     continues = sent[: len(path.seen)] == path.seen and prompt[: len(path.tokens)] == path.tokens
     # After steps without calls, the request repeats their messages. Do not add them twice.
     only_reported = path.at is not None and not path.seen
+    broken: _Path | None = None
     if only_reported or not continues:
-        graph.retokenised += bool(path.tokens)
-        path = _Path()
-    fresh, delta = sent[len(path.seen) :], prompt[len(path.tokens) :]
+        broken, path = (path if path.tokens else None), _Path()
+    fresh, delta = chat.sent[len(path.seen) :], prompt[len(path.tokens) :]
     at = path.at
-    for message in fresh:
-        at = _add(graph, node, at, message)
-    if at is not None and fresh:
-        at.tokens, delta = delta, ()
-    reply = _reply(call)
-    assert reply is not None
-    at = _add(graph, node, at, v1_message(reply))
-    at.sampled, at.tokens, at.scaffold = True, (*delta, *completion), len(delta)
+    added = [at := _add(graph, node, at, message) for message in fresh]
+    if added:
+        added[-1].tokens, delta = delta, ()
+    at = _add(graph, node, at, chat.reply)
+    at.sampled, at.tokens, at.scaffold, at.call = True, (*delta, *completion), len(delta), call
+    if broken is not None:
+        first = added[0] if added else at
+        first.is_break, first.repeated = True, min(len(broken.tokens), len(prompt))
     if completion and call.logprobs is not None and len(call.logprobs) == len(completion):
         at.logprobs = call.logprobs
-    graph.calls.append((at, call))
-    return _Path(at=at, seen=(*sent, at.message), tokens=(*prompt, *completion))
+    return _Path(at=at, seen=(*sent, chat.reply_v1), tokens=(*prompt, *completion))
 
 
 def _add(
-    graph: MessageGraph, node: RolloutNode, parent: GraphNode | None, message: dict[str, Any]
+    graph: MessageGraph, node: RolloutNode, parent: GraphNode | None, message: Message
 ) -> GraphNode:
     assert node.step is not None
-    message_node = GraphNode(node.id, parent, message, node.step.finished_at)
-    graph.by_source[node.id].append(message_node)
+    of_node = graph.by_source[node.id]
+    message_node = GraphNode(
+        id=f"{node.id}.{len(of_node)}",
+        source=node.id,
+        parent=parent,
+        message=message,
+        timestamp=node.step.finished_at,
+        start=0 if parent is None else parent.start + len(parent.tokens),
+    )
+    of_node.append(message_node)
     return message_node

@@ -15,9 +15,10 @@ from benchflow_contracts import (
     RolloutTree,
     Step,
     StoreError,
+    TrainingOptions,
     VerifyResult,
 )
-from benchflow_kernel import inter_advantages, step_verdicts
+from benchflow_kernel import answer_weights, inter_advantages, step_verdicts
 
 from .messages import steps_to_messages
 from .rows import (
@@ -28,6 +29,7 @@ from .rows import (
     trajectory_to_verifiers_record,
     verifiers_timing,
 )
+from .samples import TRUNCATED, answer_of, group_of
 
 
 def leaf_timing(events: Sequence[Event], leaf: RolloutNode) -> dict[str, Any]:
@@ -72,13 +74,14 @@ def leaf_record(
     verdict = leaf.results.get("reward") or VerifyResult.unscored("the leaf was never graded")
     verdict = verdict.counted()
     stop = next((step.stop_reason for step in reversed(steps) if step.stop_reason), None)
+    weight = answer_weights(tree)[leaf.id]
     return trajectory_to_verifiers_record(
         task_id=tree.task_id,
         messages=steps_to_messages(steps, instruction=rollout.instruction),
         verify_result=verdict,
         model=rollout.model,
         environment=_environment(tree),
-        is_truncated=stop in {"max_tokens", "max_turn_requests"},
+        is_truncated=stop in TRUNCATED,
         stop_condition=stop,
         timing=leaf_timing(rollout.events, leaf),
         token_usage=_token_usage(steps),
@@ -90,6 +93,9 @@ def leaf_record(
             "path_values": [
                 {"node": node.id, "value": node.value.mean} for node in leaf.path if node.value
             ],
+            "group": group_of(rollout),
+            "answer": answer_of(weight),
+            "answer_weight": weight,
             "advantage": None if leaf.credit is None else leaf.credit.model_dump(),
             **_task_steps(leaf),
         },
@@ -103,14 +109,22 @@ _ROWS: Final = Path("trainer") / "verifiers.jsonl"
 def write_trainer_rows(directory: Path, rollout: FinishedRollout) -> None:
     """Write `trainer/verifiers.jsonl` of the rollout in `directory`: one row per scored leaf.
 
+    Leaves below answers that the task's user may never give are left out.
+
     Raises:
         StoreError: The file cannot be written.
     """
-    rows = (leaf_record(rollout, leaf) for leaf in rollout.tree.leaves)
+    records = (leaf_record(rollout, leaf) for leaf in rollout.tree.leaves)
+    rows = (row for row in records if is_chosen(row, TrainingOptions()))
     try:
         export_trajectories_to_jsonl(rows, directory / _ROWS)
     except OSError as error:
         raise StoreError(f"cannot write rollout {directory.name!r}: {error}") from error
+
+
+def is_chosen(row: Mapping[str, Any], options: TrainingOptions) -> bool:
+    """Return whether the options choose the row by the answers on the way to its leaf."""
+    return options.counterfactual or row["info"]["answer"] == "user"
 
 
 def read_trainer_rows(directory: Path) -> Iterator[dict[str, Any]]:
@@ -124,14 +138,15 @@ def read_trainer_rows(directory: Path) -> Iterator[dict[str, Any]]:
 def with_inter_advantage(read: Callable[[], Iterator[dict[str, Any]]]) -> Iterator[dict[str, Any]]:
     """Yield the trainer rows of a job, each with its `info.advantage.inter`.
 
-    The rows of one task are one group; see `inter_advantages`. A row without a group does not
-    change. `read` is called twice, so that the rows of a job need not be in memory at once.
+    The rows of one `info.group` are one group; see `inter_advantages`. A row without other trees
+    in its group does not change. `read` is called twice, so that the rows of a job need not be in
+    memory at once.
     """
     returns: dict[str, dict[str, dict[str, float]]] = {}
     for row in read():
         info = row["info"]
         if row["reward"] is not None:
-            leaves = returns.setdefault(info["task_id"], {}).setdefault(info["rollout_id"], {})
+            leaves = returns.setdefault(_group(info), {}).setdefault(info["rollout_id"], {})
             leaves[info["leaf"]] = row["reward"]
     inter: dict[tuple[str, str], float] = {}
     for trees in returns.values():
@@ -143,6 +158,11 @@ def with_inter_advantage(read: Callable[[], Iterator[dict[str, Any]]]) -> Iterat
             credit = Credit.model_validate(info.get("advantage") or {})
             info["advantage"] = credit.model_copy(update={"inter": advantage}).model_dump()
         yield row
+
+
+def _group(info: Mapping[str, Any]) -> str:
+    # A row of version 0.8 and before has no group.
+    return str(info.get("group") or info["task_id"])
 
 
 def _task_steps(leaf: RolloutNode) -> dict[str, Any]:

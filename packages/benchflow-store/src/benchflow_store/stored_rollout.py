@@ -2,7 +2,7 @@
 
 import json
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any, Final, Self, cast
@@ -266,7 +266,9 @@ def read_finished_rollouts(
     """
     for record in records:
         stored = StoredRollout(job / record.rollout_id)
-        yield stored.read_finished() if stored.has_begun else _only_root(record, stored.directory)
+        begun = stored.has_begun
+        rollout = stored.read_finished() if begun else _only_root(record, stored.directory)
+        yield replace(rollout, job=job.name)
 
 
 def _only_root(record: RolloutRecord, directory: Path) -> FinishedRollout:

@@ -5,8 +5,9 @@ import sys
 from pathlib import Path
 from typing import Annotated
 
+from benchflow_contracts import TrainingOptions
 from benchflow_engine.flags import RunFlags
-from benchflow_export import load_exporter, write_export
+from benchflow_export import exporter_with, load_exporter, write_export
 from benchflow_jobs import JobOptions, JobReport, job_directories, read_job, run_job
 from benchflow_store import read_finished_rollouts
 from cyclopts import Parameter
@@ -14,6 +15,7 @@ from cyclopts import Parameter
 from . import format as fmt
 from .entry import INTERRUPTED
 from .env_file import EnvFile, with_env_files
+from .export_flags import ExportFlags, write_and_report
 from .flags import DEFAULT_JOBS, JobsDir, Json, Progress
 from .foreign_tasks import explain_refusals
 from .live import LiveJob
@@ -180,6 +182,7 @@ def export(
     *,
     output: Path,
     format: str = "harbor",  # noqa: A002 - the flag's name
+    options: ExportFlags = TrainingOptions(),
     jobs_dir: JobsDir = DEFAULT_JOBS,
     json: Json = False,
 ) -> None:
@@ -187,6 +190,7 @@ def export(
 
     Examples:
         bench eval export 2026-11-21 --output rows.jsonl --format verifiers
+        bench eval export 2026-11-21 --output traces.jsonl --format v1-leaves --advantage inter
         bench eval export 2026-11-21 --output harbor-jobs/2026-11-21
         bench eval export 2026-11-21 --output harbor-jobs/2026-11-21 && harbor view harbor-jobs
 
@@ -197,12 +201,10 @@ def export(
         format: Format of the export; `bench rollout formats` lists the formats. A format of one
             file is written as that file if --output has its suffix.
     """
-    from .rollout import write_and_report
-
+    exporter_with(format, options)
     report = read_job(find_job(job, jobs_dir))
-    write_and_report(
-        format, read_finished_rollouts(report.directory, report.records), output, json=json
-    )
+    rollouts = read_finished_rollouts(report.directory, report.records)
+    write_and_report(format, rollouts, output, options, json=json)
 
 
 def print_report(report: JobReport, *, json: bool) -> None:

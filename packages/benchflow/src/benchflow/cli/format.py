@@ -25,7 +25,10 @@ def count(number: float) -> str:
 
 def value(v: "Value | None") -> str:
     """Return V with its sample size and standard error."""
-    return "-" if v is None else f"{reward(v.mean)} (n={v.n}, se={reward(v.stderr)})"
+    if v is None:
+        return "-"
+    weighting = ", by the user's answers" if v.weighting == "answers" else ""
+    return f"{reward(v.mean)} (n={v.n}, se={reward(v.stderr)}{weighting})"
 
 
 def credit(node: "Credit") -> str:

@@ -5,8 +5,8 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Annotated
 
-from benchflow_contracts import FinishedRollout, RolloutNode
-from benchflow_export import export_formats, load_exporter, write_export
+from benchflow_contracts import RolloutNode, TrainingOptions
+from benchflow_export import export_formats, exporter_with
 from benchflow_kernel import EnvDiff, TableDiff, node_to_json, tree_to_json, value_of
 from benchflow_store import (
     NodeView,
@@ -24,6 +24,7 @@ from cyclopts import Parameter
 from cyclopts.validators import Number
 
 from . import format as fmt
+from .export_flags import ExportFlags, write_and_report
 from .flags import DEFAULT_JOBS, JobsDir, Json
 from .format import shorten
 from .narrate import MARKER, fitting_lines, marker_of
@@ -212,6 +213,7 @@ def export(
     *,
     output: Path,
     format: str = "verifiers",  # noqa: A002 - the flag's name
+    options: ExportFlags = TrainingOptions(),
     jobs_dir: JobsDir = DEFAULT_JOBS,
     json: Json = False,
 ) -> None:
@@ -221,6 +223,7 @@ def export(
         bench rollout export book-the-room__1f --output dataset.jsonl
         bench rollout export book-the-room__1f --output sft.jsonl --format sft
         bench rollout export book-the-room__1f --output traces.jsonl --format v1-graph
+        bench rollout export book-the-room__1f --output all.jsonl --counterfactual
         bench rollout export book-the-room__1f --output harbor-jobs/the-room --format harbor
 
     Args:
@@ -231,8 +234,8 @@ def export(
             file is written as that file if --output has its suffix.
     """
     stored = StoredRollout(find_rollout(rollout, jobs_dir))
-    load_exporter(format)
-    write_and_report(format, [stored.read_finished()], output, json=json)
+    exporter_with(format, options)
+    write_and_report(format, [stored.read_finished()], output, options, json=json)
 
 
 def diff(a: str, b: str, *, jobs_dir: JobsDir = DEFAULT_JOBS, json: Json = False) -> None:
@@ -294,17 +297,3 @@ def list_formats(*, json: Json = False) -> None:
         return
     rows = [(each.name, each.summary) for each in formats]
     print_table(("format", "summary"), rows, empty="no exporters are installed")
-
-
-def write_and_report(
-    name: str, rollouts: Iterable[FinishedRollout], output: Path, *, json: bool
-) -> None:
-    """Write `output` with the exporter called `name`, and print the number of trajectories."""
-    counts = write_export(name, rollouts, output)
-    if json:
-        print_json({"path": str(output), **counts.model_dump()})
-    else:
-        note(
-            f"wrote {counts.trajectories} trajectories to {output}, {counts.unscored} unscored"
-            f" ({counts.tampered} tampered with)"
-        )

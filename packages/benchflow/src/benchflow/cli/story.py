@@ -81,13 +81,19 @@ class Story:
             return
         fork = forks[0]
         for child in islice(fork.children, _MAX_CHILDREN):
-            self.tell(f"  {child.id}", f"reward {_reward(child):<6} {child.label or ''}")
+            mark = " (the user's answer)" if _is_users(fork, child) else ""
+            self.tell(f"  {child.id}", f"reward {_reward(child):<6} {child.label or ''}{mark}")
         more = len(fork.children) - _MAX_CHILDREN
         if more > 0:
             self.tell("", f"and {more} more children")
         self.tell(f"V({fork.id})", fmt.value(value_of(fork)), style="bold green")
         if len(forks) > 1:
             self.tell("", f"and {len(forks) - 1} more forks below")
+
+
+def _is_users(fork: RolloutNode, child: RolloutNode) -> bool:
+    answers = None if fork.branch is None else fork.branch.answers
+    return bool(answers and answers.get(child.label or ""))
 
 
 def _reward(node: RolloutNode) -> str:

@@ -1,0 +1,196 @@
+"""A training sample: the tokens on the way to one leaf of a rollout tree, and what they earned.
+
+Every format for a trainer renders samples. A sample holds what the tree and its recorded model
+calls say, and nothing else.
+"""
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from pydantic import Field
+
+from ._model import RareModel
+from .tree import Fidelity, Weighting
+from .verdict import Grading, Integrity, RewardEvent
+
+SpanKind = Literal["prompt", "user", "sampled", "replayed"]
+"""`sampled`: the model of this rollout generated the message. `replayed`: the message comes from
+a recorded call. `user`: the user's words. `prompt`: everything else that the model read."""
+
+AdvantageEstimator = Literal["intra", "inter", "intra+inter", "process", "none"]
+"""`intra`, `inter` and `process` are those of `Credit`; `intra+inter` is their sum, as in
+Tree-GRPO."""
+
+AnswerSource = Literal["user", "counterfactual", "unknown"]
+"""Who gave the answers on the way to a leaf. `counterfactual`: the task's user never gives one of
+them. `unknown`: the user was not asked."""
+
+
+class SampleSpan(RareModel):
+    """One message, with the tokens that it adds to the messages before it."""
+
+    id: str
+    """Unique in the tree. Leaves share the spans of their common steps."""
+    parent: str | None
+    """The span before this one; `None` where a sequence of tokens begins."""
+    node: str
+    """The node of the tree whose step has the message."""
+    kind: SpanKind
+    message: Mapping[str, Any]
+    """In OpenAI's chat format."""
+    start: int = Field(ge=0)
+    """The number of tokens before the span in its sequence."""
+    token_ids: tuple[int, ...] = ()
+    scaffold: int = Field(default=0, ge=0)
+    """The number of `token_ids` before the sampled tokens."""
+    logprobs: tuple[float, ...] = ()
+    """One for each sampled token, or none: then the tokens must not be trained on."""
+    call: str | None = None
+    """The id of the model call that sampled the message."""
+    policy_version: str | None = None
+    """The weights that sampled the message, as the upstream reports them."""
+    finish_reason: str | None = None
+    temperature: float | None = None
+    finished_at: float
+    """Seconds since the epoch."""
+
+    @property
+    def end(self) -> int:
+        """The number of tokens of the sequence after the span."""
+        return self.start + len(self.token_ids)
+
+    @property
+    def is_trainable(self) -> bool:
+        """Whether each sampled token has a log-probability, and this rollout sampled them."""
+        return self.kind == "sampled" and bool(self.logprobs)
+
+    @property
+    def mask(self) -> list[bool]:
+        """For each of `token_ids`, whether a trainer may train on it."""
+        trained = self.is_trainable
+        return [trained and at >= self.scaffold for at in range(len(self.token_ids))]
+
+
+@dataclass(frozen=True, slots=True)
+class TokenSequence:
+    """Tokens that one model call saw and said, token for token."""
+
+    spans: tuple[SampleSpan, ...]
+    advantages: tuple[float | None, ...]
+    """One for each span."""
+
+    @property
+    def token_ids(self) -> list[int]:
+        """The prompt, and all messages after it."""
+        return [token for span in self.spans for token in span.token_ids]
+
+    @property
+    def loss_mask(self) -> list[bool]:
+        """For each token, whether a trainer may train on it."""
+        return [flag for span in self.spans for flag in span.mask]
+
+    @property
+    def logprobs(self) -> list[float | None]:
+        """For each token its log-probability, or `None` if the model did not sample it."""
+        return [each for span in self.spans for each in _per_token(span, span.logprobs)]
+
+    @property
+    def token_advantages(self) -> list[float | None]:
+        """For each token its advantage; `None` for a token that is not trained on."""
+        return [
+            each
+            for span, advantage in zip(self.spans, self.advantages, strict=True)
+            for each in _per_token(span, (advantage,) * len(span.logprobs))
+        ]
+
+
+def _per_token(span: SampleSpan, values: tuple[float | None, ...]) -> list[float | None]:
+    if not span.is_trainable:
+        return [None] * len(span.token_ids)
+    return [*([None] * span.scaffold), *values]
+
+
+class Sample(RareModel):
+    """One scored leaf, with everything that a trainer needs to learn from it."""
+
+    task_id: str
+    task_digest: str
+    instruction: str
+    agent: str
+    model: str | None = None
+    group: str
+    """Samples of one group have one prompt, one job, and were begun with the same weights."""
+    tree: str
+    """The id of the rollout."""
+    leaf: str
+    nodes: tuple[str, ...]
+    """The nodes from the root to the leaf."""
+    branch: tuple[str, ...] = ()
+    """The labels of the branches taken, from the root."""
+    spans: tuple[SampleSpan, ...]
+    tools: tuple[Mapping[str, Any], ...] = ()
+    """The tools that the model was offered, in OpenAI's chat format."""
+    sampling: Mapping[str, Any] = {}
+    """The sampling parameters of the last call."""
+    reward: float = Field(allow_inf_nan=False)
+    items: Mapping[str, float] = {}
+    events: tuple[RewardEvent, ...] = ()
+    advantages: Mapping[AdvantageEstimator, tuple[float | None, ...]] = {}
+    """For each estimator one number for each span."""
+    values: Mapping[str, float] = {}
+    """V of the nodes that were valued, by node."""
+    weighting: Weighting = "uniform"
+    """How values and advantages weight the answers at forks."""
+    answer: AnswerSource = "user"
+    answer_weight: float | None = Field(default=1.0, ge=0, le=1)
+    """The probability that the task's user gives the answers on the way to the leaf."""
+    is_truncated: bool = False
+    """Whether a limit on tokens or requests ended the agent's last turn."""
+    stop_condition: str | None = None
+    """Why the last turn ended, in ACP's words."""
+    fidelity: Fidelity | None = None
+    """The worst fidelity of the forks on the way; `None` without a fork."""
+    grading: Grading
+    integrity: Integrity | None = None
+    breaks: int = Field(default=0, ge=0)
+    """The number of calls whose prompt did not begin with the tokens before it."""
+    repeated_tokens: int = Field(default=0, ge=0)
+    """The tokens before a break that the prompt after it has again."""
+    missing_logprobs: int = Field(default=0, ge=0)
+    """The number of model messages without log-probabilities."""
+    store_generation: str | None = None
+    """The version of the learner's store that the rollout began with, if it had one."""
+    timing: Mapping[str, float] = {}
+    """Seconds since the epoch: `start`, `ready`, `end` and `scored`, where known."""
+    evidence: Mapping[str, str] = {}
+    """The sha256 of the files that the sample was made from, by their path in the rollout."""
+
+    @property
+    def policy_versions(self) -> tuple[str, ...]:
+        """The weights that sampled the messages, in the order of their first use."""
+        versions = (span.policy_version for span in self.spans if span.kind == "sampled")
+        return tuple(dict.fromkeys(version for version in versions if version is not None))
+
+    def sequences(self, estimator: AdvantageEstimator = "none") -> Iterator[TokenSequence]:
+        """Yield the sequences of tokens: one, and one more after each break.
+
+        Only the first one has the messages before the first break; no token is trained on twice.
+        """
+        marks = self.advantages.get(estimator) or (None,) * len(self.spans)
+        begins = [at for at, span in enumerate(self.spans) if span.parent is None]
+        for begin, end in zip(begins, [*begins[1:], len(self.spans)], strict=True):
+            yield TokenSequence(self.spans[begin:end], marks[begin:end])
+
+
+class TrainingOptions(RareModel):
+    """What an export for a trainer contains."""
+
+    advantage: AdvantageEstimator | None = None
+    """Advantage of each sampled token in a format with tokens: intra, inter, intra+inter, process
+    or none. Default: process for a graph, intra for leaves."""
+    counterfactual: bool = False
+    """Also export the leaves below answers that the task's user does not give."""
+    require_tokens: bool = False
+    """Refuse a sample if the tokens or log-probabilities of a model message were not recorded, or
+    if a prompt does not begin with the tokens before it."""
