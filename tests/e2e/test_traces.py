@@ -44,7 +44,8 @@ def test_the_package_reads_a_forked_rollout_as_leaves_as_a_graph_and_flat(
     rewards = [trace["reward"] for trace in leaves["traces"]]
     assert sorted(rewards) == [0.0, 0.25, 1.0]
     [whole] = graph["traces"]
-    assert whole["reward"] == pytest.approx(sum(rewards) / 3)
+    # V of the root: the task's user gives one of the three answers.
+    assert whole["reward"] == 1.0
     # The graph's branches are the leaves' conversations, message for message.
     assert sorted(branch["texts"] for branch in whole["branches"]) == sorted(
         branch["texts"] for trace in leaves["traces"] for branch in trace["branches"]

@@ -217,6 +217,7 @@ if TYPE_CHECKING:
         AdvantageEstimator as AdvantageEstimator,
         AnswerSource as AnswerSource,
         Sample as Sample,
+        SampleGroup as SampleGroup,
         SampleSpan as SampleSpan,
         SpanKind as SpanKind,
         TokenSequence as TokenSequence,
@@ -371,8 +372,8 @@ _HOMES = {
         "reward": "Evidence LiveWorld Reward needs_processes stops_processes",
         "rollout_record": "BeganFrom LearnerUse LearnerVersion Prior RolloutRecord",
         "sample": (
-            "AdvantageEstimator AnswerSource Sample SampleSpan SpanKind TokenSequence "
-            "TrainingOptions"
+            "AdvantageEstimator AnswerSource Sample SampleGroup SampleSpan SpanKind "
+            "TokenSequence TrainingOptions"
         ),
         "sandbox": (
             "ExecResult FreezeLevel HasDoors HasImageDigests Isolation NetworkMode "

@@ -27,6 +27,23 @@ AnswerSource = Literal["user", "counterfactual", "unknown"]
 them. `unknown`: the user was not asked."""
 
 
+class SampleGroup(RareModel):
+    """Samples whose returns are a baseline for each other."""
+
+    task_id: str
+    task_digest: str
+    job: str | None = None
+    """The job that ran the rollouts, if one did."""
+    policy_version: str | None = None
+    """The weights that answered the first call of the agent."""
+
+    @property
+    def id(self) -> str:
+        """One text for all fields."""
+        prompt = f"{self.task_id}@{self.task_digest}"
+        return f"{prompt}#{self.job or '-'}/{self.policy_version or '-'}"
+
+
 class SampleSpan(RareModel):
     """One message, with the tokens that it adds to the messages before it."""
 
@@ -119,8 +136,7 @@ class Sample(RareModel):
     instruction: str
     agent: str
     model: str | None = None
-    group: str
-    """Samples of one group have one prompt, one job, and were begun with the same weights."""
+    group: SampleGroup
     tree: str
     """The id of the rollout."""
     leaf: str

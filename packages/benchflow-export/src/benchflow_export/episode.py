@@ -38,8 +38,8 @@ def episode(
     repeated with the same tokens. `graph`: one trace with every message once, the mean return as
     its reward, and the leaves' returns in `info.benchflow`.
 
-    `group.id` is `Sample.group`. `estimator` chooses the advantages of the sampled tokens; the
-    default is `intra` for `leaves` and `process` for `graph`. In a graph, a message has the mean
+    `group.id` is that of `Sample.group`. `estimator` chooses the advantages of the sampled tokens:
+    by default `intra` for `leaves` and `process` for `graph`. In a graph, a message has the mean
     advantage of the leaves below it, by the weight of their answers.
     """
     if not samples:
@@ -54,7 +54,7 @@ def episode(
         "id": first.tree,
         "env": {"id": "benchflow"},
         "task": _task(first),
-        "group": {"id": first.group},
+        "group": {"id": first.group.id},
         "ok": True,
         "traces": traces,
     }

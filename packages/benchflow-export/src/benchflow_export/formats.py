@@ -179,7 +179,7 @@ def _with_inter(trees: Iterable[_Tree], spool: Path) -> Iterator[_Tree]:
     with spool.open("w", encoding="utf-8") as file:
         for samples, calls in trees:
             for sample in samples:
-                leaves = returns.setdefault(sample.group, {}).setdefault(sample.tree, {})
+                leaves = returns.setdefault(sample.group.id, {}).setdefault(sample.tree, {})
                 leaves[sample.leaf] = sample.reward
             used = {span.call for sample in samples for span in sample.spans}
             record = {

@@ -17,6 +17,7 @@ from benchflow_contracts import (
     PhaseEntered,
     RolloutNode,
     Sample,
+    SampleGroup,
     SampleSpan,
     SpanKind,
     Weighting,
@@ -64,15 +65,19 @@ def samples_of(rollout: FinishedRollout) -> list[Sample]:
     return [view.sample(leaf) for leaf in tree.leaves if leaf.reward is not None]
 
 
-def group_of(rollout: FinishedRollout) -> str:
+def group_of(rollout: FinishedRollout) -> SampleGroup:
     """Return the group of a rollout: its task and digest, its job, and its first weights.
 
     Rollouts of one prompt that were begun with other weights, or by another job, are another
     group: their returns are no baseline for each other.
     """
     versions = (call.policy_version for call in rollout.calls.values() if call.purpose == "main")
-    version = next((each for each in versions if each is not None), "-")
-    return f"{rollout.tree.task_id}@{rollout.task_digest}#{rollout.job or '-'}/{version}"
+    return SampleGroup(
+        task_id=rollout.tree.task_id,
+        task_digest=rollout.task_digest,
+        job=rollout.job,
+        policy_version=next((each for each in versions if each is not None), None),
+    )
 
 
 def answer_of(weight: float | None) -> AnswerSource:
@@ -91,7 +96,7 @@ class _TreeView:
     credit: Mapping[str, Credit]
     weights: Mapping[str, float | None]
     values: Mapping[str, float]
-    group: str
+    group: SampleGroup
     evidence: Mapping[str, str]
     spans: dict[str, SampleSpan] = field(default_factory=dict[str, SampleSpan])
     """By id: the leaves share the spans of their common steps."""

@@ -93,7 +93,7 @@ def leaf_record(
             "path_values": [
                 {"node": node.id, "value": node.value.mean} for node in leaf.path if node.value
             ],
-            "group": group_of(rollout),
+            "group": group_of(rollout).model_dump(),
             "answer": answer_of(weight),
             "answer_weight": weight,
             "advantage": None if leaf.credit is None else leaf.credit.model_dump(),
@@ -135,12 +135,14 @@ def read_trainer_rows(directory: Path) -> Iterator[dict[str, Any]]:
             yield from map(json.loads, file)
 
 
-def with_inter_advantage(read: Callable[[], Iterator[dict[str, Any]]]) -> Iterator[dict[str, Any]]:
+def with_inter_advantage(
+    read: Callable[[], Iterator[dict[str, Any]]], job: str | None = None
+) -> Iterator[dict[str, Any]]:
     """Yield the trainer rows of a job, each with its `info.advantage.inter`.
 
     The rows of one `info.group` are one group; see `inter_advantages`. A row without other trees
     in its group does not change. `read` is called twice, so that the rows of a job need not be in
-    memory at once.
+    memory at once. `job` is the name of their job.
     """
     returns: dict[str, dict[str, dict[str, float]]] = {}
     for row in read():
@@ -154,6 +156,8 @@ def with_inter_advantage(read: Callable[[], Iterator[dict[str, Any]]]) -> Iterat
     for row in read():
         info = row["info"]
         advantage = inter.get((info["rollout_id"], info["leaf"]))
+        if job is not None and "group" in info:
+            info["group"]["job"] = job
         if advantage is not None:
             credit = Credit.model_validate(info.get("advantage") or {})
             info["advantage"] = credit.model_copy(update={"inter": advantage}).model_dump()
@@ -162,7 +166,7 @@ def with_inter_advantage(read: Callable[[], Iterator[dict[str, Any]]]) -> Iterat
 
 def _group(info: Mapping[str, Any]) -> str:
     # A row of version 0.8 and before has no group.
-    return str(info.get("group") or info["task_id"])
+    return json.dumps(info.get("group") or info["task_id"])
 
 
 def _task_steps(leaf: RolloutNode) -> dict[str, Any]:

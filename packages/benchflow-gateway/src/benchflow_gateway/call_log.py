@@ -100,8 +100,8 @@ class CallLog:
         self, call: ModelCall, request: bytes | None = None, upstream_request: bytes | None = None
     ) -> Sequence[bytes]:
         """Return a call as one line. Requests, which are JSON text, are not encoded again."""
-        texts = {"request": request, "upstream_request": upstream_request}
-        texts = {name: text for name, text in texts.items() if text is not None}
+        given = {"request": request, "upstream_request": upstream_request}
+        texts = {name: text for name, text in given.items() if text is not None}
         rest = self._redactor.json(
             call.model_copy(update={key: {} for key in texts}).model_dump_json().encode()
         )

@@ -234,7 +234,8 @@ def write_report(report: JobReport) -> None:
     directory, records = report.directory, report.records
     write_text(directory / "results.jsonl", "".join(r.model_dump_json() + "\n" for r in records))
     rows = with_inter_advantage(
-        lambda: (row for each in records for row in read_trainer_rows(directory / each.rollout_id))
+        lambda: (row for each in records for row in read_trainer_rows(directory / each.rollout_id)),
+        directory.name,
     )
     try:
         export_trajectories_to_jsonl(rows, directory / "verifiers.jsonl")

@@ -24,6 +24,8 @@ from .record import RanWith
 from .sealed_config import has_own_seal
 
 MODEL_DIR: Final = "model"
+_JOB_FILES: Final = ("job.json", "summary.json")
+"""A directory with one of them is a job's."""
 """Below a rollout's directory: one file of recorded calls per node."""
 _SHOWN_NODES = 12
 """The maximum number of node ids in an error."""
@@ -199,7 +201,13 @@ class StoredRollout:
             events=events,
             calls=self.calls,
             directory=self.directory,
+            job=self._job,
         )
+
+    @property
+    def _job(self) -> str | None:
+        parent = self.directory.resolve().parent
+        return parent.name if any((parent / name).is_file() for name in _JOB_FILES) else None
 
 
 def read_record(path: Path) -> RolloutRecord:
@@ -268,7 +276,7 @@ def read_finished_rollouts(
         stored = StoredRollout(job / record.rollout_id)
         begun = stored.has_begun
         rollout = stored.read_finished() if begun else _only_root(record, stored.directory)
-        yield replace(rollout, job=job.name)
+        yield replace(rollout, job=job.resolve().name)
 
 
 def _only_root(record: RolloutRecord, directory: Path) -> FinishedRollout:
