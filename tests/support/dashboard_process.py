@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -11,6 +12,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
+from urllib.parse import urlencode
 
 from benchflow_contracts import NodeError, RolloutTree
 from made_rollouts import write_rollout
@@ -91,6 +93,14 @@ class DashboardProcess:
         request.add_header("Content-Type", "application/json")
         with urllib.request.urlopen(request, timeout=WAIT_SEC) as response:
             assert json.load(response)["refused"] == []
+
+    def post_form(self, path: str, **fields: str) -> str:
+        """Send a form as a page does, and return the page that follows."""
+        token = re.search(r'name="csrf" value="([^"]+)"', self.get("/help"))
+        assert token is not None
+        body = urlencode({"csrf": token[1], **fields}).encode()
+        with urllib.request.urlopen(self.url + path, data=body, timeout=WAIT_SEC) as response:
+            return response.read().decode()
 
     def wait_for(self, path: str, condition: Callable[[str], bool]) -> None:
         """Return when the text of a page meets the condition."""
