@@ -1,5 +1,6 @@
 """Rollouts on disk without a run: the log and the record of a made tree."""
 
+import json
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
@@ -46,6 +47,21 @@ def write_rollout(
     if tree.status != "running":
         record = _record(tree, finished_at)
         (directory / "result.json").write_text(record.model_dump_json())
+    return directory
+
+
+def write_inputs(directory: Path, prompt: str = "Do it.") -> Path:
+    """Write the inputs of the rollout in `directory`, which its exports need. Return it."""
+    config = {
+        "task_path": "/gone",
+        "task_id": "made/task",
+        "task_digest": "sha256:0",
+        "task_format": "benchflow",
+        "run": {},
+        "ran": {"agent": "made", "model": None, "sandbox": "none"},
+    }
+    (directory / "config.json").write_text(json.dumps(config))
+    (directory / "prompts.json").write_text(json.dumps([prompt]))
     return directory
 
 

@@ -14,10 +14,11 @@ from benchflow.cli.entry import run
 from benchflow_contracts import NodeError
 from benchflow_dashboard import DashboardSettings, create_app
 from benchflow_dashboard.index import Index, update_index
+from benchflow_dashboard.notes.store import NotesStore
 from dashboard_forms import csrf_of
 from litestar import Litestar
 from litestar.testing import TestClient
-from made_rollouts import write_rollout
+from made_rollouts import write_inputs, write_rollout
 from made_trees import tree_of_all_kinds, tree_of_climbs
 
 Client = TestClient[Litestar]
@@ -28,7 +29,7 @@ def home(tmp_path_factory: pytest.TempPathFactory) -> Path:
     home = tmp_path_factory.mktemp("site")
     for number in range(3):
         tree = replace(tree_of_climbs([0, 0, 1]), rollout_id=f"plain-{number}")
-        write_rollout(tree, home / "jobs" / "night" / tree.rollout_id)
+        write_inputs(write_rollout(tree, home / "jobs" / "night" / tree.rollout_id))
     kinds = replace(tree_of_all_kinds("<i>walnut</i> \x1b[31m"), rollout_id="kinds")
     write_rollout(kinds, home / "jobs" / kinds.rollout_id)
     failed = replace(tree_of_climbs([0]), rollout_id="failed", status="failed")
@@ -108,6 +109,34 @@ def test_the_command_of_notes_prints_the_labels_and_notes(
     printed["totals"].pop("failed")
     assert printed == client.get("/api/v1/runs?label=odd").json()
     assert [each["id"] for each in printed["runs"]] == ["plain-0"]
+
+
+@pytest.mark.parametrize(
+    "query",
+    [
+        "job=night",
+        "id=plain-0&id=plain-2",
+        "label=rare&format=labelled",
+        "job=night&format=v1-flat",
+    ],
+)
+def test_the_command_of_an_export_writes_the_rows(
+    client: Client,
+    home: Path,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+    tmp_path: Path,
+    query: str,
+) -> None:
+    NotesStore(home / "index-notes.db").add_label("plain-1", "", "rare", "ana")
+    monkeypatch.chdir(tmp_path)
+    page = client.get(f"/export?{query}").text
+    printed = run_json(shown_command(page), home, capsys)
+    link = re.search(r'<a href="(/export/rows[^"]*)"', page)
+    assert link is not None
+    rows = client.get(html.unescape(link[1])).content
+    assert Path(printed["path"]).read_bytes() == rows
+    assert len(rows.splitlines()) == printed["trajectories"] > 0
 
 
 def test_the_command_without_json_prints_the_text_of_each_hit(

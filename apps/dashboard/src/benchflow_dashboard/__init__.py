@@ -6,7 +6,13 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from .app import create_app
     from .index import reindex
-    from .listing import list_annotations, list_failures, list_runs, list_steps
+    from .listing import (
+        export_runs,
+        list_annotations,
+        list_failures,
+        list_runs,
+        list_steps,
+    )
     from .reports.commands import list_costs
     from .server import serve
     from .settings import DashboardSettings, read_settings
@@ -14,6 +20,7 @@ if TYPE_CHECKING:
 __all__ = [
     "DashboardSettings",
     "create_app",
+    "export_runs",
     "list_annotations",
     "list_costs",
     "list_failures",
@@ -27,6 +34,7 @@ __all__ = [
 _HOMES = {
     "DashboardSettings": "settings",
     "create_app": "app",
+    "export_runs": "listing",
     "list_annotations": "listing",
     "list_costs": "reports.commands",
     "list_failures": "listing",

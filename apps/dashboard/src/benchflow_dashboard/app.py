@@ -33,6 +33,7 @@ from .pages.branches import act_on_rollout, confirm_branch
 from .pages.compare import show_comparison
 from .pages.cost import show_costs
 from .pages.diff import show_diff
+from .pages.export import export_rows, show_export
 from .pages.failures import show_failures
 from .pages.format import FILTERS
 from .pages.job import show_job, show_jobs
@@ -77,6 +78,8 @@ PAGES: Final[tuple[ControllerRouterHandler, ...]] = (
     show_failures,
     edit_label,
     edit_note,
+    show_export,
+    export_rows,
     show_monitor,
     show_observed,
     show_alerts,

@@ -1,11 +1,14 @@
 """The data of pages for the command line, from an index that is up to date."""
 
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any, TypeVar
 from urllib.parse import parse_qsl
 
 from pydantic_core import to_jsonable_python
 
+from .exports.selection import Selection
+from .exports.writing import write_target
 from .index import Index, RunQuery, StepQuery, search_steps, update_index
 from .index.database import IndexSession
 from .notes.queries import read_annotations
@@ -67,6 +70,25 @@ def list_annotations(settings: DashboardSettings, rollout: str) -> dict[str, Any
     view = read_index(settings, lambda session: read_annotations(session, rollout))
     found: dict[str, Any] = to_jsonable_python(view)
     return found
+
+
+def export_runs(
+    settings: DashboardSettings, query: str, exporter: str, target: Path
+) -> dict[str, Any]:
+    """Write the rows of a selection as `/export/rows` does. Return the counts of the export.
+
+    Raises:
+        UnknownProviderError: No installed package provides the exporter.
+        UsageError: The query is wrong, or `target` exists and is not an export.
+        StoreError: A file of a rollout is damaged, or a file cannot be written.
+    """
+    selection = Selection.of_query(query)
+    update_index(settings.index_path(), settings.jobs_dir)
+    index = Index(settings.index_path(), settings.jobs_dir, settings.notes_path())
+    try:
+        return write_target(selection, index, exporter, target).model_dump()
+    finally:
+        index.close()
 
 
 def read_index(settings: DashboardSettings, read: Callable[[IndexSession], _View]) -> _View:

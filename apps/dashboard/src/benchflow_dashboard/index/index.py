@@ -9,7 +9,7 @@ from benchflow_contracts import StoreError
 
 from .database import IndexReaders, IndexSession, IndexWriter
 from .follow import Follower
-from .queries import RolloutEntry, read_run
+from .queries import RolloutEntry, Run, read_run
 from .watcher import Watcher
 
 
@@ -41,8 +41,11 @@ class Index:
         """
         with self.read() as session:
             runs = read_run(session, prefix, job)
-        home = self.jobs_dir
-        return [RolloutEntry(**asdict(run), directory=home / run.job / run.id) for run in runs]
+        return [self.entry(run) for run in runs]
+
+    def entry(self, run: Run) -> RolloutEntry:
+        """Return a run with its directory."""
+        return RolloutEntry(**asdict(run), directory=self.jobs_dir / run.job / run.id)
 
     def close(self) -> None:
         """Stop the thread and close all connections."""

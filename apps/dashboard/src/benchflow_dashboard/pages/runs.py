@@ -113,6 +113,7 @@ def show_runs(
             "live": LivePage("runs", refresh_sec=AGES_SEC),
             "query": query,
             "query_url": words,
+            "export_url": query.with_().url_query(),
             "facets": facets,
             "columns": COLUMNS,
             "sort_urls": {key: _sort_url(query, key) for key, _, _ in COLUMNS if key},

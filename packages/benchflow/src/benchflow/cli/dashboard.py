@@ -206,6 +206,40 @@ def failures(
     note(f"{view['failed']} failed, {view['unfinished']} unfinished")
 
 
+def export(
+    query: str = "",
+    *,
+    output: Path,
+    format: str = "verifiers",  # noqa: A002 - the flag's name
+    jobs_dir: JobsDir = DEFAULT_JOBS,
+    index: Path | None = None,
+    json: Json = False,
+) -> None:
+    """Export the runs of a query as rows for a trainer, from any jobs.
+
+    Runs that have not ended, and runs without files here, have no rows. The format `labelled` has
+    each leaf of the rollouts with labels or notes, also without a score.
+
+    Examples:
+        bench dashboard export 'job=nightly&status=completed' --output rows.jsonl
+        bench dashboard export 'label=good' --format labelled --output dataset.jsonl
+        bench dashboard export 'id=book-the-room__1f&id=book-the-room__2c' --output two.jsonl
+
+    Args:
+        query: Query string of the page `/runs`, or `id=ROLLOUT` repeated.
+        output: File or directory of the export. An earlier export is replaced.
+        format: Format of the export: `labelled`, or one of `bench rollout formats`.
+        index: File of the index (default: a file in the user's cache directory).
+    """
+    dashboard = dashboard_package()
+    settings = dashboard.DashboardSettings(jobs_dir=jobs_dir, index=index)
+    counts = dashboard.export_runs(settings, query, format, output)
+    if json:
+        print_json({"path": str(output), **counts})
+        return
+    note(f"wrote {counts['trajectories']} trajectories to {output}, {counts['unscored']} unscored")
+
+
 def notes(
     rollout: str,
     *,

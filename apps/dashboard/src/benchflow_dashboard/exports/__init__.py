@@ -1,0 +1,1 @@
+"""Selections of runs as rows for trainers, and labelled rollouts as a dataset."""
