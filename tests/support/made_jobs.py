@@ -124,6 +124,7 @@ def write_job(
                 for commit in made:
                     group.create_task(writer.commit(commit))
 
+    (job / "summary.json").write_text(json.dumps({"planned": len(slots)}))
     asyncio.run(write())
     Projector(job, job / "record.db").update()
     return job

@@ -33,6 +33,7 @@ from .pages.branches import act_on_rollout, confirm_branch
 from .pages.compare import show_comparison
 from .pages.cost import show_costs
 from .pages.diff import show_diff
+from .pages.evidence import download_evidence
 from .pages.export import export_rows, show_export
 from .pages.failures import show_failures
 from .pages.format import FILTERS
@@ -74,6 +75,7 @@ PAGES: Final[tuple[ControllerRouterHandler, ...]] = (
     show_comparison,
     show_costs,
     show_rollout,
+    download_evidence,
     show_search,
     show_failures,
     edit_label,
@@ -139,7 +141,9 @@ def create_app(settings: DashboardSettings, *, index: Index | None = None) -> Li
         template_config=TemplateConfig(
             instance=JinjaTemplateEngine.from_environment(template_environment())
         ),
-        compression_config=CompressionConfig(backend="gzip", exclude=["^/static", "/live"]),
+        compression_config=CompressionConfig(
+            backend="gzip", exclude=["^/static", "/live", "/evidence/"]
+        ),
         dependencies={
             "settings": Provide(lambda: settings, sync_to_thread=False),
             "index": Provide(lambda: the_index, sync_to_thread=False),

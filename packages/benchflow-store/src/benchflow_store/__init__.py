@@ -37,6 +37,7 @@ if TYPE_CHECKING:
         record_from_tree,
         sum_prior,
     )
+    from .rollout_evidence import EvidenceFile, EvidenceListing, list_evidence, open_evidence
     from .rollout_summary import RolloutSummary, find_rollouts
     from .rollout_triage import Triage, triage
     from .saved_checkpoints import (
@@ -90,6 +91,8 @@ __all__ = [
     "ComparedNode",
     "EventKind",
     "EventLine",
+    "EvidenceFile",
+    "EvidenceListing",
     "LineKind",
     "MissingState",
     "NodeView",
@@ -125,10 +128,12 @@ __all__ = [
     "last_attempt",
     "later_attempts",
     "latest_records",
+    "list_evidence",
     "missing_state",
     "name_successor",
     "new_job_name",
     "new_rollout_id",
+    "open_evidence",
     "pass_at_k",
     "prior_calls",
     "read_began_from",
@@ -169,6 +174,7 @@ _HOMES = {
             "RESUMED_FROM RanWith error_fingerprint new_job_name new_rollout_id pass_at_k "
             "read_began_from record_from_error record_from_tree sum_prior"
         ),
+        "rollout_evidence": "EvidenceFile EvidenceListing list_evidence open_evidence",
         "rollout_summary": "RolloutSummary find_rollouts",
         "saved_checkpoints": (
             "SavedCheckpoint checkpoint_paths checkpoints_below checkpoints_of "

@@ -20,7 +20,8 @@ from benchflow_dashboard.notes.store import NotesStore
 from benchflow_dashboard.rollouts import LoadedRollout, RolloutCache
 from benchflow_dashboard.settings import DashboardSettings
 from benchflow_dashboard.tree.cache import TreeCache
-from benchflow_dashboard.tree.query import PARTS, TABS, RolloutQuery
+from benchflow_dashboard.tree.evidence_files import EvidenceFiles, evidence_files, place_of
+from benchflow_dashboard.tree.query import PARTS, TABS, RolloutQuery, Tab
 from benchflow_dashboard.tree.rollout_page import ListPlace, RolloutPage
 
 from .page import LivePage, PageRequest, find_one, jobs_dir_words, render
@@ -78,7 +79,7 @@ def show_rollout(
             "modes": MODE_NAMES,
             "tabs": TABS,
             "part_kinds": PARTS,
-            "node_cli": node_command(entry.id, view.pane.node.id, settings),
+            "node_cli": node_command(entry.id, view.pane.node.id, settings, view.query.tab),
             "node_actions": node_actions(
                 BranchSource.of(entry, loaded.stored.tree, view.facts), view.pane.node
             ),
@@ -86,6 +87,7 @@ def show_rollout(
             "annotations": annotations,
             "notes_problem": notes.problem,
             "notes_cli": notes_command(entry.id, settings),
+            "evidence_files": _evidence(entry, view, settings),
         },
     )
 
@@ -99,6 +101,15 @@ def _live_page(rollout: str, loaded: LoadedRollout, view: RolloutPage) -> LivePa
         stamp=rollout_stamp(*loaded.signature),
         refresh_sec=_RUNNING_SEC if view.liveness or is_recent else 0,
     )
+
+
+def _evidence(
+    entry: RolloutEntry, view: RolloutPage, settings: DashboardSettings
+) -> EvidenceFiles | None:
+    if view.evidence is None:
+        return None
+    place = place_of(entry.job, entry.id)
+    return evidence_files(settings.jobs_dir, place, view.pane.node, view.query)
 
 
 def load_rollout(rollouts: RolloutCache, entry: RolloutEntry) -> LoadedRollout | None:
@@ -122,9 +133,10 @@ def rollout_url(rollout: str, query: str = "") -> str:
     return f"{path}?{query}" if query else path
 
 
-def node_command(rollout: str, node: str, settings: DashboardSettings) -> str:
+def node_command(rollout: str, node: str, settings: DashboardSettings, tab: Tab = "steps") -> str:
     """Return the command that prints the data of a node's pane."""
-    words = ("bench", "rollout", "show", rollout, "--node", node, *jobs_dir_words(settings))
+    command = "evidence" if tab == "evidence" else "show"
+    words = ("bench", "rollout", command, rollout, "--node", node, *jobs_dir_words(settings))
     return shlex.join(words)
 
 

@@ -39,6 +39,8 @@ class RolloutQuery:
     """Whether long texts are whole."""
     page: int = 0
     """Of the events of a node."""
+    file: str | None = None
+    """The id of the file whose text the evidence shows."""
     listed: str = ""
     """The query of the list of runs that the reader came from."""
 
@@ -58,6 +60,7 @@ class RolloutQuery:
             hide=_DEFAULT.hide if hide is None else _parts(hide),
             full=given.get("full") == "1",
             page=int(page) if page.isascii() and page.isdigit() and len(page) < 6 else 0,
+            file=_name(given.get("file", "")),
             listed=given.get("list", "")[:_LONGEST_LIST],
         )
 
@@ -73,6 +76,7 @@ class RolloutQuery:
             "shut": ",".join(self.closed),
             "full": "1" if self.full else "",
             "page": str(self.page) if self.page else "",
+            "file": self.file or "",
             "list": self.listed,
         }
         shown = {name: value for name, value in found.items() if value}
@@ -82,6 +86,8 @@ class RolloutQuery:
 
     def url(self, **changes: Any) -> str:  # noqa: ANN401 - the fields of this class
         """Return the query part of a URL with some choices changed: `?sel=n3&tab=cost`."""
+        if "sel" in changes or "tab" in changes:
+            changes.setdefault("file", None)
         return "?" + urlencode(replace(self, **changes).parameters())
 
     def toggling_url(self, part: PartKind) -> str:

@@ -65,6 +65,8 @@ class EvidenceTab:
         for name, result in node.results.items():
             rows.append((f"grading of {name}", result.grading))
             rows.append((f"integrity of {name}", result.integrity or "not checked"))
+            error = result.counted().error
+            rows += [(f"no score of {name}", error)] if error else []
             image = result.meta.get("image")
             rows += [(f"grading image of {name}", str(image))] if image else []
             findings += _findings(result)

@@ -99,6 +99,9 @@ GROUPS: dict[str, Group] = {
             "diff": Command(
                 "benchflow.cli.rollout:diff", "Show the difference between two states."
             ),
+            "evidence": Command(
+                "benchflow.cli.rollout:evidence", "Show verdicts, logs and artifacts."
+            ),
             "export": Command("benchflow.cli.rollout:export", "Export trajectories for a trainer."),
             "formats": Command("benchflow.cli.rollout:list_formats", "List export formats."),
             "branch": Command("benchflow.cli.branch:branch", "Continue from a saved checkpoint."),

@@ -3,9 +3,9 @@
 import time
 from collections.abc import Iterable, Iterator
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
-from benchflow_contracts import RolloutNode, TrainingOptions
+from benchflow_contracts import RolloutNode, TrainingOptions, VerifyResult
 from benchflow_export import export_formats, exporter_with
 from benchflow_kernel import EnvDiff, TableDiff, node_to_json, tree_to_json, value_of
 from benchflow_store import (
@@ -16,6 +16,7 @@ from benchflow_store import (
     StoredRollout,
     TrajectoryView,
     compare_states,
+    list_evidence,
     step_lines,
     writer_of,
 )
@@ -282,6 +283,52 @@ def _open(directory: Path) -> StoredRollout:
             f"the log of {directory.name} ends in an incomplete line of {torn} bytes; it is skipped"
         )
     return stored
+
+
+def evidence(
+    rollout: str, *, node: str | None = None, jobs_dir: JobsDir = DEFAULT_JOBS, json: Json = False
+) -> None:
+    """Show what verdicts rest on: grading, integrity, and the files of logs and artifacts.
+
+    The files are those of the branch that the node belongs to. Links are not followed.
+
+    Examples:
+        bench rollout evidence book-the-room__1f
+        bench rollout evidence book-the-room__1f --node n3 --json
+
+    Args:
+        rollout: Rollout: its directory, its id, or a unique start of its id.
+        node: Node whose verdicts and branch are shown (default: the first leaf).
+    """
+    stored = _open(find_rollout(rollout, jobs_dir))
+    shown = stored.leaf(None) if node is None else stored.node(node)
+    directory = stored.directory.resolve()
+    listing = list_evidence(directory.parent, [directory.name], shown)
+    verdicts = [_verdict(name, result) for name, result in shown.results.items()]
+    files = [{"id": each.id, "path": each.text, "size": each.size} for each in listing.files]
+    if json:
+        found = {"node": shown.id, "world": listing.world, "verdicts": verdicts, "files": files}
+        print_json({**found, "hidden": listing.hidden, "refused": listing.refused})
+        return
+    for each in verdicts:
+        grade = each["integrity"] or "not checked"
+        reward = fmt.reward(each["reward"])
+        note(f"{each['name']}: reward {reward}, grading {each['grading']}, integrity {grade}")
+    rows = [(each.text, each.size) for each in listing.files]
+    print_table(("file", "bytes"), rows, empty="no files")
+    if listing.refused:
+        note(f"{listing.refused} links, pipes or devices are not shown")
+
+
+def _verdict(name: str, result: VerifyResult) -> dict[str, Any]:
+    counted = result.counted()
+    return {
+        "name": name,
+        "grading": result.grading,
+        "integrity": result.integrity,
+        "reward": counted.reward,
+        "error": counted.error,
+    }
 
 
 def list_formats(*, json: Json = False) -> None:
