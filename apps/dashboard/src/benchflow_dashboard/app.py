@@ -122,7 +122,9 @@ def create_app(settings: DashboardSettings, *, index: Index | None = None) -> Li
     """
     settings.check_bind()
     notes = NotesStore(settings.notes_path())
-    the_index = index or Index(settings.index_path(), settings.jobs_dir, settings.notes_path())
+    the_index = index or Index(
+        settings.index_path(), settings.jobs_dir, settings.notes_path(), settings.database_url
+    )
     rollouts, trees = RolloutCache(), TreeCache()
     stop = StopEvent()
     access = AccessControl.of(settings)

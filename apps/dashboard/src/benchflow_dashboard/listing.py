@@ -97,7 +97,7 @@ def read_index(settings: DashboardSettings, read: Callable[[IndexSession], _View
     Raises:
         StoreError: The index cannot be written.
     """
-    update_index(settings.index_path(), settings.jobs_dir)
+    update_index(settings.index_path(), settings.jobs_dir, settings.database_url)
     index = Index(settings.index_path(), settings.jobs_dir, settings.notes_path())
     try:
         with index.read() as session:

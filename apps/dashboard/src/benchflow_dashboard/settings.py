@@ -86,7 +86,8 @@ class DashboardSettings(BaseModel):
         """
         jobs = self.jobs_dir.resolve()
         if self.index is None:
-            name = hashlib.sha256(os.fsencode(jobs)).hexdigest()[:16]
+            fleet = b"" if self.database_url is None else b"\0" + self.database_url.encode()
+            name = hashlib.sha256(os.fsencode(jobs) + fleet).hexdigest()[:16]
             return cache_directory() / f"index-{name}.db"
         path = self.index.resolve()
         if path.is_relative_to(jobs):

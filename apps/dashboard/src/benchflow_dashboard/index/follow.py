@@ -1,12 +1,13 @@
 """Follows a jobs directory into the index. Only reads, and takes no lock that a run needs."""
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Final
 
 from .database import IndexWriter
 from .discovery import Discovery, RunKey
+from .fleet import FleetChanges, no_fleet
 from .follow_jobs import JobFollower
 from .follow_runs import RunFollower
 from .liveness import FileUse, read_file_use
@@ -24,12 +25,14 @@ class Follower:
         jobs_dir: Path,
         *,
         file_use: Callable[[], FileUse] = read_file_use,
+        fleet: Callable[[], Iterable[FleetChanges]] = no_fleet,
     ) -> None:
-        """Continue from what the index has."""
+        """Continue from what the index has. `fleet` returns what is new in a fleet's database."""
         self._writer, self._file_use = writer, file_use
         self._runs = RunFollower(writer, jobs_dir)
         self._jobs = JobFollower(writer, jobs_dir, self._runs)
         self._discovery = Discovery(jobs_dir, jobs=self._jobs.names, rollouts=self._runs.with_files)
+        self._fleet = fleet
         self._found: list[RunKey] = []
         self._unswept: list[RunKey] = []
 
@@ -45,14 +48,18 @@ class Follower:
 
         Raises:
             apsw.Error: The index cannot be written.
+            BenchFlowError: The fleet, if `fleet` reads at once, does not answer.
         """
         end = None if seconds is None else time.monotonic() + seconds
+        changes = list(self._fleet())
         with self._writer.transaction():
             use = self._file_use()
             self._found += self._discovery.find_new()
             for job in sorted(self._discovery.jobs):
                 if not self._jobs.follow(job, use, waits=seconds is not None):
                     self._discovery.forget_job(job)
+            for each in changes:
+                self._jobs.follow_fleet(each)
             while self._found:
                 if _is_over(end):
                     return True

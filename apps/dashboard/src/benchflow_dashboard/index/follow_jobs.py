@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Final
 
 from .database import IndexWriter
+from .fleet import FleetChanges
 from .follow_runs import RunFollower
 from .job_files import JOB_FILES, JobFacts, RecordMark, read_plan, read_record, record_stamps
 from .liveness import FileUse
@@ -36,13 +37,14 @@ class JobFollower:
     ) -> None:
         """Continue from the rows that the index has."""
         self._writer, self._jobs_dir, self._runs, self._clock = writer, jobs_dir, runs, clock
-        rows = writer.rows("SELECT name, files, mark, is_live FROM jobs")
+        rows = writer.rows("SELECT name, files, mark, is_live FROM jobs WHERE files <> '[]'")
         self._seen: dict[str, tuple[_Stamps, bool]] = {
             name: (tuple(_stamp(each) for each in json.loads(files)), bool(is_live))
             for name, files, _, is_live in rows
         }
         self._marks = {name: _mark(mark) for name, _, mark, _ in rows}
         self._next: dict[str, float] = {}
+        self._fleet: dict[str, JobFacts] = {}
 
     @property
     def names(self) -> list[str]:
@@ -64,6 +66,8 @@ class JobFollower:
         if not directory.is_dir():
             self._writer.run("DELETE FROM jobs WHERE name = ?", (job,))
             self._seen.pop(job, None)
+            if (recorded := self._fleet.get(job)) is not None:
+                self._write(job, recorded, RecordMark(), (), is_live=self._runs_in_fleet(job))
             return False
         began = self._clock()
         if waits and began < self._next.get(job, 0.0):
@@ -71,6 +75,8 @@ class JobFollower:
         facts, mark = JobFacts(), self._marks.get(job, RecordMark())
         if stamps[len(files)] != NO_FILE:
             mark = read_record(directory, mark, facts, is_live=is_live)
+        elif job in self._fleet:
+            facts = self._fleet[job]
         if facts.planned is None:
             read_plan(directory, facts)
         self._store(job, facts, mark, stamps, is_live=is_live)
@@ -79,7 +85,41 @@ class JobFollower:
         self._next[job] = began + _REST * (self._clock() - began)
         return True
 
+    def follow_fleet(self, changes: FleetChanges) -> None:
+        """Take the records of a fleet. A job with a record of its own in its directory has that.
+
+        A row of a job that is not in the fleet any more, and has no directory, is deleted.
+        """
+        for job, facts in changes.jobs.items():
+            stamps, is_live = self._seen.get(job, ((), False))
+            if stamps and stamps[len(JOB_FILES)] != NO_FILE:
+                continue
+            self._fleet[job] = facts
+            if stamps:
+                self._store(job, facts, self._marks[job], stamps, is_live=is_live)
+            else:
+                self._write(job, facts, RecordMark(), (), is_live=self._runs_in_fleet(job))
+            for name, attempt in facts.attempts.items():
+                self._runs.set_attempt((job, name), attempt)
+        for (job,) in self._writer.rows("SELECT name FROM jobs WHERE files = '[]'"):
+            if job not in changes.names:
+                self._fleet.pop(job, None)
+                self._writer.run("DELETE FROM jobs WHERE name = ?", (job,))
+                self._runs.forget_record(job)
+
+    def _runs_in_fleet(self, job: str) -> bool:
+        """Return whether the record of a fleet says that a job runs: nobody here sees its lock."""
+        return job in self._fleet and self._fleet[job].status == "running"
+
     def _store(
+        self, job: str, facts: JobFacts, mark: RecordMark, stamps: _Stamps, *, is_live: bool
+    ) -> None:
+        runs = is_live or self._runs_in_fleet(job)
+        self._write(job, facts, mark, stamps, is_live=runs)
+        self._seen[job] = (stamps, is_live)
+        self._marks[job] = mark
+
+    def _write(
         self, job: str, facts: JobFacts, mark: RecordMark, stamps: _Stamps, *, is_live: bool
     ) -> None:
         self._writer.run(
@@ -102,8 +142,6 @@ class JobFollower:
                 json.dumps(astuple(mark)),
             ),
         )
-        self._seen[job] = (stamps, is_live)
-        self._marks[job] = mark
 
 
 def _stamp(stored: list[int]) -> FileStamp:

@@ -114,6 +114,15 @@ class RunFollower:
             self._open[key] = state
         self._write(key, state)
 
+    def forget_record(self, job: str) -> None:
+        """Forget what the record of a job said. Rollouts without files here are deleted."""
+        for key, run in [item for item in self._ids.items() if item[0][0] == job]:
+            if key in self.with_files:
+                self.set_attempt(key, {})
+            else:
+                delete_run(self._writer, run)
+                del self._ids[key]
+
     def _load(self, key: RunKey) -> RunState:
         run = self._ids.get(key)
         if run is None:

@@ -8,6 +8,7 @@ from pathlib import Path
 from benchflow_contracts import StoreError
 
 from .database import IndexReaders, IndexSession, IndexWriter
+from .fleet import FleetReader
 from .follow import Follower
 from .queries import RolloutEntry, Run, read_run
 from .watcher import Watcher
@@ -16,16 +17,19 @@ from .watcher import Watcher
 class Index:
     """Reads of the index. Safe to use from several threads."""
 
-    def __init__(self, path: Path, jobs_dir: Path, notes: Path | None = None) -> None:
+    def __init__(
+        self, path: Path, jobs_dir: Path, notes: Path | None = None, fleet: str | None = None
+    ) -> None:
         """Open the index at `path`, and create it if it is missing.
 
-        `notes` is the file of the notes (default: none, so that no rollout has a label).
+        `notes` is the file of the notes (default: none, so that no rollout has a label). `fleet` is
+        the URL of a database of further jobs (default: none).
 
         Raises:
             StoreError: The file cannot be created.
         """
         self.path, self.jobs_dir = path, jobs_dir
-        self.watcher = Watcher(path, jobs_dir)
+        self.watcher = Watcher(path, jobs_dir, fleet)
         self._readers = IndexReaders(path, notes)
 
     @contextmanager
@@ -53,25 +57,26 @@ class Index:
         self._readers.close()
 
 
-def update_index(path: Path, jobs_dir: Path) -> None:
+def update_index(path: Path, jobs_dir: Path, fleet: str | None = None) -> None:
     """Bring the index up to date. A dashboard that runs does it already.
 
     Raises:
-        StoreError: The file cannot be written.
+        StoreError: The file cannot be written, or the database of the fleet does not answer.
     """
     writer = IndexWriter(path, jobs_dir)
     try:
         if writer.has_lock:
-            Follower(writer, jobs_dir).update()
+            _follower(writer, jobs_dir, fleet).update()
     finally:
         writer.close()
 
 
-def reindex(path: Path, jobs_dir: Path) -> int:
+def reindex(path: Path, jobs_dir: Path, fleet: str | None = None) -> int:
     """Build the index anew. Return the number of rollouts.
 
     Raises:
-        StoreError: A dashboard uses the index, or the file cannot be written.
+        StoreError: A dashboard uses the index, the file cannot be written, or the database of the
+            fleet does not answer.
     """
     writer = IndexWriter(path, jobs_dir, fresh=True)
     try:
@@ -80,7 +85,14 @@ def reindex(path: Path, jobs_dir: Path) -> int:
                 f"a dashboard that runs keeps the index {str(path)!r} up to date",
                 hint="stop that dashboard, or give --index",
             )
-        Follower(writer, jobs_dir).update()
+        _follower(writer, jobs_dir, fleet).update()
         return int(writer.rows("SELECT COUNT(*) FROM runs")[0][0])
     finally:
         writer.close()
+
+
+def _follower(writer: IndexWriter, jobs_dir: Path, fleet: str | None) -> Follower:
+    if fleet is None:
+        return Follower(writer, jobs_dir)
+    reader = FleetReader(fleet)
+    return Follower(writer, jobs_dir, fleet=lambda: [reader.read()])

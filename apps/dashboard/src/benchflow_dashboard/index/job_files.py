@@ -2,7 +2,7 @@
 
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
 from typing import Any, Final
 
@@ -57,22 +57,39 @@ def read_record(directory: Path, mark: RecordMark, facts: JobFacts, *, is_live: 
     The mark stays as it is when the file changed meanwhile, so that the next call reads it again.
     """
     stamps = record_stamps(directory)
+    found = JobFacts()
     try:
         with JobReader(directory / DATABASE_FILE, mode="observe") as reader:
-            cursor, rewrites, revision = reader.progress()
-            totals = reader.totals()
-            is_same = (rewrites, totals.epoch) == (mark.rewrites, mark.epoch)
-            first = mark.cursor if is_same else 0
-            attempts = _attempts(reader, first, is_live=is_live)
-            counts, control = reader.counts(), totals.control
-            is_planned = (revision, rewrites) == (mark.revision, mark.rewrites)
-            baseline = mark.baseline if is_planned else _baseline(reader)
+            new = read_progress(reader, mark, found, is_live=is_live)
     except BenchFlowError as error:
         facts.problem = text(f"record.db is not readable: {_first_line(error)}")
         return RecordMark(stamps=stamps)
     if stamps[0] != record_stamps(directory)[0]:
         facts.problem = "record.db changed while it was read; the next look reads it again"
         return mark
+    for each in fields(JobFacts):
+        setattr(facts, each.name, getattr(found, each.name))
+    return replace(new, stamps=stamps)
+
+
+def read_progress(
+    reader: JobReader, mark: RecordMark, facts: JobFacts, *, is_live: bool | None
+) -> RecordMark:
+    """Read what has changed in a record since `mark`, and return the new mark.
+
+    Without `is_live`, a job lives as long as its record says that it runs.
+
+    Raises:
+        StoreError: The record is damaged, or its database does not answer.
+    """
+    cursor, rewrites, revision = reader.progress()
+    totals = reader.totals()
+    is_same = (rewrites, totals.epoch) == (mark.rewrites, mark.epoch)
+    first = mark.cursor if is_same else 0
+    counts, control = reader.counts(), totals.control
+    is_planned = (revision, rewrites) == (mark.revision, mark.rewrites)
+    baseline = mark.baseline if is_planned else _baseline(reader)
+    lives = control.status == "running" if is_live is None else is_live
     facts.status, facts.created = control.status, totals.created
     facts.planned = sum(counts.values())
     facts.pending, facts.pruned = counts.get("pending", 0), counts.get("skipped_pruned", 0)
@@ -80,8 +97,8 @@ def read_record(directory: Path, mark: RecordMark, facts: JobFacts, *, is_live: 
     facts.pause = None if control.pause is None else json.dumps(dict(control.pause))
     facts.limits = json.dumps(dict(control.model_limits)) if control.model_limits else None
     facts.variants, facts.baseline = json.dumps(list(totals.variants)), baseline
-    facts.attempts = attempts
-    return RecordMark(stamps, cursor, rewrites, revision, totals.epoch, baseline)
+    facts.attempts = _attempts(reader, first, is_live=lives)
+    return RecordMark((), cursor, rewrites, revision, totals.epoch, baseline)
 
 
 def _baseline(reader: JobReader) -> str | None:

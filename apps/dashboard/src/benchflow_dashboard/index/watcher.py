@@ -11,6 +11,7 @@ import apsw
 from benchflow_contracts import StoreError
 
 from .database import IndexWriter
+from .fleet import FleetPoller
 from .follow import Follower
 
 _PASS_SEC: Final = 0.2
@@ -26,14 +27,15 @@ _logger = logging.getLogger(__name__)
 class Watcher:
     """Follows in a thread of its own. A fault of the index never reaches a run or a request."""
 
-    def __init__(self, path: Path, jobs_dir: Path) -> None:
-        """Create the index. `start` begins to follow.
+    def __init__(self, path: Path, jobs_dir: Path, fleet: str | None = None) -> None:
+        """Create the index. `start` begins to follow. `fleet` is the URL of a database of jobs.
 
         Raises:
             StoreError: The file of the index cannot be created.
         """
         self._path, self._jobs_dir = path, jobs_dir
         self._writer: IndexWriter | None = IndexWriter(path, jobs_dir)
+        self._fleet = None if fleet is None else FleetPoller(fleet)
         self._stop = threading.Event()
         self._thread: threading.Thread | None = None
         self._callbacks: list[Callable[[], None]] = []
@@ -82,10 +84,22 @@ class Watcher:
             self._close()
             self._report_changes_of_another()
             return
-        follower, changes = Follower(writer, self._jobs_dir), -1
+        fleet = self._fleet
+        if fleet is None:
+            self._update(writer, Follower(writer, self._jobs_dir))
+            return
+        fleet.start()
+        try:
+            self._update(writer, Follower(writer, self._jobs_dir, fleet=fleet.changes))
+        finally:
+            fleet.stop()
+
+    def _update(self, writer: IndexWriter, follower: Follower) -> None:
+        changes = -1
         while not self._stop.is_set():
             self.is_behind = follower.update(_PASS_SEC)
-            self.problem, self.updated = None, time.time()
+            self.problem = None if self._fleet is None else self._fleet.problem
+            self.updated = time.time()
             if (now := writer.changes()) != changes:
                 changes = now
                 self._report()

@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     )
     from .evidence import LocalEvidenceStore
     from .fact_rows import UNCOMPARED, comparable
+    from .job_list import ListedJob, list_jobs
     from .job_lock import is_locked, lock_job
     from .maintenance import (
         FileState,
@@ -79,6 +80,7 @@ __all__ = [
     "JobState",
     "JobStatus",
     "JobWriter",
+    "ListedJob",
     "LocalEvidenceStore",
     "Location",
     "Metric",
@@ -103,6 +105,7 @@ __all__ = [
     "comparable",
     "gc",
     "is_locked",
+    "list_jobs",
     "lock_job",
     "migrate",
     "project",
@@ -123,6 +126,7 @@ _HOMES = {
         ),
         "evidence": "LocalEvidenceStore",
         "fact_rows": "UNCOMPARED comparable",
+        "job_list": "ListedJob list_jobs",
         "job_lock": "is_locked lock_job",
         "maintenance": (
             "FileState GcReport MigrateReport RebuildReport VerifyReport gc migrate rebuild verify"
