@@ -122,9 +122,7 @@ def create_app(settings: DashboardSettings, *, index: Index | None = None) -> Li
     """
     settings.check_bind()
     notes = NotesStore(settings.notes_path())
-    the_index = index or Index(
-        settings.index_path(), settings.jobs_dir, settings.notes_path(), settings.database_url
-    )
+    the_index = index or _open_index(settings)
     rollouts, trees = RolloutCache(), TreeCache()
     stop = StopEvent()
     access = AccessControl.of(settings)
@@ -205,6 +203,11 @@ def show_fault(request: Request[Any, Any, Any], error: BenchFlowError) -> Respon
     status = 400 if isinstance(error, UsageError) else 503
     hint = f" Hint: {error.hint}." if error.hint else ""
     return show_error(request, HTTPException(f"{error}.{hint}", status_code=status))
+
+
+def _open_index(settings: DashboardSettings) -> Index:
+    path, notes = settings.index_path(), settings.notes_path()
+    return Index(path, settings.jobs_dir, notes, settings.database_url)
 
 
 def _directory_of(index: Index, name: str) -> Path | None:
