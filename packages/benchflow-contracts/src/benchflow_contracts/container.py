@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Literal
+from typing import Final, Literal
 
 from ._model import Model, RareModel
 
@@ -50,3 +50,7 @@ class ContainerOptions(Model):
     """Soft and hard limits, by the names of `ulimit` in Docker; -1 means no limit."""
     shm_mb: int | None = None
     """The size of `/dev/shm`."""
+
+
+NO_OPTIONS: Final = ContainerOptions()
+"""The default of a field. pydantic would copy a default value with mappings each time."""

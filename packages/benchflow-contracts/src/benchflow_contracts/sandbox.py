@@ -10,7 +10,7 @@ from pydantic import Field
 
 from ._model import Model
 from .bundle import Bundle
-from .container import ContainerOptions
+from .container import NO_OPTIONS, ContainerOptions
 from .door import Door, DoorPath, Endpoint
 from .identity import RolloutIdentity
 from .image import ImageRecipe
@@ -76,7 +76,7 @@ class SandboxSpec(Model):
     capability `services`."""
     inner_networks: frozenset[str] = frozenset()
     """The networks of services that do not have a way out, whatever `network` is."""
-    container: ContainerOptions = ContainerOptions()
+    container: ContainerOptions = Field(default_factory=lambda: NO_OPTIONS)
     """Options of the sandbox itself. Needs the capability `services`. Their entrypoint and command
     apply to `entrypoint = "image"`."""
 

@@ -29,6 +29,8 @@ class Seal:
         Raises:
             OSError: The secret cannot be made or read, or is not this user's alone.
         """
+        with suppress(FileNotFoundError):
+            return self._code(text)
         with suppress(FileExistsError):
             self._make()
         return self._code(text)

@@ -1,5 +1,6 @@
 """A Task: the problem in a directory."""
 
+import os
 from collections.abc import Mapping
 from pathlib import Path, PurePosixPath
 from typing import Annotated, Any, Literal
@@ -8,7 +9,7 @@ from pydantic import BeforeValidator, Field, model_validator
 
 from ._model import Model, RareModel
 from .agent import McpServer
-from .container import ContainerOptions
+from .container import NO_OPTIONS, ContainerOptions
 from .image import ImageRecipe
 from .limits import ResourceLimits
 from .sandbox import NetworkMode
@@ -306,7 +307,7 @@ class TaskParts(Model):
     """Containers beside the sandbox."""
     inner_networks: frozenset[str] = frozenset()
     """Networks of services without a way out."""
-    container: ContainerOptions = ContainerOptions()
+    container: ContainerOptions = Field(default_factory=lambda: NO_OPTIONS)
     """Options of the sandbox itself."""
 
     @classmethod
@@ -314,8 +315,8 @@ class TaskParts(Model):
         """Return the parts of a task of our own format."""
 
         def found(*names: str) -> Path | None:
-            path = root.joinpath(*names)
-            return path if path.is_dir() else None
+            path = os.path.join(root, *names)  # noqa: PTH118 - each rollout asks, mostly in vain
+            return Path(path) if os.path.isdir(path) else None  # noqa: PTH112
 
         tests = found("tests")
         return cls(

@@ -1,5 +1,6 @@
 """Create the planes of a run, by name from the registry."""
 
+import os
 import sys
 from collections.abc import AsyncGenerator, Generator, Iterable
 from contextlib import asynccontextmanager, contextmanager
@@ -142,8 +143,13 @@ def find_manifest(task: Task) -> Path | None:
     """
     if task.format != "benchflow":
         return None
-    places = (task.path / "environment", task.path.parent, task.path.parent.parent)
-    return next((p for d in places if (p := d / "environment.toml").is_file()), None)
+    home = str(task.path)
+    above = os.path.dirname(home)  # noqa: PTH120 - each rollout looks, mostly in vain
+    for place in (f"{home}/environment", above, os.path.dirname(above)):  # noqa: PTH120
+        path = os.path.join(place, "environment.toml")  # noqa: PTH118
+        if os.path.isfile(path):  # noqa: PTH113
+            return Path(path)
+    return None
 
 
 def load_environment(config: RunConfig, task: Task) -> EnvironmentFactory | None:

@@ -12,8 +12,12 @@ from benchflow_contracts import (
     Event,
     FinishedRollout,
     ModelCall,
+    NodeScored,
+    PhaseEntered,
+    RolloutFinished,
     RolloutIdentity,
     RolloutRecord,
+    RolloutStarted,
     RolloutTree,
     SandboxImage,
     SandboxProvider,
@@ -21,6 +25,7 @@ from benchflow_contracts import (
     Task,
     Trajectory,
     UpstreamAnswer,
+    WorldClosed,
 )
 from benchflow_contracts.redaction import redacting
 from benchflow_export import write_trainer_rows
@@ -49,6 +54,7 @@ from .task_formats import runnable_task
 
 Subscriber = Callable[[Event], None]
 _logger = logging.getLogger(__name__)
+_TIMED = (RolloutStarted, PhaseEntered, NodeScored, WorldClosed, RolloutFinished)
 
 
 @dataclass(frozen=True, slots=True)
@@ -183,7 +189,7 @@ async def run_in(  # noqa: PLR0913 - one keyword per part of a run
     identity = identity or RolloutIdentity()
     with redacting(SecretRedactor(secrets_of(config, (task.id, rollout_id)))):
         async with open_gateway(config, directory, on_answer) as gateway:
-            planes = replace(assemble(config, task, provider, gateway), shared_files=learner)
+            planes = assemble(config, task, provider, gateway)
             if prepare is not None:
                 planes = prepare(planes)
             continues = continuation is not None and continuation.kept is not None
@@ -194,16 +200,17 @@ async def run_in(  # noqa: PLR0913 - one keyword per part of a run
                 if continuation is not None:
                     write_prior_calls(directory, continuation.calls)
             start = run_rollout if continuation is None else continuation.run
+            times = _TimedEvents()
             try:
                 async with pausable_sandboxes(planes.provider) as pausable:
                     tree = await start(
                         task,
                         config.rollout_config(),
-                        replace(planes, provider=pausable),
+                        replace(planes, provider=pausable, shared_files=learner),
                         rollout_id=rollout_id,
                         identity=_identity(identity, rollout_id, planes),
                         directory=directory,
-                        subscribers=subscribers,
+                        subscribers=(*subscribers, times.receive),
                     )
             except CancelledError:
                 _write_cancelled(directory, task, config, identity)
@@ -212,17 +219,39 @@ async def run_in(  # noqa: PLR0913 - one keyword per part of a run
         if learner is not None:
             record = await learner.finish(record)
         if directory is not None:
-            write_outcome(directory, tree, record, task)
+            write_outcome(directory, tree, record, task, times.events)
     return RunResult(tree=tree, record=record, directory=directory)
 
 
-def write_outcome(directory: Path, tree: RolloutTree, record: RolloutRecord, task: Task) -> None:
+class _TimedEvents:
+    """Keeps the events from which the times of phases and verdicts follow: few, and small ones."""
+
+    def __init__(self) -> None:
+        self.events: list[Event] = []
+
+    def receive(self, event: Event) -> None:
+        """Keep an event of these kinds."""
+        if isinstance(event, _TIMED):
+            self.events.append(event)
+
+
+def write_outcome(
+    directory: Path,
+    tree: RolloutTree,
+    record: RolloutRecord,
+    task: Task,
+    events: Sequence[Event] | None = None,
+) -> None:
     """Write the files of a rollout that has ended, its summary last.
+
+    `events` are the events of the log with the times of phases and verdicts, from the first event
+    to the last one (default: all events, which are read).
 
     Raises:
         StoreError: A file cannot be written.
     """
-    events = StoredRollout(directory).log.events
+    if events is None:
+        events = StoredRollout(directory).log.events
     write_rollout(directory, tree, events)
     finished = FinishedRollout(
         tree=tree,

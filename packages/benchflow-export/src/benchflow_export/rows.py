@@ -10,7 +10,7 @@ import json
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal, NamedTuple, cast
+from typing import Any, Final, Literal, NamedTuple, cast
 
 from benchflow_contracts import TAMPERED, RolloutNode, StoreError, VerifyResult
 
@@ -18,6 +18,7 @@ from .messages import Message
 
 ToolCallFormat = Literal["verifiers", "openai"]
 """Verifiers rows have JSON strings. SFT readers such as prime-rl's need OpenAI's dicts."""
+_LINES: Final = json.JSONEncoder(allow_nan=False)
 _RESERVED = frozenset(
     {
         "example_id",
@@ -146,7 +147,7 @@ def write_json_lines(records: Iterable[Mapping[str, Any]], path: Path) -> int:
         path.parent.mkdir(parents=True, exist_ok=True)
         with scratch.open("w", encoding="utf-8") as file:
             for record in records:
-                file.write(json.dumps(record, allow_nan=False) + "\n")
+                file.write(_LINES.encode(record) + "\n")
                 written += 1
         scratch.replace(path)
     except (OSError, ValueError, TypeError) as error:

@@ -23,6 +23,7 @@ from benchflow_store.database import (
     RunControl,
     SchemaVersionError,
 )
+from pydantic import Field
 
 from .planning import load_plan
 from .task_results import PassAtK, TaskResult, mean_pass_at_k
@@ -67,7 +68,8 @@ class JobReport(Model):
     pass_at_k: tuple[PassAtK, ...] = ()
     """The mean over tasks, by k from 1. Empty for several variants: `bench analyze` has it of
     each variant."""
-    records: tuple[RolloutRecord, ...]
+    records: tuple[RolloutRecord, ...] = Field(repr=False)
+    """Without them in its text: `asyncio.run` makes the text of the result, and drops it."""
 
     @property
     def unscored(self) -> int:

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import asdict
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 import pydantic_core
 from benchflow_contracts import (
@@ -26,6 +26,8 @@ from benchflow_contracts import (
 
 from .record import RanWith
 from .sealed_config import seal_config
+
+_LINES: Final = json.JSONEncoder(ensure_ascii=False)
 
 
 def acp_events(steps: Iterable[Step]) -> Iterator[dict[str, Any]]:
@@ -182,7 +184,7 @@ def _replace(path: Path, data: bytes, mode: int = 0o666) -> None:
             descriptor = _create(scratch, mode)
         with os.fdopen(descriptor, "wb") as file:
             file.write(data)
-        scratch.replace(path)
+        os.replace(scratch, path)  # noqa: PTH105 - `Path.replace` makes a third path
     except OSError as error:
         with suppress(OSError):
             scratch.unlink(missing_ok=True)
@@ -201,7 +203,7 @@ def _write_lines(path: Path, rows: Iterable[Mapping[str, Any]]) -> None:
     path.parent.mkdir(parents=True, exist_ok=True)
     with path.open("w", encoding="utf-8") as file:
         for row in rows:
-            file.write(json.dumps(row, ensure_ascii=False) + "\n")
+            file.write(_LINES.encode(row) + "\n")
 
 
 def rewards_jsonl(

@@ -8,11 +8,12 @@ import os
 from collections.abc import Mapping
 from contextlib import suppress
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 from benchflow_contracts.seal import Seal
 
 _SEAL = "seal"
+_SORTED: Final = json.JSONEncoder(sort_keys=True)
 
 
 def seal_config(config: Mapping[str, Any]) -> dict[str, Any]:
@@ -31,10 +32,10 @@ def has_own_seal(config: Mapping[str, Any]) -> bool:
 
 
 def _secret() -> Seal:
-    state = os.environ.get("XDG_STATE_HOME") or Path.home() / ".local" / "state"
-    return Seal(Path(state) / "benchflow" / "record-seal")
+    state = os.environ.get("XDG_STATE_HOME") or Path("~/.local/state").expanduser()
+    return Seal(Path(state, "benchflow", "record-seal"))
 
 
 def _text(config: Mapping[str, Any]) -> str:
     content = {key: value for key, value in config.items() if key != _SEAL}
-    return json.dumps(content, sort_keys=True)
+    return _SORTED.encode(content)

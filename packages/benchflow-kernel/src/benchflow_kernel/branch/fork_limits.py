@@ -115,7 +115,8 @@ class MachineSlots:
     """
 
     def __init__(self, directory: Path, count: int) -> None:
-        self._files = [directory / f"slot-{index}" for index in range(max(1, count))]
+        self._directory = directory
+        self._count = max(1, count)
 
     @classmethod
     def of_this_machine(cls) -> "MachineSlots":
@@ -141,8 +142,9 @@ class MachineSlots:
             _own_slots.discard(path)
 
     async def _take(self) -> tuple[Path, int]:
+        files = [self._directory / f"slot-{index}" for index in range(self._count)]
         while True:
-            for path in self._files:
+            for path in files:
                 descriptor = None if path in _own_slots else _lock(path)
                 if descriptor is not None:
                     _own_slots.add(path)

@@ -65,8 +65,9 @@ class Phases:
 
     async def _switch(self, network: NetworkPolicy, user: str | None) -> None:
         sandbox, name = self._sandbox, user or self._default_user
-        if not isinstance(sandbox, SupportsNetworkSwitch):
-            return  # `set_sandbox` has checked that no phase changes anything.
+        is_same = network == self._network and (sandbox is None or name == sandbox.spec.user)
+        if is_same or not isinstance(sandbox, SupportsNetworkSwitch):
+            return  # `set_sandbox` has checked that the sandbox can change what changes.
         if network != self._network:
             if self._had_agent and not network.within(self._network):
                 await self._run_in_time(self._end_all)

@@ -346,7 +346,7 @@ class World:
 
     async def save_service_logs(self) -> None:
         """Save the services' output so far. An error here does not fail the rollout."""
-        if self._sandbox is None or self._log_dir is None:
+        if self._sandbox is None or self._log_dir is None or not self._sandbox.spec.services:
             return
         seconds = self._plan.config.deadlines.teardown
         with suppress(BenchFlowError):
