@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 from browser_watch import BrowserWatch
-from dashboard_process import DashboardProcess, production_records, wait_until
+from dashboard_process import DashboardProcess, begin_demo, production_records, wait_until
 from made_rollouts import write_rollout
 from made_trees import random_tree
 from playwright.sync_api import BrowserContext, Page, expect
@@ -204,6 +204,23 @@ def test_a_tree_grows_and_keeps_focus_scroll_and_selection(
     expect(page.locator(".rollout-head")).to_contain_text("completed", timeout=WAIT_MS)
     page.locator("#pane summary").first.click()
     expect_fresh(page)
+
+
+def test_a_rollout_that_really_runs_grows_until_its_end(
+    new_page: Callable[..., Page], dashboard: DashboardProcess
+) -> None:
+    process, name = begin_demo(dashboard.home)
+    dashboard.wait_for("/runs?sort=-when", lambda text: f"/r/{name}" in text)
+    page = new_page(f"/r/{name}")
+    nodes: set[int] = set()
+    while process.poll() is None:
+        nodes.add(page.locator("#tree [role=treeitem]").count())
+        page.wait_for_timeout(50)
+    assert process.returncode == 0
+    expect(page.locator(".rollout-head")).to_contain_text("completed", timeout=WAIT_MS)
+    expect_fresh(page)
+    nodes.add(page.locator("#tree [role=treeitem]").count())
+    assert len(nodes) > 2
 
 
 def test_the_lists_and_a_form_that_is_filled_in_are_kept_up_to_date(

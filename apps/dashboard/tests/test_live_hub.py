@@ -3,8 +3,8 @@
 import asyncio
 import json
 import random
-from collections.abc import AsyncGenerator, Callable, Coroutine
-from contextlib import asynccontextmanager
+from collections.abc import AsyncGenerator, Coroutine, Sequence
+from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
 from typing import Any
 
@@ -80,10 +80,14 @@ class Site:
     async def read(
         self,
         *topics: str,
-        is_allowed: Callable[[], bool] = lambda: True,
+        allowed: Sequence[bool] = (True,),
         **rollouts: int | None,
     ) -> AsyncGenerator[AsyncGenerator[EncodedFrame]]:
         subscription = Subscription(frozenset(topics), tuple(rollouts), tuple(rollouts.values()))
+
+        async def is_allowed() -> bool:
+            return allowed[0]
+
         frames = stream_frames(self.hub, subscription, is_allowed, check_sec=0.05)
         try:
             yield frames
@@ -203,18 +207,13 @@ def test_readers_share_the_bytes_of_a_frame(site: Site, log: Log, monkeypatch) -
     monkeypatch.setattr("benchflow_dashboard.live.hub.encode_event", encode)
 
     async def test() -> None:
-        async with site.hub.running():
-            readers = [
-                stream_frames(site.hub, Subscription(frozenset(), ("r",), (-1,)), lambda: True)
-                for _ in range(20)
-            ]
+        async with site.hub.running(), AsyncExitStack() as stack:
+            readers = [await stack.enter_async_context(site.read(r=-1)) for _ in range(20)]
             for reader in readers:
                 await anext(reader)
             made.clear()
             log.write(3)
             bodies = {(await anext(reader)).encode() for reader in readers}
-            for reader in readers:
-                await reader.aclose()
         assert (made, len(bodies)) == (["events"], 1)
 
     run(test())
@@ -283,10 +282,9 @@ def test_a_stream_ends_when_its_user_may_not_read_any_more(site: Site, log: Log)
     allowed = [True]
 
     async def test() -> None:
-        async with site.hub.running(), site.read(r=-1, is_allowed=lambda: allowed[0]) as frames:
+        async with site.hub.running(), site.read(r=-1, allowed=allowed) as frames:
             await anext(frames)
-            allowed.clear()
-            allowed.append(False)
+            allowed[0] = False
             log.write()
             assert read_frame(await anext(frames))[0] == "end"
             assert [frame async for frame in frames] == []

@@ -2,7 +2,7 @@
 
 import asyncio
 import time
-from collections.abc import AsyncGenerator, Callable
+from collections.abc import AsyncGenerator, Awaitable, Callable
 from typing import Any, Final
 
 from benchflow_contracts import UsageError
@@ -73,14 +73,19 @@ def _respond(
     positions = read_id(request.headers.get("last-event-id") or since, len(rollouts))
     subscription = Subscription(topics, rollouts, positions or (None,) * len(rollouts))
     access = access_of(request)
-    frames = stream_frames(live, subscription, lambda: access.may_continue(request))
+
+    async def is_allowed() -> bool:
+        # The database of sessions may be remote, and must not hold up other streams.
+        return not access.has_auth or await asyncio.to_thread(access.may_continue, request)
+
+    frames = stream_frames(live, subscription, is_allowed)
     return ServerSentEvent(frames, headers={"Cache-Control": "no-store"})
 
 
 async def stream_frames(
     live: LiveHub,
     subscription: Subscription,
-    is_allowed: Callable[[], bool],
+    is_allowed: Callable[[], Awaitable[bool]],
     *,
     check_sec: float = _CHECK_SEC,
     beat_sec: float = _BEAT_SEC,
@@ -92,7 +97,7 @@ async def stream_frames(
         sent = time.monotonic()
         while not reader.is_closed:
             await reader.wait(check_sec)
-            if not is_allowed():
+            if not await is_allowed():
                 yield EncodedFrame(encode_event("end", {"reason": "session"}))
                 return
             if (body := _next(live, reader)) is not None:

@@ -68,12 +68,12 @@ const showState = () => {
   }
 };
 
-// The page is not read more often than it can be, and not at all while nobody sees it.
+// The page rests as long as the last read took, and is not read while nobody sees it.
 const refresh = (wait = 0) => {
   live.isStale = true;
   if (live.isBusy || document.hidden || live.state === "ended") return;
   clearTimeout(live.timer);
-  const next = live.readAt + 3 * live.took - performance.now();
+  const next = live.readAt + live.took - performance.now();
   live.timer = setTimeout(readPage, Math.max(wait, next, 0));
 };
 

@@ -25,7 +25,8 @@ const readTree = () => {
         return { group, left, top, right, bottom, hidden: group.hasAttribute("display") };
       })
     : [];
-  tree.items.forEach((item) => item.setAttribute("tabindex", "-1"));
+  for (const item of tree.items)
+    if (item.getAttribute("tabindex") !== "-1") item.setAttribute("tabindex", "-1");
   tree.selected = root ? root.querySelector('[aria-selected="true"]') : null;
   setCurrent(tree.selected || tree.items[0]);
 };
