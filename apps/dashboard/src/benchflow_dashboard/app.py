@@ -26,7 +26,7 @@ from .index import Index
 from .live.hub import LiveHub
 from .live.stream import stream_changes, stream_rollout
 from .monitor.ingest import receive_logs, receive_records, receive_traces
-from .monitor.service import make_monitor
+from .monitor.service import MonitorService, make_monitor
 from .notes.store import NotesStore
 from .pages.actions import show_action, show_actions
 from .pages.branches import act_on_rollout, confirm_branch
@@ -126,10 +126,7 @@ def create_app(settings: DashboardSettings, *, index: Index | None = None) -> Li
     rollouts, trees = RolloutCache(), TreeCache()
     stop, access = StopEvent(), AccessControl.of(settings)
     monitor = make_monitor(settings)
-    live = LiveHub(lambda name: _directory_of(the_index, name), stop)
-    the_index.watcher.on_change(lambda: live.notify("runs"))
-    if monitor is not None:
-        monitor.assembler.on_change = lambda: live.notify("monitor")
+    live = _make_live(the_index, monitor, stop)
     actions = ActionStore(settings.actions_path())
     return Litestar(
         route_handlers=[serve_asset, serve_icon, *PAGES, *API, *STREAMS, *INGEST],
@@ -207,6 +204,15 @@ def show_fault(request: Request[Any, Any, Any], error: BenchFlowError) -> Respon
 def _open_index(settings: DashboardSettings) -> Index:
     path, notes = settings.index_path(), settings.notes_path()
     return Index(path, settings.jobs_dir, notes, settings.database_url)
+
+
+def _make_live(index: Index, monitor: MonitorService | None, stop: StopEvent) -> LiveHub:
+    """Return the hub, which hears of each change of the index and of monitor mode."""
+    live = LiveHub(lambda name: _directory_of(index, name), stop)
+    index.watcher.on_change(lambda: live.notify("runs"))
+    if monitor is not None:
+        monitor.assembler.on_change = lambda: live.notify("monitor")
+    return live
 
 
 def _directory_of(index: Index, name: str) -> Path | None:
