@@ -1,5 +1,6 @@
 """An operator acts on a real job in the browser: freeze, resume, cancel, run the rest, branch."""
 
+import json
 import re
 import subprocess
 import sys
@@ -61,7 +62,7 @@ class Bench:
 
     def until_ended(self, url: str) -> None:
         until("the end of the command", lambda: self.outcome(url) in {"ended", "failed"}, 120)
-        assert self.outcome(url) == "ended", self.text(url)
+        assert self.outcome(url) == "ended", " ".join(self.text(url).split())
 
 
 @pytest.fixture
@@ -80,6 +81,36 @@ def bench(tmp_path: Path) -> Iterator[Bench]:
     settings = DashboardSettings(jobs_dir=tmp_path / "jobs", index=tmp_path / "index.db")
     with TestClient(create_app(settings), base_url="http://127.0.0.1:8642") as client:
         yield Bench(tmp_path, client)
+
+
+def greet(request: ModelRequest) -> ModelReply:
+    if not request.tool_results:
+        return ModelReply(tools=(ToolUse("shell", {"command": GREET}),))
+    return ModelReply(text="The turn is done.")
+
+
+def test_the_best_child_of_a_real_fork_is_restored(tmp_path: Path, bench: Bench) -> None:
+    task = tmp_path / "tasks" / "greeter"
+    write_task(task)
+    with (task / "task.toml").open("a") as file:
+        file.write('[agent]\nmax_turns = 2\n[user]\nmode = "scripted"\nnudges = ["Once more."]\n')
+    with ScriptedLlm(greet) as llm:
+        policy = ("--agent", "policy", "--model", "scripted", "--base-url", f"{llm.url}/v1")
+        fork = ("--branch", "best-of", "--branch-n", "2", "--keep", "all")
+        words = (str(BENCH), "run", str(task), *policy, *fork, "--jobs-dir", "jobs", "--json")
+        done = subprocess.run(words, cwd=tmp_path, capture_output=True, text=True, check=False)
+        assert done.returncode == 0, done.stderr
+        rollout = json.loads(done.stdout)["rollout_id"]
+        path = f"/r/{rollout}/act/restore-best"
+        pane = f"/r/{rollout}?sel=n0"
+        until("the rollout", lambda: "Restore the best child" in bench.client.get(pane).text)
+        until("its end", lambda: "still runs" not in bench.text(f"{path}?node=n0"))
+        page = bench.text(f"{path}?node=n0")
+        assert "from the state of child" in page, " ".join(page.split())
+        bench.until_ended(bench.post(path, node="n0", n="1"))
+    results = [json.loads(path.read_text()) for path in tmp_path.glob("jobs/*/result.json")]
+    assert len(results) == 2
+    assert {result["reward"] for result in results} == {1.0}
 
 
 def start_job(home: Path, llm: ScriptedLlm) -> "subprocess.Popen[bytes]":

@@ -13,6 +13,7 @@ from benchflow_dashboard import DashboardSettings, create_app
 from benchflow_dashboard.actions import launch
 from benchflow_dashboard.index import Index, update_index
 from benchflow_kernel import CHECKPOINT_FILE, CheckpointManifest
+from benchflow_kernel.rollout.checkpoint_manifest import SavedTurn
 from benchflow_store import seal_config
 from dashboard_forms import csrf_of
 from litestar import Litestar
@@ -31,7 +32,13 @@ def forked() -> RolloutTree:
 
 
 def save(
-    rollout: Path, name: str, fidelity: Fidelity = "state", *, ended: bool = False, own: bool = True
+    rollout: Path,
+    name: str,
+    fidelity: Fidelity = "state",
+    *,
+    ended: bool = False,
+    own: bool = True,
+    prompts: int = 1,
 ) -> None:
     image = SandboxImage(
         provider="local", level="filesystem", consistency="instant", ref="r", digest="d", bytes=1
@@ -48,7 +55,7 @@ def save(
         ref="r",
         layers={},
         image=image,
-        schedule=(),
+        schedule=(SavedTurn(scene="s", role="agent", agent="made", prompt="go"),) * prompts,
         taken_at=1.0,
     ).model_dump(mode="json", exclude={"seal"})
     home = rollout / "checkpoints" / name
@@ -144,6 +151,20 @@ def test_the_end_of_the_agent_only_grades_again(client: Client, rollout: Path) -
     assert "only the grading runs again" in shown(confirm(client, "n2"))
 
 
+def test_a_state_without_remaining_prompts_needs_a_new_one(
+    client: Client, rollout: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    bench = program(tmp_path / "bench")
+    monkeypatch.setattr(launch, "bench_program", lambda: bench)
+    save(rollout, "n1", prompts=0)
+    assert "a new prompt is needed" in shown(confirm(client, "n1"))
+    assert "all prompts were used" in shown(post(client, "branch", node="n1").text)
+
+    url = str(post(client, "branch", node="n1", prompt="--json and 'more'").url)
+    until("the end", lambda: 'data-outcome="ended"' in client.get(url).text)
+    assert "--prompt=--json and 'more' --jobs-dir" in unescape(client.get(url).text)
+
+
 def program(path: Path) -> str:
     path.write_text('#!/bin/sh\necho "called with $*"\n')
     path.chmod(0o755)
@@ -161,6 +182,8 @@ def test_a_branch_starts_the_command_that_the_page_names(
     monkeypatch.setattr(launch, "bench_program", lambda: bench)
     save(rollout, "n1")
     save(rollout, "n1.2", "live")
+    save(rollout, "n1.3", "state")
+    save(rollout, "n1.4", "live", own=False)
     page = confirm(client, "n1")
     named = f"rollout branch {rollout} --at n1.2 --n 1 --jobs-dir {settings.jobs_dir}"
     assert f"bench {named}" in unescape(page)
@@ -178,7 +201,8 @@ def test_the_best_child_is_restored_from_its_last_state_with_turns_left(
     monkeypatch.setattr(launch, "bench_program", lambda: bench)
     assert "no checkpoint with turns left" in shown(confirm(client, "n0", "restore-best"))
     save(rollout, "n1", "live")
-    save(rollout, "n3", "live")
+    save(rollout, "n3", "state")
+    save(rollout, "n3.2", "live", prompts=0)
     save(rollout, "n4", ended=True)
 
     page = confirm(client, "n0", "restore-best")

@@ -26,6 +26,8 @@ from dashboard_forms import csrf_of
 from job_records import PLAN, planned
 from litestar import Litestar
 from litestar.testing import TestClient
+from made_rollouts import write_rollout
+from made_trees import tree_of_climbs
 from watching import until
 
 ADDRESS = "https://127.0.0.1:8642"
@@ -177,6 +179,19 @@ def test_what_nothing_measured_is_unknown(client: Client, running: RunningJob) -
     assert "cost unknown: no rollout of this job reported a cost" in text
     assert "time unknown: no rollout of this job has ended" in text
     assert "$0" not in text
+
+
+def test_the_page_says_what_the_last_fork_of_the_job_showed(
+    site: Site, client: Client, running: RunningJob
+) -> None:
+    def fidelity() -> str:
+        return shown(client.get("/jobs/night/act/pause-keep").text)
+
+    assert "no fork of this job shows yet what its sandboxes can do" in fidelity()
+    tree = tree_of_climbs([0, 1])
+    tree.status = "running"
+    write_rollout(tree, site.job / tree.rollout_id)
+    until("the fork", lambda: "the last fork of this job was state: not live" in fidelity())
 
 
 def test_a_viewer_may_neither_act_nor_prepare_an_action(site: Site, running: RunningJob) -> None:

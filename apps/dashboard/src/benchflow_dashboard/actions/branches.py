@@ -1,12 +1,12 @@
 """Branches from a node of a stored rollout: the checkpoint, its fidelity, and the command."""
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final, Literal, get_args
 
-from benchflow_contracts import BenchFlowError, RolloutNode, RolloutTree, UsageError
+from benchflow_contracts import BenchFlowError, Fidelity, RolloutNode, RolloutTree, UsageError
 from benchflow_kernel import CheckpointManifest
 from benchflow_store import checkpoint_paths, read_trusted_manifest
 
@@ -21,6 +21,8 @@ BRANCH_TITLES: Final[Mapping[BranchAction, str]] = {
 }
 _MOST: Final = 64
 """The maximum number of continuations of one action."""
+_FIDELITIES: Final[tuple[Fidelity, ...]] = ("live", "state", "replay")
+"""The best one first."""
 _NUMBER: Final = re.compile("[1-9][0-9]?")
 _KEEP_HINT: Final = "run with --keep forks (forks) or --keep all (also turns and questions)"
 
@@ -45,6 +47,8 @@ class BranchOffer:
     why: str
     """Why no better fidelity is possible; empty for `live`."""
     effect: str
+    needs_prompt: bool = False
+    """Whether the schedule of prompts has ended, so that only a new prompt continues."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,8 +69,8 @@ class BranchSource:
     entry: RolloutEntry
     tree: RolloutTree
     facts: TreeFacts
-    saved: Mapping[str, Path]
-    """The newest checkpoint of each node."""
+    saved: Mapping[str, Sequence[Path]]
+    """The checkpoints of each node, the oldest first."""
 
     @classmethod
     def of(cls, entry: RolloutEntry, tree: RolloutTree, facts: TreeFacts) -> "BranchSource":
@@ -75,7 +79,7 @@ class BranchSource:
         Raises:
             StoreError: The directory of the checkpoints cannot be read.
         """
-        return cls(entry, tree, facts, _newest_by_node(entry.directory))
+        return cls(entry, tree, facts, _by_node(entry.directory))
 
 
 def node_actions(source: BranchSource, node: RolloutNode) -> list[NodeAction]:
@@ -120,13 +124,20 @@ def _check_rollout(entry: RolloutEntry) -> None:
 
 
 def _offer(source: BranchSource, node: RolloutNode, effect: str) -> BranchOffer:
-    path = source.saved.get(node.id)
-    if path is None:
-        raise _no_checkpoint(source, node)
-    manifest = read_trusted_manifest(path, trust=False)
-    if manifest.ended:
+    path, manifest = _best_checkpoint(source, node)
+    left = _work_left(manifest)
+    if left == "grading":
         effect = f"{effect} The agent had ended there, so only the grading runs again."
-    return BranchOffer(node.id, path.name, manifest.fidelity, _why(manifest, node), effect)
+    elif left == "nothing":
+        effect = f"{effect} All prompts were used, so a new prompt is needed."
+    return BranchOffer(
+        node.id,
+        path.name,
+        manifest.fidelity,
+        _why(manifest, node),
+        effect,
+        needs_prompt=left == "nothing",
+    )
 
 
 def _best_offer(source: BranchSource, node: RolloutNode) -> BranchOffer:
@@ -140,8 +151,10 @@ def _best_offer(source: BranchSource, node: RolloutNode) -> BranchOffer:
     leaves = [leaf for leaf in best.leaves if leaf.reward is not None]
     leaf = max(leaves, key=lambda each: each.reward or 0.0)
     for each in _between(leaf, best):
-        path = source.saved.get(each.id)
-        if path is not None and not read_trusted_manifest(path, trust=False).ended:
+        if each.id not in source.saved:
+            continue
+        _, manifest = _best_checkpoint(source, each)
+        if _work_left(manifest) == "turns":
             return _offer(source, each, _effect(f"child {best.id!r} (V {mean:.2f})"))
     raise NoCheckpointError(
         f"no checkpoint with turns left was saved at the best child {best.id!r} or below it",
@@ -157,16 +170,46 @@ def _between(leaf: RolloutNode, top: RolloutNode) -> Iterator[RolloutNode]:
             return
 
 
-def _newest_by_node(directory: Path) -> Mapping[str, Path]:
-    """Return the newest checkpoint of each node: `NODE`, else the last of `NODE.2` and so on."""
-    found: dict[str, tuple[int, Path]] = {}
+def _by_node(directory: Path) -> Mapping[str, Sequence[Path]]:
+    """Return the checkpoints of each node: `NODE`, then `NODE.2` and so on."""
+    found: dict[str, list[tuple[int, Path]]] = {}
     for path in checkpoint_paths(directory):
         node, _, number = path.name.rpartition(".")
         is_numbered = bool(node) and number.isascii() and number.isdigit()
         name, place = (node, int(number)) if is_numbered else (path.name, 1)
-        if place >= found.get(name, (0, path))[0]:
-            found[name] = place, path
-    return {name: path for name, (_, path) in found.items()}
+        found.setdefault(name, []).append((place, path))
+    return {name: [path for _, path in sorted(pairs)] for name, pairs in found.items()}
+
+
+def _best_checkpoint(source: BranchSource, node: RolloutNode) -> tuple[Path, CheckpointManifest]:
+    """Return the checkpoint of a node with the best fidelity, the newest of equal ones.
+
+    Raises:
+        BenchFlowError: The node has no checkpoint that can be used; the reason is the newest's.
+    """
+    good: list[tuple[Path, CheckpointManifest]] = []
+    problem: BenchFlowError = _no_checkpoint(source, node)
+    for path in source.saved.get(node.id, ()):
+        try:
+            good.append((path, read_trusted_manifest(path, trust=False)))
+        except BenchFlowError as error:
+            problem = error
+    if not good:
+        raise problem
+    return max(reversed(good), key=lambda each: _rank(each[1]))
+
+
+def _rank(manifest: CheckpointManifest) -> tuple[int, int]:
+    """Rank what can run first, then the fidelity."""
+    left = ("nothing", "grading", "turns").index(_work_left(manifest))
+    return left, -_FIDELITIES.index(manifest.fidelity)
+
+
+def _work_left(manifest: CheckpointManifest) -> Literal["turns", "grading", "nothing"]:
+    """Return what a continuation without a new prompt would run."""
+    if manifest.ended:
+        return "grading"
+    return "turns" if manifest.turn < len(manifest.schedule) else "nothing"
 
 
 def _no_checkpoint(source: BranchSource, node: RolloutNode) -> NoCheckpointError:
@@ -208,8 +251,17 @@ def read_count(text: str) -> int:
 
 
 def branch_words(
-    entry: RolloutEntry, offer: BranchOffer, count: int, jobs_dir: Path
+    entry: RolloutEntry, offer: BranchOffer, count: int, jobs_dir: Path, prompt: str = ""
 ) -> tuple[str, ...]:
-    """Return the words after `bench` that continue a rollout from a checkpoint."""
+    """Return the words after `bench` that continue a rollout from a checkpoint.
+
+    Raises:
+        RolloutStateError: The checkpoint needs a prompt, and none was given.
+    """
+    if offer.needs_prompt and not prompt:
+        raise RolloutStateError(
+            f"all prompts were used at node {offer.node!r}", hint="give a prompt"
+        )
     words = ("rollout", "branch", str(entry.directory.resolve()), "--at", offer.checkpoint)
-    return (*words, "--n", str(count), "--jobs-dir", str(jobs_dir.resolve()))
+    more = (f"--prompt={prompt}",) if prompt else ()
+    return (*words, "--n", str(count), *more, "--jobs-dir", str(jobs_dir.resolve()))

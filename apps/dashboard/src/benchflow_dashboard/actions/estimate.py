@@ -11,6 +11,11 @@ _MEANS: Final = (
     "AND (? = '' OR task = ?) AND status NOT IN ('running', 'unfinished', 'cancelled')"
 )
 
+_FORKED: Final = (
+    "SELECT name FROM runs WHERE job = ? AND branches > 0 AND has_files ORDER BY finished DESC, "
+    "name LIMIT 1"
+)
+
 
 @dataclass(frozen=True, slots=True)
 class RolloutEstimate:
@@ -50,3 +55,9 @@ def estimate(session: IndexSession, job: str, task: str | None = None) -> Rollou
     cost, costs, seconds, times = rows[0]
     scope = place if task is None else f"this task in {place}"
     return RolloutEstimate(cost, costs, seconds, times, scope)
+
+
+def newest_fork(session: IndexSession, job: str) -> str | None:
+    """Return the id of the newest rollout of a job that forked, if its files are here."""
+    rows = session.rows(_FORKED, [job])
+    return str(rows[0][0]) if rows else None

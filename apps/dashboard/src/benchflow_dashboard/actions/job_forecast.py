@@ -5,7 +5,7 @@ from itertools import islice
 from pathlib import Path
 from typing import Final
 
-from benchflow_contracts import BenchFlowError
+from benchflow_contracts import BenchFlowError, BranchRecord
 from benchflow_jobs import JobView
 from benchflow_jobs.planning import load_plan
 from benchflow_store import checkpoint_paths
@@ -43,6 +43,8 @@ class ForecastFacts:
     """The checkpoints that rollouts of the job save."""
     slots: int | None = None
     """Rollouts at once, as planned."""
+    last_fork: BranchRecord | None = None
+    """The last fork in the newest rollout of the job that forked: what its sandboxes can do."""
 
     @property
     def running(self) -> int:
@@ -56,7 +58,11 @@ class ForecastFacts:
 
     @classmethod
     def read(
-        cls, place: JobPlace, state: JobView | None, estimate: RolloutEstimate
+        cls,
+        place: JobPlace,
+        state: JobView | None,
+        estimate: RolloutEstimate,
+        last_fork: BranchRecord | None = None,
     ) -> "ForecastFacts":
         """Read the plan of a job. An unreadable plan leaves its facts unknown."""
         try:
@@ -64,7 +70,7 @@ class ForecastFacts:
         except BenchFlowError:
             plan = None
         if plan is None:
-            return cls(place, state, estimate)
+            return cls(place, state, estimate, last_fork=last_fork)
         backend = plan.config.backend
         keeps = sorted({variant.run.keep.which for variant in plan.variants})
         return cls(
@@ -74,6 +80,7 @@ class ForecastFacts:
             workers="" if backend.is_local else backend.name,
             keep=" or ".join(keeps),
             slots=plan.config.concurrency.slots,
+            last_fork=last_fork,
         )
 
 
@@ -136,8 +143,8 @@ def _pause_keep(facts: ForecastFacts) -> Forecast:
     return Forecast(
         effect=effect,
         fidelity="live where the sandbox and the agent can; else files and the conversation",
-        why="a rollout within a turn continues until its next question or the end of the turn; "
-        "a rollout that has forked cannot be saved",
+        why=f"a rollout within a turn continues until its next question or the end of the turn; "
+        f"a rollout that has forked cannot be saved; {_shown_by(facts.last_fork)}",
         cost=f"until they are saved: less than {facts.estimate.cost_of(facts.running)}",
         time=f"less than {facts.estimate.time_of(facts.running)}",
     )
@@ -195,6 +202,14 @@ def _cancel(facts: ForecastFacts) -> Forecast:
         cost=f"lost at most: {facts.estimate.cost_of(facts.running)}",
         time=f"lost at most: {facts.estimate.time_of(facts.running)}",
     )
+
+
+def _shown_by(fork: BranchRecord | None) -> str:
+    """Return what the last fork of the job says about its sandboxes."""
+    if fork is None:
+        return "no fork of this job shows yet what its sandboxes can do"
+    reason = f": {fork.reason}" if fork.reason else ""
+    return f"the last fork of this job was {fork.fidelity}{reason}"
 
 
 def _rollouts(count: int) -> str:

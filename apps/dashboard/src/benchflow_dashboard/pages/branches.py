@@ -2,6 +2,7 @@
 
 import asyncio
 from dataclasses import dataclass
+from typing import Final
 from urllib.parse import urlencode
 
 from benchflow_contracts import RolloutNode
@@ -33,6 +34,8 @@ from benchflow_dashboard.tree.cache import TreeCache
 from .actions import acting, carry_out, new_record
 from .page import PageRequest, find_one, render
 from .rollout import load_rollout, rollout_url
+
+_PROMPT: Final = 20_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,7 +92,8 @@ async def confirm_branch(
     entry = source.entry
     view = await asyncio.to_thread(BranchConfirmation.of, index, source, node, name)
     offer = view.action.offer
-    words = () if offer is None else branch_words(entry, offer, 1, settings.jobs_dir)
+    prompt = "PROMPT" if offer is not None and offer.needs_prompt else ""
+    words = () if offer is None else branch_words(entry, offer, 1, settings.jobs_dir, prompt)
     return render(
         request,
         "action_branch.html",
@@ -118,6 +122,7 @@ async def act_on_rollout(
     name = _action(action)
     form = await checked_form(request)
     count = read_count(str(form.get("n", "1")))
+    prompt = str(form.get("prompt", "")).strip()[:_PROMPT]
     wanted = str(form.get("node", ""))
     source, node = await asyncio.to_thread(_find_node, index, rollouts, trees, rollout, wanted)
     entry = source.entry
@@ -132,7 +137,7 @@ async def act_on_rollout(
 
     def act() -> ActionRecord:
         offer = find_offer(name, source, node)
-        words = branch_words(entry, offer, count, settings.jobs_dir)
+        words = branch_words(entry, offer, count, settings.jobs_dir, prompt)
         named = record.model_copy(update={"command": ("bench", *words)})
         return start_command(actions, named, words)
 

@@ -4,14 +4,14 @@ import asyncio
 from dataclasses import dataclass
 from pathlib import Path
 
-from benchflow_contracts import BenchFlowError
+from benchflow_contracts import BenchFlowError, Branched, BranchRecord, StoreError
 from litestar import get, post
 from litestar.di import NamedDependency
 from litestar.exceptions import NotFoundException
 from litestar.params import FromPath
 from litestar.response import Redirect, Template
 
-from benchflow_dashboard.actions.estimate import estimate
+from benchflow_dashboard.actions.estimate import estimate, newest_fork
 from benchflow_dashboard.actions.job_actions import (
     JOB_ACTIONS,
     TITLES,
@@ -28,6 +28,7 @@ from benchflow_dashboard.actions.job_forecast import Forecast, ForecastFacts, fo
 from benchflow_dashboard.actions.launch import start_command
 from benchflow_dashboard.actions.records import ActionRecord, ActionStore
 from benchflow_dashboard.index import Index, read_jobs
+from benchflow_dashboard.rollouts import RolloutCache
 from benchflow_dashboard.security.access import checked_form
 from benchflow_dashboard.settings import DashboardSettings
 
@@ -51,12 +52,16 @@ class JobConfirmation:
     back_url: str
 
     @classmethod
-    def of(cls, index: Index, directory: Path, action: JobAction) -> "JobConfirmation":
+    def of(
+        cls, index: Index, rollouts: RolloutCache, directory: Path, action: JobAction
+    ) -> "JobConfirmation":
         """Return the page of an action on the job in `directory`."""
         job = directory.name
         place, state = find_place(directory), read_state(directory)
         with index.read() as session:
-            facts = ForecastFacts.read(place, state, estimate(session, job))
+            means, forked = estimate(session, job), newest_fork(session, job)
+        fork = None if forked is None else _last_fork(rollouts, directory / forked)
+        facts = ForecastFacts.read(place, state, means, fork)
         problem = hint = ""
         try:
             check_state(action, place, state)
@@ -79,6 +84,7 @@ class JobConfirmation:
 async def confirm_job_action(
     request: PageRequest,
     index: NamedDependency[Index],
+    rollouts: NamedDependency[RolloutCache],
     settings: NamedDependency[DashboardSettings],
     job: FromPath[str],
     action: FromPath[str],
@@ -86,7 +92,7 @@ async def confirm_job_action(
     """Show what an action on a job would do, and the form that does it."""
     name = _action(action)
     directory = await asyncio.to_thread(_directory, index, settings, job)
-    view = await asyncio.to_thread(JobConfirmation.of, index, directory, name)
+    view = await asyncio.to_thread(JobConfirmation.of, index, rollouts, directory, name)
     return render(
         request,
         "action_job.html",
@@ -124,6 +130,15 @@ async def act_on_job(
         return record.model_copy(update={"outcome": "accepted", "message": message})
 
     return await carry_out(request, actions, record, act)
+
+
+def _last_fork(rollouts: RolloutCache, directory: Path) -> BranchRecord | None:
+    try:
+        loaded = rollouts.load(directory)
+    except StoreError:
+        return None
+    events = loaded.stored.log.events
+    return next((e.record for e in reversed(events) if isinstance(e, Branched)), None)
 
 
 def _action(name: str) -> JobAction:
