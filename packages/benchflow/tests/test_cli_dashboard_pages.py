@@ -12,9 +12,13 @@ from typing import Any
 import pytest
 from benchflow.cli.entry import run
 from benchflow_contracts import NodeError
+from benchflow_contracts.identity import RolloutIdentity
 from benchflow_dashboard import DashboardSettings, create_app
 from benchflow_dashboard.index import Index, update_index
 from benchflow_dashboard.notes.store import NotesStore
+from benchflow_sandbox_core.owner import HostOwner
+from benchflow_sandbox_local import provider
+from benchflow_sandbox_local.store.labels import Label, LabelStore
 from dashboard_forms import csrf_of
 from litestar import Litestar
 from litestar.testing import TestClient
@@ -137,6 +141,46 @@ def test_the_command_of_an_export_writes_the_rows(
     rows = client.get(html.unescape(link[1])).content
     assert Path(printed["path"]).read_bytes() == rows
     assert len(rows.splitlines()) == printed["trajectories"] > 0
+
+
+@pytest.fixture
+def sandboxes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Give this machine one sandbox of a run that has ended, and no Docker."""
+    monkeypatch.setattr(provider, "state_directory", lambda: tmp_path)
+    monkeypatch.setenv("DOCKER_HOST", f"unix://{tmp_path}/no-engine")
+    # In hex, as the identifier of a boot that is over.
+    owner = HostOwner(id="0" * 32, renewed_at=1.0, machine="", boot="0" * 32, directory="")
+    labels = RolloutIdentity(scope="night", rollout="plain-0").labels()
+    label = Label(
+        id="left", owner=owner, launcher=None, created_at=1.0, labels=dict(labels), groups=()
+    )
+    (tmp_path / "boxes").mkdir()
+    LabelStore(tmp_path / "boxes").write(label)
+
+
+@pytest.mark.usefixtures("sandboxes")
+def test_the_command_of_the_fleet_prints_what_sandbox_list_prints(
+    client: Client, home: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    command = shown_command(client.get("/fleet").text)
+    printed = run_json(command, home, capsys)
+    shown = client.get("/api/v1/fleet").json()
+    for view in (printed, shown):
+        view["directories"].pop("at")
+        view["queues"].pop("at")
+        for each in view["providers"]:
+            each["state"].pop("at")
+    assert printed == shown
+    by_name = {each["provider"]: each["state"] for each in printed["providers"]}
+    assert run(["sandbox", "list", "--sandbox", "local", "--json"]) == 0
+    assert by_name["local"]["value"] == json.loads(capsys.readouterr().out)
+    assert [each["id"] for each in by_name["local"]["value"]] == ["left"]
+    assert by_name["docker"]["value"] is None
+    assert "Docker" in by_name["docker"]["problem"]
+    assert run([*command[:2], "--index", str(home / "index.db"), *command[2:]]) == 0
+    captured = capsys.readouterr()
+    assert "left" in captured.out
+    assert "docker: " in captured.err
 
 
 def test_the_command_without_json_prints_the_text_of_each_hit(

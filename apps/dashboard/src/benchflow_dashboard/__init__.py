@@ -12,6 +12,7 @@ if TYPE_CHECKING:
         list_failures,
         list_runs,
         list_steps,
+        read_fleet,
     )
     from .reports.commands import list_costs
     from .server import serve
@@ -26,6 +27,7 @@ __all__ = [
     "list_failures",
     "list_runs",
     "list_steps",
+    "read_fleet",
     "read_settings",
     "reindex",
     "serve",
@@ -40,6 +42,7 @@ _HOMES = {
     "list_failures": "listing",
     "list_runs": "listing",
     "list_steps": "listing",
+    "read_fleet": "listing",
     "read_settings": "settings",
     "reindex": "index",
     "serve": "server",

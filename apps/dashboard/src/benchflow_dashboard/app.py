@@ -22,6 +22,7 @@ from .api.metrics import show_metrics
 from .api.openapi import openapi_config
 from .api.v1 import API_V1
 from .assets import asset_url, serve_asset, serve_icon
+from .fleet.reader import FleetReader
 from .index import Index
 from .live.hub import LiveHub
 from .live.stream import stream_changes, stream_rollout
@@ -36,6 +37,7 @@ from .pages.diff import show_diff
 from .pages.evidence import download_evidence
 from .pages.export import export_rows, show_export
 from .pages.failures import show_failures
+from .pages.fleet import show_fleet
 from .pages.format import FILTERS
 from .pages.job import show_job, show_jobs
 from .pages.job_actions import act_on_job, confirm_job_action
@@ -82,6 +84,7 @@ PAGES: Final[tuple[ControllerRouterHandler, ...]] = (
     edit_note,
     show_export,
     export_rows,
+    show_fleet,
     show_monitor,
     show_observed,
     show_alerts,
@@ -127,6 +130,11 @@ def create_app(settings: DashboardSettings, *, index: Index | None = None) -> Li
     stop, access = StopEvent(), AccessControl.of(settings)
     monitor = make_monitor(settings)
     live = _make_live(the_index, monitor, stop)
+    live = LiveHub(lambda name: _directory_of(the_index, name), stop)
+    the_index.watcher.on_change(lambda: live.notify("runs"))
+    if monitor is not None:
+        monitor.assembler.on_change = lambda: live.notify("monitor")
+    fleet = FleetReader(the_index.live_jobs)
     actions = ActionStore(settings.actions_path())
     return Litestar(
         route_handlers=[serve_asset, serve_icon, *PAGES, *API, *STREAMS, *INGEST],
@@ -143,6 +151,7 @@ def create_app(settings: DashboardSettings, *, index: Index | None = None) -> Li
         dependencies={
             "settings": Provide(lambda: settings, sync_to_thread=False),
             "index": Provide(lambda: the_index, sync_to_thread=False),
+            "fleet": Provide(lambda: fleet, sync_to_thread=False),
             "notes": Provide(lambda: notes, sync_to_thread=False),
             "actions": Provide(lambda: actions, sync_to_thread=False),
             "rollouts": Provide(lambda: rollouts, sync_to_thread=False),

@@ -9,10 +9,12 @@ from pydantic_core import to_jsonable_python
 
 from .exports.selection import Selection
 from .exports.writing import write_target
+from .fleet.reader import FleetReader
 from .index import Index, RunQuery, StepQuery, search_steps, update_index
 from .index.database import IndexSession
 from .notes.queries import read_annotations
 from .pages.failures import failures_view
+from .pages.fleet import fleet_json
 from .pages.runs import runs_view
 from .settings import DashboardSettings
 
@@ -70,6 +72,20 @@ def list_annotations(settings: DashboardSettings, rollout: str) -> dict[str, Any
     view = read_index(settings, lambda session: read_annotations(session, rollout))
     found: dict[str, Any] = to_jsonable_python(view)
     return found
+
+
+def read_fleet(settings: DashboardSettings, wait_sec: float) -> dict[str, Any]:
+    """Return the fleet as `/api/v1/fleet` does, after a wait of at most `wait_sec`.
+
+    Raises:
+        StoreError: The index cannot be written.
+    """
+    update_index(settings.index_path(), settings.jobs_dir)
+    index = Index(settings.index_path(), settings.jobs_dir)
+    try:
+        return fleet_json(FleetReader(index.live_jobs).view(wait_sec))
+    finally:
+        index.close()
 
 
 def export_runs(

@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from benchflow_contracts import Model, UsageError
 from benchflow_store.database import DATABASE_FILE, JobReader, JobStatus, VariantTotals
@@ -96,8 +96,8 @@ class JobView(Model):
     stopped: str | None
 
 
-def job_view(directory: Path) -> JobView:
-    """Return the state of a job.
+def job_view(directory: Path, *, mode: Literal["read", "observe"] = "read") -> JobView:
+    """Return the state of a job. The mode `observe` writes nothing beside the record.
 
     Raises:
         UsageError: The job has no record.
@@ -114,7 +114,7 @@ def job_view(directory: Path) -> JobView:
         process = None
     heartbeat = read_heartbeat(directory)
     queued = set(() if heartbeat is None or process is None else heartbeat.queued)
-    with JobReader(directory / DATABASE_FILE) as reader:
+    with JobReader(directory / DATABASE_FILE, mode=mode) as reader:
         totals, running = reader.totals(), reader.running_attempts()
         names = reader.names([each.index for each in running])
         measured = reader.measured_totals()

@@ -7,9 +7,11 @@ from litestar.di import NamedDependency
 from litestar.exceptions import NotFoundException
 from litestar.params import FromPath
 
+from benchflow_dashboard.fleet.reader import FleetReader
 from benchflow_dashboard.index import Index, RunQuery, StepHits, StepQuery, search_steps
 from benchflow_dashboard.notes.queries import Annotations, read_annotations
 from benchflow_dashboard.pages.failures import FailuresView, failures_view
+from benchflow_dashboard.pages.fleet import fleet_json
 from benchflow_dashboard.pages.job import JobLine, JobView, job_lines, job_view
 from benchflow_dashboard.pages.runs import RunsView, runs_view
 from benchflow_dashboard.reports.comparison import CompareQuery, CompareView, compare_view
@@ -48,6 +50,12 @@ def list_notes(index: NamedDependency[Index], rollout: FromPath[str]) -> Annotat
     """Return the labels and notes of users on one rollout; none of an unknown rollout."""
     with index.read() as session:
         return read_annotations(session, rollout)
+
+
+@get("/fleet", sync_to_thread=True, responses=ERRORS)
+def get_fleet(fleet: NamedDependency[FleetReader]) -> dict[str, Any]:
+    """Return the sandboxes of this machine, what ended runs left, and the queues."""
+    return fleet_json(fleet.view())
 
 
 @get("/jobs", sync_to_thread=True, responses=ERRORS)
@@ -101,6 +109,7 @@ API_V1 = Router(
         list_steps,
         list_failures,
         list_notes,
+        get_fleet,
         list_jobs,
         get_job,
         get_comparison,

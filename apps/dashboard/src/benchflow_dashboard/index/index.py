@@ -10,7 +10,7 @@ from benchflow_contracts import StoreError
 from .database import IndexReaders, IndexSession, IndexWriter
 from .fleet import FleetReader
 from .follow import Follower
-from .queries import RolloutEntry, Run, read_run
+from .queries import RolloutEntry, Run, read_jobs, read_run
 from .watcher import Watcher
 
 
@@ -46,6 +46,12 @@ class Index:
         with self.read() as session:
             runs = read_run(session, prefix, job)
         return [self.entry(run) for run in runs]
+
+    def live_jobs(self) -> list[Path]:
+        """Return the directories of the jobs that a process runs, the newest first."""
+        with self.read() as session:
+            jobs = read_jobs(session)
+        return [self.jobs_dir / job.name for job in jobs if job.is_live]
 
     def entry(self, run: Run) -> RolloutEntry:
         """Return a run with its directory."""

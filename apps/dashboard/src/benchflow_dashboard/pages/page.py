@@ -24,6 +24,7 @@ NAVIGATION: Final = (
     ("alerts", "Alerts", "/alerts"),
     ("failures", "Failures", "/failures"),
     ("search", "Search", "/search"),
+    ("fleet", "Fleet", "/fleet"),
 )
 """The links of the header: key, text, URL. A new page adds its line."""
 _THEMES: Final = ("light", "dark", "auto")

@@ -170,6 +170,7 @@ GROUPS: dict[str, Group] = {
                 "benchflow.cli.dashboard:failures", "List the causes of failed rollouts."
             ),
             "search": Command("benchflow.cli.dashboard:search", "Search the steps of rollouts."),
+            "fleet": Command("benchflow.cli.dashboard:fleet", "Show sandboxes and queues."),
             "export": Command("benchflow.cli.dashboard:export", "Export runs for a trainer."),
             "notes": Command(
                 "benchflow.cli.dashboard:notes", "Show labels and notes on a rollout."

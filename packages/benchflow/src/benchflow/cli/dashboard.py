@@ -240,6 +240,54 @@ def export(
     note(f"wrote {counts['trajectories']} trajectories to {output}, {counts['unscored']} unscored")
 
 
+def fleet(
+    *,
+    wait: float = 10.0,
+    jobs_dir: JobsDir = DEFAULT_JOBS,
+    index: Path | None = None,
+    json: Json = False,
+) -> None:
+    """Show the sandboxes of all providers, what ended runs left, and the queue of each job.
+
+    Nothing is deleted; `bench sandbox prune` does that.
+
+    Examples:
+        bench dashboard fleet
+        bench dashboard fleet --wait 2 --json
+
+    Args:
+        wait: Seconds to wait for the providers.
+        index: File of the index (default: a file in the user's cache directory).
+    """
+    dashboard = dashboard_package()
+    settings = dashboard.DashboardSettings(jobs_dir=jobs_dir, index=index)
+    view = dashboard.read_fleet(settings, wait)
+    if json:
+        print_json(view)
+        return
+    owners = {True: "active", False: "ended", None: "unknown"}
+    rows: list[tuple[str, ...]] = []
+    for each in view["providers"]:
+        rows += [
+            (each["provider"], record["id"], owners[record["owner_alive"]])
+            for record in each["state"]["value"] or ()
+        ]
+    print_table(("provider", "sandbox", "owner"), rows, empty="no sandboxes")
+    sources = {each["provider"]: each["state"] for each in view["providers"]}
+    for name, state in {
+        **sources,
+        "directories": view["directories"],
+        "jobs": view["queues"],
+    }.items():
+        if state["problem"] or state["waits_since"]:
+            note(f"{name}: {state['problem'] or 'no answer in time'}")
+    note(f"{len(view['directories']['value'] or ())} directories of ended runs")
+    for queue in view["queues"]["value"] or ():
+        queued = sum(each["is_queued"] for each in queue["running"])
+        counts = f"{len(queue['running']) - queued} running, {queued} queued"
+        note(f"job {queue['job']}: {counts}, {queue['waiting']} waiting")
+
+
 def notes(
     rollout: str,
     *,

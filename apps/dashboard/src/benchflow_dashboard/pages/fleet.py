@@ -1,0 +1,50 @@
+"""The sandboxes of this machine, what ended runs left, and the queues: `/fleet`."""
+
+import shlex
+import time
+from typing import Any, Final
+
+from litestar import get
+from litestar.di import NamedDependency
+from litestar.response import Template
+from pydantic_core import to_jsonable_python
+
+from benchflow_dashboard.fleet.reader import FleetReader, FleetView
+from benchflow_dashboard.settings import DashboardSettings
+
+from .page import PageRequest, jobs_dir_words, render
+
+IDENTITY: Final = ("scope", "slot", "attempt", "rollout", "node")
+
+
+def fleet_json(view: FleetView) -> dict[str, Any]:
+    """Return the view as JSON. A sandbox is as `bench sandbox list --json` prints it."""
+    now = time.time()
+    found: dict[str, Any] = to_jsonable_python(view)
+    for shown, provider in zip(found["providers"], view.providers, strict=True):
+        for record, line in zip(provider.records, shown["state"]["value"] or (), strict=True):
+            line["overdue"] = record.overdue(now)
+    return found
+
+
+@get("/fleet", include_in_schema=False, sync_to_thread=True)
+def show_fleet(
+    request: PageRequest,
+    fleet: NamedDependency[FleetReader],
+    settings: NamedDependency[DashboardSettings],
+) -> Template:
+    """Show the fleet. A source that does not answer in time is shown as last known."""
+    words = jobs_dir_words(settings)
+    return render(
+        request,
+        "fleet.html",
+        fleet.view(),
+        title="Fleet",
+        section="fleet",
+        cli=("bench", "dashboard", "fleet", *words),
+        context={
+            "now": time.time(),
+            "identity": IDENTITY,
+            "job_option": shlex.join(words),
+        },
+    )
