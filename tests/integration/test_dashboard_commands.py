@@ -117,6 +117,13 @@ def test_costs(client, printed: Print, query: str) -> None:
     assert printed(client.get(f"/cost?{query}").text) == client.get(f"/api/v1/cost?{query}").json()
 
 
+@pytest.mark.parametrize("query", ["", "job=night", "job=night&space=action"])
+def test_rewards(client, printed: Print, query: str) -> None:
+    found = printed(client.get(f"/rewards?{query}").text)
+    assert found == client.get(f"/api/v1/rewards?{query}").json()
+    assert found["rows"]
+
+
 def test_evidence_of_a_rollout(client, printed: Print, settings: DashboardSettings) -> None:
     rollout = sorted((settings.jobs_dir / "night").glob("night-*"))[0].name
     page = client.get(f"/r/{rollout}?sel=n2&tab=evidence").text

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
         list_steps,
         read_fleet,
     )
-    from .reports.commands import list_costs
+    from .reports.commands import list_costs, list_rewards
     from .server import serve
     from .settings import DashboardSettings, read_settings
 
@@ -25,6 +25,7 @@ __all__ = [
     "list_annotations",
     "list_costs",
     "list_failures",
+    "list_rewards",
     "list_runs",
     "list_steps",
     "read_fleet",
@@ -40,6 +41,7 @@ _HOMES = {
     "list_annotations": "listing",
     "list_costs": "reports.commands",
     "list_failures": "listing",
+    "list_rewards": "reports.commands",
     "list_runs": "listing",
     "list_steps": "listing",
     "read_fleet": "listing",

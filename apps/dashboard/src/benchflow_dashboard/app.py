@@ -46,6 +46,7 @@ from .pages.monitor import show_alerts, show_monitor, show_observed, silence_ale
 from .pages.notes import edit_label, edit_note
 from .pages.oidc import begin_oidc_login, finish_oidc_login
 from .pages.page import go_to_runs, render, set_theme, show_help
+from .pages.rewards import show_rewards
 from .pages.rollout import show_rollout
 from .pages.runs import show_runs
 from .pages.saved_views import save_view
@@ -76,6 +77,7 @@ PAGES: Final[tuple[ControllerRouterHandler, ...]] = (
     show_job,
     show_comparison,
     show_costs,
+    show_rewards,
     show_rollout,
     download_evidence,
     show_search,
@@ -101,6 +103,8 @@ PAGES: Final[tuple[ControllerRouterHandler, ...]] = (
 
 _MACHINE_PATHS: Final = ("/api/", "/v1/", "/healthz", "/metrics")
 """Errors below these paths, and of streams, are JSON."""
+
+_NOT_COMPRESSED: Final = ("^/static", "/live", "/evidence/")
 
 API: Final[tuple[ControllerRouterHandler, ...]] = (check_health, show_metrics, API_V1)
 """The route handlers for machines."""
@@ -145,9 +149,7 @@ def create_app(settings: DashboardSettings, *, index: Index | None = None) -> Li
         template_config=TemplateConfig(
             instance=JinjaTemplateEngine.from_environment(template_environment())
         ),
-        compression_config=CompressionConfig(
-            backend="gzip", exclude=["^/static", "/live", "/evidence/"]
-        ),
+        compression_config=CompressionConfig(backend="gzip", exclude=[*_NOT_COMPRESSED]),
         dependencies={
             "settings": Provide(lambda: settings, sync_to_thread=False),
             "index": Provide(lambda: the_index, sync_to_thread=False),

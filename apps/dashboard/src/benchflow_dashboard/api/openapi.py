@@ -22,6 +22,7 @@ from benchflow_dashboard.index import RunQuery, StepQuery
 from benchflow_dashboard.index.run_query import LONGEST
 from benchflow_dashboard.reports.comparison import CompareQuery
 from benchflow_dashboard.reports.costs import CostQuery
+from benchflow_dashboard.reports.rewards import RewardQuery
 
 SCHEMA_PATH: Final = "/api/v1/schema"
 """The path below which `openapi.json` is served."""
@@ -54,7 +55,7 @@ ERRORS: Final[Mapping[int, ResponseSpec]] = {
 class QueryOperation(Operation):
     """An operation that takes the fields of `query` as parameters, as `query.of` does."""
 
-    query: ClassVar[type[RunQuery | StepQuery | CompareQuery | CostQuery]]
+    query: ClassVar[type[RunQuery | StepQuery | CompareQuery | CostQuery | RewardQuery]]
 
     def __post_init__(self) -> None:
         """Add the parameters."""
@@ -83,6 +84,12 @@ class CostOperation(QueryOperation):
     """An operation that takes the parameters of the page of costs."""
 
     query = CostQuery
+
+
+class RewardOperation(QueryOperation):
+    """An operation that takes the parameters of the page of rewards."""
+
+    query = RewardQuery
 
 
 class StepQueryOperation(QueryOperation):

@@ -16,9 +16,17 @@ from benchflow_dashboard.pages.job import JobLine, JobView, job_lines, job_view
 from benchflow_dashboard.pages.runs import RunsView, runs_view
 from benchflow_dashboard.reports.comparison import CompareQuery, CompareView, compare_view
 from benchflow_dashboard.reports.costs import CostQuery, CostsView, costs_view
+from benchflow_dashboard.reports.rewards import RewardQuery, RewardsView, rewards_view
 from benchflow_dashboard.security.access import limited
 
-from .openapi import ERRORS, CompareOperation, CostOperation, RunQueryOperation, StepQueryOperation
+from .openapi import (
+    ERRORS,
+    CompareOperation,
+    CostOperation,
+    RewardOperation,
+    RunQueryOperation,
+    StepQueryOperation,
+)
 
 
 @get("/runs", sync_to_thread=True, responses=ERRORS, operation_class=RunQueryOperation)
@@ -101,6 +109,14 @@ def list_costs(request: Request[Any, Any, Any], index: NamedDependency[Index]) -
         return costs_view(session, query)
 
 
+@get("/rewards", sync_to_thread=True, responses=ERRORS, operation_class=RewardOperation)
+def list_rewards(request: Request[Any, Any, Any], index: NamedDependency[Index]) -> RewardsView:
+    """Return rewards by space and granularity. The parameters are those of `/rewards`."""
+    query = RewardQuery.of(request.query_params)
+    with index.read() as session:
+        return rewards_view(session, query)
+
+
 API_V1 = Router(
     path="/api/v1",
     guards=[limited],
@@ -114,5 +130,6 @@ API_V1 = Router(
         get_job,
         get_comparison,
         list_costs,
+        list_rewards,
     ],
 )

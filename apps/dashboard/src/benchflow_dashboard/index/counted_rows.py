@@ -2,7 +2,9 @@
 
 from typing import Any, Final
 
+from .counted_rewards import count_rewards, write_rewards
 from .database import IndexWriter
+from .reward_sums import RewardSums, reward_rows
 from .run_row import COLUMNS, RunRow
 
 EVERYTHING: Final = "*"
@@ -14,7 +16,12 @@ _INSERT: Final = f"INSERT INTO runs ({_NAMES}) VALUES ({_PLACES})"
 _UPDATE: Final = (
     f"UPDATE runs SET {', '.join(f'{name} = ?' for name in COLUMNS)}, is_current = ? WHERE id = ?"
 )
-_COUNTED: Final = "job, task, agent, model, status, boundary, paid, cost, slot, is_current"
+_COUNTED: Final = (
+    "id, COALESCE(variant, agent || CASE model WHEN '' THEN '' ELSE '/' || model END), "
+    "job, task, agent, model, status, boundary, paid, cost, slot, is_current"
+)
+_ENDED: Final = frozenset({"completed", "ungraded", "failed"})
+"""Only these rollouts are in the sums of rewards: the others may get further verdicts."""
 _BEST: Final = """
 SELECT id, is_current FROM runs WHERE job = ? AND slot = ?
 ORDER BY counts AND is_final DESC, is_final DESC, attempt DESC, CAST(epoch AS INTEGER) DESC,
@@ -35,8 +42,8 @@ _FACETS: Final = (
 )
 
 
-def write_run(writer: IndexWriter, row: RunRow, run: int | None) -> int:
-    """Insert or replace a row, and return its id. Call it in a transaction."""
+def write_run(writer: IndexWriter, row: RunRow, run: int | None, rewards: RewardSums) -> int:
+    """Insert or replace a row with its rewards, and return its id. Call it in a transaction."""
     slots: set[str] = set()
     old = None if run is None else _counted(writer, run)
     if old is not None:
@@ -50,6 +57,7 @@ def write_run(writer: IndexWriter, row: RunRow, run: int | None) -> int:
         run = int(writer.rows("SELECT last_insert_rowid()")[0][0])
     else:
         writer.run(_UPDATE, (*row.values(), is_alone, run))
+    write_rewards(writer, run, reward_rows(rewards))
     if row.slot is None:
         _count(writer, _counted(writer, run), 1)
     else:
@@ -67,8 +75,9 @@ def delete_run(writer: IndexWriter, run: int) -> None:
     delete_steps(writer, run)
     writer.run("DELETE FROM runs WHERE id = ?", (run,))
     writer.run("DELETE FROM follows WHERE run = ?", (run,))
+    writer.run("DELETE FROM rewards WHERE run = ?", (run,))
     if old[-2] is not None:
-        _choose(writer, old[0], old[-2])
+        _choose(writer, old[2], old[-2])
 
 
 def delete_steps(writer: IndexWriter, run: int) -> None:
@@ -94,7 +103,9 @@ def _counted(writer: IndexWriter, run: int) -> tuple[Any, ...]:
 
 
 def _count(writer: IndexWriter, row: tuple[Any, ...], sign: int) -> None:
-    job, task, agent, model, status, boundary, paid, cost, _, _ = row
+    run, variant, job, task, agent, model, status, boundary, paid, cost, _, _ = row
+    if status in _ENDED:
+        count_rewards(writer, run, job, variant, sign)
     reward, dollars = paid or 0.0, cost or 0.0
     sums = (
         sign,

@@ -12,7 +12,7 @@ from typing import Any, Final, cast
 import apsw
 from benchflow_contracts import StoreError
 
-SCHEMA_VERSION: Final = "2"
+SCHEMA_VERSION: Final = "3"
 """Raise it with each change of schema.sql or of what a row means: the index is then rebuilt."""
 _READERS: Final = 8
 

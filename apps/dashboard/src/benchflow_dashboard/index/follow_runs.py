@@ -211,7 +211,7 @@ class RunFollower:
                 is_live=state.is_live,
             )
         )
-        state.run = self._ids[key] = write_run(self._writer, row, state.run)
+        state.run = self._ids[key] = write_run(self._writer, row, state.run, state.fold.rewards)
         self._writer.run(
             _STORE,
             (

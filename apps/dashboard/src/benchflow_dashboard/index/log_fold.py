@@ -14,6 +14,8 @@ from benchflow_contracts import Step
 from benchflow_store import step_lines, step_title
 from pydantic import ValidationError
 
+from .reward_sums import RewardSums, add_verdict
+
 TEXT: Final = 500
 """The maximum length of a text in a row."""
 _BODY: Final = 6_000
@@ -58,6 +60,11 @@ class LogFold:
     cost: float | None = None
     nodes: dict[str, list[Any]] = field(default_factory=dict[str, list[Any]])
     """By id: whether the node has children, its counted reward, and whether it has a verdict."""
+    rewards: RewardSums = field(default_factory=dict[str, list[float]])
+    depths: dict[str, int] = field(default_factory=dict[str, int])
+    """The number of steps on the path to each node."""
+    steps_at: dict[str, int] = field(default_factory=dict[str, int])
+    """By the id of a step: its index on the paths through it."""
     problem: str | None = None
     """The first line that cannot be read, and why."""
 
@@ -128,6 +135,8 @@ class LogFold:
             step = Step.model_validate(event["step"])
         except ValidationError as error:
             raise ValueError(f"not a step: {error.errors()[0]['msg']}") from error
+        depth = self.depths.get(parent, 0)
+        self.depths[node], self.steps_at[text(step.id)] = depth + 1, depth
         self.asks += step.ask is not None
         if step.usage is not None:
             self.tokens_in = (self.tokens_in or 0) + step.usage.input_tokens
@@ -146,10 +155,11 @@ class LogFold:
             self.cost = (self.cost or 0.0) + cost
 
     def score(self, event: Mapping[str, Any]) -> None:
-        """Set the return of a node."""
+        """Add the signals of a verdict, and set the return of a node."""
+        result = _mapping(event["result"])
+        add_verdict(self.rewards, result, self.steps_at)
         if event["name"] != "reward":
             return
-        result = _mapping(event["result"])
         is_tampered = _mapping(result, "meta", "integrity").get("grade") == "tampered"
         reward = None if is_tampered else number_or_none(result.get("reward"))
         node = self.nodes.setdefault(text(event["node"]), [False, None, False])

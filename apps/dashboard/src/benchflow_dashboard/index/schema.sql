@@ -78,6 +78,36 @@ CREATE INDEX runs_job_reward ON runs (job, reward_key, id);
 CREATE INDEX runs_status ON runs (status, boundary);
 CREATE INDEX runs_fingerprint ON runs (fingerprint) WHERE fingerprint IS NOT NULL;
 
+-- The mean reward signals of each rollout. The step -1 is the whole rollout.
+CREATE TABLE rewards (
+    run INTEGER NOT NULL,
+    space TEXT NOT NULL,
+    granularity TEXT NOT NULL,
+    step INTEGER NOT NULL,
+    mean REAL,                     -- NULL if each verdict is unscored
+    signals INTEGER NOT NULL,
+    unscored INTEGER NOT NULL,
+    bin INTEGER NOT NULL,
+    PRIMARY KEY (run, space, granularity, step)
+) WITHOUT ROWID;
+
+-- The same summed over the current attempts that have ended. Changed together with the rows of `runs`.
+CREATE TABLE reward_cells (
+    job TEXT NOT NULL,
+    variant TEXT NOT NULL,
+    space TEXT NOT NULL,
+    granularity TEXT NOT NULL,
+    step INTEGER NOT NULL,
+    runs INTEGER NOT NULL,         -- rollouts with a value
+    total REAL NOT NULL,           -- of their means
+    squares REAL NOT NULL,
+    signals INTEGER NOT NULL,
+    unscored INTEGER NOT NULL,     -- verdicts without a value
+    bin0 INTEGER NOT NULL, bin1 INTEGER NOT NULL, bin2 INTEGER NOT NULL, bin3 INTEGER NOT NULL,
+    bin4 INTEGER NOT NULL, bin5 INTEGER NOT NULL, bin6 INTEGER NOT NULL, bin7 INTEGER NOT NULL,
+    PRIMARY KEY (job, variant, space, granularity, step)
+) WITHOUT ROWID;
+
 -- How far each rollout was followed.
 CREATE TABLE follows (
     run INTEGER PRIMARY KEY,

@@ -9,6 +9,7 @@ from benchflow_dashboard.listing import read_index
 from benchflow_dashboard.settings import DashboardSettings
 
 from .costs import CostQuery, costs_view
+from .rewards import RewardQuery, rewards_view
 
 
 def list_costs(settings: DashboardSettings, query: str) -> dict[str, Any]:
@@ -20,5 +21,18 @@ def list_costs(settings: DashboardSettings, query: str) -> dict[str, Any]:
     """
     wanted = CostQuery.of(dict(parse_qsl(query)))
     view = read_index(settings, lambda session: costs_view(session, wanted))
+    found: dict[str, Any] = to_jsonable_python(view)
+    return found
+
+
+def list_rewards(settings: DashboardSettings, query: str) -> dict[str, Any]:
+    """Return rewards by space and granularity as `/api/v1/rewards` does.
+
+    Raises:
+        UsageError: `query` is not a query of `/rewards`.
+        StoreError: The index cannot be written.
+    """
+    wanted = RewardQuery.of(dict(parse_qsl(query)))
+    view = read_index(settings, lambda session: rewards_view(session, wanted))
     found: dict[str, Any] = to_jsonable_python(view)
     return found

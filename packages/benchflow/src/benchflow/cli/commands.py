@@ -176,6 +176,9 @@ GROUPS: dict[str, Group] = {
                 "benchflow.cli.dashboard:notes", "Show labels and notes on a rollout."
             ),
             "cost": Command("benchflow.cli.dashboard_reports:cost", "Show cost and tokens."),
+            "rewards": Command(
+                "benchflow.cli.dashboard_reports:rewards", "Show rewards by space and granularity."
+            ),
             "user": Command("benchflow.cli.dashboard:user", "Add a user with a token."),
             "reindex": Command(
                 "benchflow.cli.dashboard:reindex", "Build the index of the dashboard anew."

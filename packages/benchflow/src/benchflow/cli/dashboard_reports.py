@@ -3,6 +3,7 @@
 from pathlib import Path
 from typing import Any
 
+from . import format as fmt
 from .dashboard import dashboard_package
 from .flags import DEFAULT_JOBS, JobsDir, Json
 from .output import note, print_json, print_table
@@ -49,6 +50,45 @@ def cost(
     )
     if view["next"] is not None:
         note(f"{len(rows)} of {view['matching']} groups; the next page is after={view['next']}")
+
+
+def rewards(
+    query: str = "",
+    *,
+    jobs_dir: JobsDir = DEFAULT_JOBS,
+    index: Path | None = None,
+    json: Json = False,
+) -> None:
+    """Show rewards by space and granularity, for the variants of a job or for all jobs.
+
+    Each rollout that has ended counts once, by the mean of its signals. Unscored verdicts are
+    counted, and are in no mean. With --json also by step.
+
+    Examples:
+        bench dashboard rewards
+        bench dashboard rewards 'job=nightly&space=action' --json
+
+    Args:
+        query: Query string of the page `/rewards`: `job`, `space`.
+        index: File of the index (default: a file in the user's cache directory).
+    """
+    dashboard = dashboard_package()
+    settings = dashboard.DashboardSettings(jobs_dir=jobs_dir, index=index)
+    view = dashboard.list_rewards(settings, query)
+    if json:
+        print_json(view)
+        return
+    columns = ("space", "granularity", "group", "mean", "deviation", "rollouts", "unscored")
+    rows = [
+        (
+            *(row["space"], row["granularity"], group or _UNKNOWN),
+            *(fmt.reward(found["mean"]), fmt.reward(found["deviation"])),
+            *(found["rollouts"], found["unscored"]),
+        )
+        for row in view["rows"]
+        for group, found in row["cells"].items()
+    ]
+    print_table(columns, rows, empty=f"no verdicts below {jobs_dir}")
 
 
 def _cost_row(group: dict[str, Any]) -> tuple[str, ...]:
