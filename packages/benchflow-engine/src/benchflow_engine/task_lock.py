@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Literal, cast
 
-from benchflow_contracts import ListedTask, Model, TaskError, TaskRefusal
+from benchflow_contracts import ListedTask, RareModel, TaskError, TaskRefusal
 from benchflow_store import write_text
 from pydantic import ValidationError
 
@@ -14,7 +14,7 @@ NAME = "tasks.lock.json"
 _log = logging.getLogger(__name__)
 
 
-class LockedTask(Model):
+class LockedTask(RareModel):
     """One imported task."""
 
     name: str
@@ -23,7 +23,7 @@ class LockedTask(Model):
     digest: str
 
 
-class TaskLock(Model):
+class TaskLock(RareModel):
     """The file that `bench tasks import` writes beside the tasks."""
 
     schema_version: Literal["1.0"] = "1.0"

@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from typing import Annotated, Any, Final, Literal, Self
 
 from benchflow_contracts import RareModel
-from pydantic import Field, TypeAdapter, model_validator
+from pydantic import ConfigDict, Field, TypeAdapter, model_validator
 
 Scope = Literal["job", "variant", "endpoint"]
 MAX_REPLICATIONS: Final = 65_535
@@ -97,7 +97,8 @@ Order = Annotated[
     Pause | Resume | Drain | Cancel | Kill | Requeue | Extend | SetLimits,
     Field(discriminator="do"),
 ]
-order_adapter: TypeAdapter[Order] = TypeAdapter(Order)
+order_adapter: TypeAdapter[Order] = TypeAdapter(Order, config=ConfigDict(defer_build=True))
+"""Built on its first use: most jobs get no order."""
 
 
 class Reply(RareModel):

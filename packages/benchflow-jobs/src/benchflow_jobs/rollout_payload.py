@@ -4,7 +4,7 @@ import asyncio
 from pathlib import Path
 from typing import Any
 
-from benchflow_contracts import Model, Task, UsageError
+from benchflow_contracts import RareModel, Task, UsageError
 from benchflow_engine.config import RunConfig
 from benchflow_engine.secrets import recorded_config, with_secrets
 from benchflow_engine.task_formats import runnable_task
@@ -13,7 +13,7 @@ from benchflow_engine.task_override import TaskOverride, overridden_task
 from .begin import PlannedJob
 
 
-class RolloutPayload(Model):
+class RolloutPayload(RareModel):
     """A task, by its path and digest, and the configuration of its rollout. Secrets are masked."""
 
     task: Path

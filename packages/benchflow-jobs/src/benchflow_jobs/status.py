@@ -4,14 +4,14 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Literal
 
-from benchflow_contracts import Model, UsageError
+from benchflow_contracts import RareModel, UsageError
 from benchflow_store.database import DATABASE_FILE, JobReader, JobStatus, VariantTotals
 
 from .control_socket import JobNotRunningError, running_process
 from .heartbeat import Heartbeat, read_heartbeat
 
 
-class RunningRollout(Model):
+class RunningRollout(RareModel):
     """An attempt that runs."""
 
     slot: str
@@ -23,7 +23,7 @@ class RunningRollout(Model):
     """Whether it waits for a worker, by the last heartbeat."""
 
 
-class HeartbeatView(Model):
+class HeartbeatView(RareModel):
     """The last sign of life of a job's driver."""
 
     at: float
@@ -53,7 +53,7 @@ class HeartbeatView(Model):
         )
 
 
-class VariantView(Model):
+class VariantView(RareModel):
     """The state of one variant."""
 
     completed: int
@@ -63,7 +63,7 @@ class VariantView(Model):
     mean_reward: float | None
 
 
-class JobView(Model):
+class JobView(RareModel):
     """The state of a job."""
 
     job: str

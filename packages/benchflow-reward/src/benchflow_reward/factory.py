@@ -3,7 +3,7 @@
 from collections.abc import Mapping, Sequence
 from typing import Any, Literal
 
-from benchflow_contracts import Endpoint, Model, Reward, Task, TaskError, UsageError
+from benchflow_contracts import Endpoint, RareModel, Reward, Task, TaskError, UsageError
 from pydantic import Field, field_validator
 
 from .paths import absolute_path
@@ -11,7 +11,7 @@ from .rubric import Rubric
 from .script import NATIVE, GradingProtocol, ScriptVerifier
 
 
-class JudgeTable(Model):
+class JudgeTable(RareModel):
     """How a model grades. The operator gives the endpoint, and may give the model."""
 
     criteria: str = Field(min_length=1)
