@@ -146,9 +146,7 @@ def create_app(settings: DashboardSettings, *, index: Index | None = None) -> Li
         middleware=[HostGuard((*settings.allowed_hosts, settings.host)), OriginGuard()],
         before_send=[add_security_headers],
         exception_handlers={HTTPException: show_error, BenchFlowError: show_fault},
-        template_config=TemplateConfig(
-            instance=JinjaTemplateEngine.from_environment(template_environment())
-        ),
+        template_config=_templates(),
         compression_config=CompressionConfig(backend="gzip", exclude=[*_NOT_COMPRESSED]),
         dependencies={
             "settings": Provide(lambda: settings, sync_to_thread=False),
@@ -188,6 +186,11 @@ def create_app(settings: DashboardSettings, *, index: Index | None = None) -> Li
 async def note_versions(request: Request[Any, Any, Any]) -> None:
     """Note the state of each topic before a page reads its data."""
     request.state["live_versions"] = request.app.state["live"].versions()
+
+
+def _templates() -> TemplateConfig[JinjaTemplateEngine]:
+    engine = JinjaTemplateEngine.from_environment(template_environment())
+    return TemplateConfig(instance=engine)
 
 
 def show_error(request: Request[Any, Any, Any], error: HTTPException) -> Response[Any]:
