@@ -134,12 +134,18 @@ def create_app(settings: DashboardSettings, *, index: Index | None = None) -> Li
     stop, access = StopEvent(), AccessControl.of(settings)
     monitor = make_monitor(settings)
     live = _make_live(the_index, monitor, stop)
-    live = LiveHub(lambda name: _directory_of(the_index, name), stop)
-    the_index.watcher.on_change(lambda: live.notify("runs"))
-    if monitor is not None:
-        monitor.assembler.on_change = lambda: live.notify("monitor")
-    fleet = FleetReader(the_index.live_jobs)
-    actions = ActionStore(settings.actions_path())
+    injected = {
+        "settings": settings,
+        "index": the_index,
+        "fleet": FleetReader(the_index.live_jobs),
+        "notes": notes,
+        "actions": ActionStore(settings.actions_path()),
+        "rollouts": rollouts,
+        "monitor": monitor,
+        "trees": trees,
+        "stop": stop,
+        "live": live,
+    }
     return Litestar(
         route_handlers=[serve_asset, serve_icon, *PAGES, *API, *STREAMS, *INGEST],
         guards=[viewer],
@@ -148,29 +154,8 @@ def create_app(settings: DashboardSettings, *, index: Index | None = None) -> Li
         exception_handlers={HTTPException: show_error, BenchFlowError: show_fault},
         template_config=_templates(),
         compression_config=CompressionConfig(backend="gzip", exclude=[*_NOT_COMPRESSED]),
-        dependencies={
-            "settings": Provide(lambda: settings, sync_to_thread=False),
-            "index": Provide(lambda: the_index, sync_to_thread=False),
-            "fleet": Provide(lambda: fleet, sync_to_thread=False),
-            "notes": Provide(lambda: notes, sync_to_thread=False),
-            "actions": Provide(lambda: actions, sync_to_thread=False),
-            "rollouts": Provide(lambda: rollouts, sync_to_thread=False),
-            "monitor": Provide(lambda: monitor, sync_to_thread=False),
-            "trees": Provide(lambda: trees, sync_to_thread=False),
-            "stop": Provide(lambda: stop, sync_to_thread=False),
-            "live": Provide(lambda: live, sync_to_thread=False),
-        },
-        state=State(
-            {
-                "settings": settings,
-                "index": the_index,
-                "rollouts": rollouts,
-                "monitor": monitor,
-                "access": access,
-                "stop": stop,
-                "live": live,
-            }
-        ),
+        dependencies={name: _constant(value) for name, value in injected.items()},
+        state=State({**injected, "access": access}),
         before_request=note_versions,
         lifespan=[
             lambda _: live.running(),
@@ -181,6 +166,10 @@ def create_app(settings: DashboardSettings, *, index: Index | None = None) -> Li
         openapi_config=openapi_config(),
         logging_config=None,
     )
+
+
+def _constant(value: object) -> Provide:
+    return Provide(lambda: value, sync_to_thread=False)
 
 
 async def note_versions(request: Request[Any, Any, Any]) -> None:
