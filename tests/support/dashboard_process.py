@@ -49,12 +49,13 @@ class DashboardProcess:
         self.jobs.mkdir(parents=True, exist_ok=True)
         (home / "monitor.toml").write_text(CONFIG)
 
-    def start(self) -> None:
+    def start(self, *options: str) -> None:
         """Start the server, and return when the server listens."""
         port = self.url.rpartition(":")[2] or "0"
+        own = ("--no-open", "--port", port, "--database", "monitor.db")
         with (self.home / "server.log").open("a") as log:
             self._process = subprocess.Popen(
-                [BENCH, "monitor", "run", "--no-open", "--port", port, "--database", "monitor.db"],
+                [BENCH, "monitor", "run", *own, *options],
                 cwd=self.home,
                 stdout=log,
                 stderr=subprocess.PIPE,

@@ -2,13 +2,16 @@
 
 import asyncio
 import json
+import queue
 import random
 from collections.abc import AsyncGenerator, Coroutine, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
+from benchflow_dashboard.index import Index
 from benchflow_dashboard.live.frames import EncodedFrame, encode_event, encode_id, read_id
 from benchflow_dashboard.live.hub import LiveHub
 from benchflow_dashboard.live.log_tail import RECENT
@@ -17,6 +20,8 @@ from benchflow_dashboard.live.stream import stream_frames
 from benchflow_dashboard.stop import StopEvent
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from made_rollouts import write_rollout
+from made_trees import tree_of_climbs
 
 LIMIT_SEC = 30.0
 
@@ -315,6 +320,23 @@ def test_a_writer_may_report_before_and_after_the_server_runs(site: Site) -> Non
     run(test())
     site.hub.notify("runs")
     assert site.hub.versions()["runs"].endswith(".3")
+
+
+def test_a_second_dashboard_of_a_directory_hears_of_changes_too(tmp_path: Path) -> None:
+    (tmp_path / "jobs").mkdir()
+    first, second = (Index(tmp_path / "index.db", tmp_path / "jobs") for _ in range(2))
+    reports: queue.SimpleQueue[None] = queue.SimpleQueue()
+    second.watcher.on_change(lambda: reports.put(None))
+    try:
+        first.watcher.start()
+        second.watcher.start()
+        # It knows nothing of the file yet, so it reports at its start.
+        reports.get(timeout=LIMIT_SEC)
+        write_rollout(replace(tree_of_climbs([0]), rollout_id="new"), tmp_path / "jobs" / "new")
+        reports.get(timeout=LIMIT_SEC)
+    finally:
+        second.close()
+        first.close()
 
 
 @settings(max_examples=50)
