@@ -439,6 +439,14 @@ def browser(session: nox.Session) -> None:
 
 
 @nox.session(python=PYTHONS[:1])
+def screenshots(session: nox.Session) -> None:
+    """Make the pictures of the dashboard's tour anew, in both themes, into docs/assets/tour."""
+    _sync_all(session)
+    target = f"--pictures={ROOT}/docs/assets/tour"
+    session.run("python", "-m", "pytest", "-m", "browser", "tests/browser/test_tour.py", target)
+
+
+@nox.session(python=PYTHONS[:1])
 def ray(session: nox.Session) -> None:
     """Run jobs on a Ray cluster of two nodes, and kill its parts. Run it alone: Ray needs CPU."""
     _sync(session, "--all-packages")

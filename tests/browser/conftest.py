@@ -16,6 +16,15 @@ HERE = Path(__file__).parent
 NewPage = Callable[..., Page]
 
 
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption(
+        "--pictures",
+        type=Path,
+        metavar="DIR",
+        help="write the pictures of the tour to DIR (default: keep none)",
+    )
+
+
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Mark each test of this directory: only the session `browser` runs them."""

@@ -148,13 +148,18 @@ def begin_demo(home: Path) -> tuple[subprocess.Popen[bytes], str]:
 
 def fill(jobs: Path) -> None:
     """Write rollouts of each kind: `all-kinds`, `large`, and three of the job `walk`."""
-    write_rollout(replace(tree_of_all_kinds(), rollout_id="all-kinds"), jobs / "all-kinds")
-    write_rollout(replace(random_tree(300), rollout_id="large"), jobs / "large")
+    end = time.time() - 3_600
+    trees = {"all-kinds": tree_of_all_kinds(), "large": random_tree(300)}
+    for name, made in trees.items():
+        tree = replace(made, rollout_id=name)
+        write_rollout(tree, jobs / name, started_at=end - 90, finished_at=end)
     for number in range(3):
         tree = replace(tree_of_climbs([0, 0, 1][: number + 1]), rollout_id=f"walk-{number}")
         if number == 1:
             tree = unscored(tree)
-        write_rollout(tree, jobs / "walk" / tree.rollout_id, finished_at=1_000.0 - number)
+        last = end - 60 * number
+        directory = jobs / "walk" / tree.rollout_id
+        write_rollout(tree, directory, started_at=last - 30, finished_at=last)
 
 
 def unscored(tree: RolloutTree) -> RolloutTree:

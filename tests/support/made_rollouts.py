@@ -36,11 +36,15 @@ def write_rollout(
     directory: Path,
     states: Mapping[str, EnvState] | None = None,
     *,
+    started_at: float = 1.0,
     finished_at: float = 1_000.0,
 ) -> Path:
-    """Write the log and the record of `tree`, and return the rollout's directory."""
+    """Write the log and the record of `tree`, and return the rollout's directory.
+
+    Each event has the time `started_at`.
+    """
     directory.mkdir(parents=True)
-    events = list(_events(tree, states or {}))
+    events = list(_events(tree, states or {}, started_at))
     numbered = (event.model_copy(update={"seq": seq}) for seq, event in enumerate(events))
     text = "".join(event.model_dump_json() + "\n" for event in numbered)
     (directory / "events.jsonl").write_bytes(text.encode("utf-8", "surrogatepass"))
@@ -82,8 +86,10 @@ def _record(tree: RolloutTree, finished_at: float) -> RolloutRecord:
     )
 
 
-def _events(tree: RolloutTree, states: Mapping[str, EnvState]) -> Iterator[Event]:
-    at = {"seq": 0, "ts": 1.0}
+def _events(
+    tree: RolloutTree, states: Mapping[str, EnvState], started_at: float
+) -> Iterator[Event]:
+    at = {"seq": 0, "ts": started_at}
     yield RolloutStarted(
         **at, rollout_id=tree.rollout_id, task_id=tree.task_id, root=tree.root.id, meta={}
     )
