@@ -14,7 +14,9 @@ from benchflow_contracts import (
     SandboxSpec,
     StoreError,
 )
+from benchflow_contracts.redaction import redacting
 from benchflow_engine.learner import LEARNER_DIR, LearnerDirectory
+from benchflow_engine.secret_redactor import SecretRedactor
 from benchflow_testing.fakes import FakeSandbox, FakeSandboxProvider
 
 EMPTY = LearnerVersion()
@@ -114,6 +116,13 @@ def test_links_are_left_out_and_a_link_in_the_place_of_the_store_is_refused(tmp_
     use = asyncio.run(leave(LEARNER_DIR))
     assert use is not None
     assert (use.after, bool(use.refused)) == (None, True)
+
+
+def test_the_operators_secrets_are_masked(tmp_path: Path) -> None:
+    with redacting(SecretRedactor(frozenset({"sk-0123456789"}))):
+        use = play(tmp_path, {"a": "key=sk-0123456789\n"})
+    assert use.after is not None
+    assert (tmp_path / "r1/learner/a").read_text() == "key=[redacted]\n"
 
 
 @pytest.mark.parametrize("damage", ["changed", "executable", "missing"])

@@ -15,8 +15,10 @@ def version(generation: int) -> LearnerVersion:
     return LearnerVersion(generation=generation, digest=digest, rollout=f"r{generation}")
 
 
-def record(made: int | None) -> RolloutRecord:
+def record(made: int | None, epoch: int = 1, rollout: str | None = None) -> RolloutRecord:
     after = None if made is None else version(made)
+    if after is not None and rollout is not None:
+        after = after.model_copy(update={"rollout": rollout})
     return RolloutRecord(
         rollout_id=f"r{made}",
         task_id="t",
@@ -26,6 +28,7 @@ def record(made: int | None) -> RolloutRecord:
         sandbox="s",
         status="completed",
         reward=1,
+        epoch=str(epoch),
         learner=LearnerUse(after=after),
         finished_at=0,
     )
@@ -72,6 +75,17 @@ def test_only_a_later_version_replaces_the_newest_one(tmp_path: Path) -> None:
     versions.note("a", record(None))
     assert versions.newest("a") == version(2)
     assert versions.newest("b") == LearnerVersion()
+
+
+def test_of_two_versions_of_one_generation_that_of_the_later_run_of_the_job_counts(
+    tmp_path: Path,
+) -> None:
+    stale, later = record(2, epoch=9, rollout="stale"), record(2, epoch=10, rollout="later")
+    for order in ((stale, later), (later, stale)):
+        versions = LearnerVersions(plan(tmp_path / str(order.index(stale))), tmp_path, [])
+        for each in (record(1), *order):
+            versions.note("a", each)
+        assert versions.newest("a").rollout == "later"
 
 
 def test_the_agent_of_a_sequential_job_knows_the_place_of_its_store(tmp_path: Path) -> None:

@@ -19,6 +19,7 @@ from benchflow_contracts import (
     caused_inside,
 )
 from benchflow_contracts.pausing import running_timeout
+from benchflow_contracts.redaction import redactor
 from benchflow_contracts.scratch import scratch_directory
 
 LEARNER_DIR: Final = "/learner"
@@ -81,28 +82,34 @@ class LearnerDirectory:
     async def download(self, sandbox: Sandbox) -> None:
         """Copy the files out; see `SharedFiles`. Links and special files are left out.
 
+        The operator's secrets are masked, before the files are in the rollout's directory.
+
         Raises:
             StoreError: The files cannot be written.
             SandboxError: The sandbox or the host failed.
         """
         await asyncio.to_thread(shutil.rmtree, self._files, True)
-        self._digest, self._refused = self._before.digest, None
+        with scratch_directory("learner") as scratch:
+            self._digest, local = self._before.digest, scratch / _FILES_DIR
+            self._refused = await self._refusal(sandbox, local)
+            if self._refused is None:
+                self._digest = await asyncio.to_thread(_save, local, self._files)
+
+    async def _refusal(self, sandbox: Sandbox, local: Path) -> str | None:
+        """Copy the files to `local`. Return why they cannot be a version, or `None`."""
         try:
             async with running_timeout(self._seconds):
                 await sandbox.download(
-                    LEARNER_DIR, self._files, max_bytes=self._max_bytes, leave_out=True
+                    LEARNER_DIR, local, max_bytes=self._max_bytes, leave_out=True
                 )
         except TimeoutError:
-            self._refused = f"the download took longer than {self._seconds:g} s"
+            return f"the download took longer than {self._seconds:g} s"
         except TransferError as error:
             if not caused_inside(error):
                 raise
-            self._refused = str(error)
-        else:
-            if self._files.is_dir():
-                self._digest = await asyncio.to_thread(_save, self._files)
-            else:
-                self._refused = f"{LEARNER_DIR!r} is not a directory"
+            return str(error)
+        is_directory = local.is_dir()  # noqa: ASYNC240 - takes no time
+        return None if is_directory else f"{LEARNER_DIR!r} is not a directory"
 
     async def finish(self, record: RolloutRecord) -> RolloutRecord:
         """Return the record of the rollout with its use of the store.
@@ -121,13 +128,14 @@ class LearnerDirectory:
         return record.model_copy(update={"learner": use})
 
 
-def _save(files: Path) -> str | None:
-    """Flush a new version to the disk, with the entries that lead to it; return its digest.
+def _save(local: Path, files: Path) -> str | None:
+    """Copy a new version to `files`, and flush it to the disk; return its digest.
 
     The commit of the rollout's record follows. After a power cut the record would otherwise name
     files that are lost.
     """
     try:
+        shutil.copytree(local, files, copy_function=_copy_masked)
         for path in (*_below(files), files, *files.parents[:2]):
             descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW)
             try:
@@ -137,6 +145,11 @@ def _save(files: Path) -> str | None:
     except OSError as error:
         raise StoreError(f"cannot save the learner store {str(files)!r}: {error}") from error
     return _digest_of(files)
+
+
+def _copy_masked(source: str, target: str) -> None:
+    Path(target).write_bytes(redactor().data(Path(source).read_bytes()))
+    shutil.copymode(source, target)
 
 
 def _digest_of(files: Path) -> str | None:
