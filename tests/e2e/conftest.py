@@ -11,10 +11,9 @@ from typing import Any
 
 import pytest
 from own_engine import OwnEngine
-from scripted_llm import ModelReply, ModelRequest, ScriptedLlm, ToolUse
+from scripted_llm import ScriptedLlm, book_the_review
 
 TASKS = Path(__file__).parents[2] / "benchmarks" / "clawsbench" / "tasks"
-EVENTS = ["evt-10", "evt-11", "evt-12"]
 BENCH = Path(sys.executable).with_name("bench")
 
 
@@ -57,25 +56,11 @@ def demo(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
     return {**record, "directory": cwd / record["directory"]}
 
 
-def book(request: ModelRequest) -> ModelReply:
-    """Ask which event is meant, and change the event that the user names."""
-    seen = request.tool_results
-    if not seen:
-        ask = {"question": "Which review with Dana?", "options": EVENTS}
-        return ModelReply(text="Only you can tell.", tools=(ToolUse("ask_user", ask),))
-    if len(seen) == 1:
-        chosen = next(event for event in EVENTS if event in seen[0])
-        room = "room-maple@harborlight.example"
-        command = f"claw-gcal update {chosen} --add-attendee {room}"
-        return ModelReply(tools=(ToolUse("shell", {"command": command}),))
-    return ModelReply(text="Booked.")
-
-
 @pytest.fixture(scope="session")
 def forked_policy(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Fork a policy at its question, once; return the rollout. Its model is gone."""
     cwd = tmp_path_factory.mktemp("forked")
-    with ScriptedLlm(book) as llm:
+    with ScriptedLlm(book_the_review) as llm:
         endpoint = ("--base-url", f"{llm.url}/v1", "--model", "scripted", "--upstream", "vllm")
         forks = ("--agent", "policy", "--branch", "ask-user")
         made = run_bench(cwd, "run", TASKS / "book-the-review-room", *endpoint, *forks, "--json")

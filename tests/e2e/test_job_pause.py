@@ -14,12 +14,11 @@ from typing import Any
 
 import pytest
 from benchflow_engine.scaffold import write_task
-from scripted_llm import ModelReply, ModelRequest, ScriptedLlm, ToolUse
+from scripted_llm import ModelReply, ModelRequest, ScriptedLlm, ToolUse, book_the_review
 from watching import until
 
 BENCH = Path(sys.executable).with_name("bench")
 TASKS = Path(__file__).parents[2] / "benchmarks" / "clawsbench" / "tasks"
-EVENTS = ["evt-10", "evt-11", "evt-12"]
 TURN_SEC = 20
 """The turn limit of the task."""
 GREET = "echo 'hello, world' > /workspace/greeting.txt"
@@ -194,19 +193,6 @@ def test_a_job_that_is_killed_while_it_stands_still_leaves_nothing_and_resumes(
     until("the end of the frozen process", lambda: not busy(mark))
 
 
-def book(request: ModelRequest) -> ModelReply:
-    """Ask which event is meant, and change the one that the user names."""
-    seen = request.tool_results
-    if not seen:
-        ask = {"question": "Which review with Dana?", "options": EVENTS}
-        return ModelReply(text="Only you can tell.", tools=(ToolUse("ask_user", ask),))
-    if len(seen) == 1:
-        chosen = next((event for event in EVENTS if event in seen[0]), EVENTS[0])
-        command = f"claw-gcal update {chosen} --add-attendee room-maple@harborlight.example"
-        return ModelReply(tools=(ToolUse("shell", {"command": command}),))
-    return ModelReply(text="Booked.")
-
-
 def greet(request: ModelRequest) -> ModelReply:
     """In each turn run one command, and say so."""
     turns = sum(message.get("role") == "user" for message in request.raw["messages"])
@@ -248,7 +234,7 @@ def save(j: Job, model: FirstCall) -> dict[str, Any]:
 def test_a_live_rollout_is_saved_at_its_question_and_another_process_pays_for_the_rest(
     tmp_path: Path, criu: str
 ) -> None:
-    model = FirstCall(book)
+    model = FirstCall(book_the_review)
     with (
         ScriptedLlm(model) as llm,
         job(tmp_path, llm, "sandbox.provider = 'local'", task=TASKS / "book-the-review-room") as j,

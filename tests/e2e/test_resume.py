@@ -11,12 +11,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from scripted_llm import ModelReply, ModelRequest, ScriptedLlm, ToolUse
+from scripted_llm import ModelReply, ModelRequest, ScriptedLlm, ToolUse, book_the_review
 
 BENCH = Path(sys.executable).with_name("bench")
 RUNNER = Path(__file__).with_name("killed_runner.py")
 TASKS = Path(__file__).parents[2] / "benchmarks" / "clawsbench" / "tasks"
-EVENTS = ["evt-10", "evt-11", "evt-12"]
 GREETING = 'echo "hello, world" > /workspace/greeting.txt'
 
 pytestmark = pytest.mark.timeout(300)
@@ -45,19 +44,6 @@ class Model:
         self.answered += 1
         self.on_call()
         return self._act(request)
-
-
-def book(request: ModelRequest) -> ModelReply:
-    """Ask which event is meant, and change the one that the user names."""
-    seen = request.tool_results
-    if not seen:
-        ask = {"question": "Which review with Dana?", "options": EVENTS}
-        return ModelReply(text="Only you can tell.", tools=(ToolUse("ask_user", ask),))
-    if len(seen) == 1:
-        chosen = next((event for event in EVENTS if event in seen[0]), EVENTS[0])
-        command = f"claw-gcal update {chosen} --add-attendee room-maple@harborlight.example"
-        return ModelReply(tools=(ToolUse("shell", {"command": command}),))
-    return ModelReply(text="Booked.")
 
 
 def greet(request: ModelRequest) -> ModelReply:
@@ -125,7 +111,8 @@ def exported(bench: Any, record: dict[str, Any], tmp_path: Path, jobs: str, kind
     return rows
 
 
-TIMES = {"timing", "time", "timestamp", "start", "end"}
+TIMES = {"timing", "time", "timestamp", "start", "end", "evidence"}
+"""`evidence` has digests of files, and the files have times."""
 NUMBERED = {"id", "tool_call_id", "token_ids"}
 """What the scripted server makes from the number of a request, also of one that was cut off."""
 
@@ -165,8 +152,8 @@ def test_a_live_rollout_resumes_at_its_question_and_pays_only_for_the_rest(
     bench: Any, tmp_path: Path, criu: str
 ) -> None:
     task = TASKS / "book-the-review-room"
-    whole, calls = run_whole(bench, tmp_path, task, book)
-    model = Model(book, kill_at=2)
+    whole, calls = run_whole(bench, tmp_path, task, book_the_review)
+    model = Model(book_the_review, kill_at=2)
     with ScriptedLlm(model) as llm:
         cut = run_until_killed(tmp_path, task, model, llm)
         assert model.answered == 1
@@ -184,7 +171,7 @@ def test_a_live_rollout_resumes_at_its_question_and_pays_only_for_the_rest(
 def test_without_its_engine_a_live_rollout_resumes_from_the_start_of_its_turn(
     bench: Any, tmp_path: Path, criu: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    model = Model(book, kill_at=2)
+    model = Model(book_the_review, kill_at=2)
     with ScriptedLlm(model) as llm:
         cut = run_until_killed(tmp_path, TASKS / "book-the-review-room", model, llm)
         monkeypatch.setenv("BENCHFLOW_CRIU", "/bin/false")

@@ -9,11 +9,10 @@ from benchflow_contracts import (
     Dispatch,
     JobStore,
     NodeError,
-    RolloutRecord,
 )
 from benchflow_store.database import JobReader, JobWriter
 from benchflow_testing import RecordedAttempt
-from job_records import PLAN, planned
+from job_records import PLAN, planned, scored_record
 
 
 class DatabaseJob:
@@ -43,18 +42,7 @@ class DatabaseJob:
 
     def completion(self, dispatch: Dispatch, status: CompletionStatus) -> Completion:
         """Return how an attempt ended, with a record if it is scored."""
-        record = RolloutRecord(
-            rollout_id=dispatch.rollout,
-            task_id="task",
-            task_digest="sha256:0",
-            agent="oracle",
-            model=None,
-            sandbox="local",
-            status="completed",
-            reward=1.0,
-            finished_at=1_000.5,
-            slot=dispatch.slot,
-        )
+        record = scored_record(dispatch)
         if status == "scored":
             return Completion.of(dispatch, status, record=record.model_dump(mode="json"))
         error = NodeError(boundary="sandbox", type="CapacityError", message="no room")

@@ -12,7 +12,7 @@ import sys
 from dataclasses import replace
 from pathlib import Path
 
-from benchflow_contracts import Completion, NodeError, RolloutRecord, StoreError
+from benchflow_contracts import Completion, Dispatch, NodeError, RolloutRecord, StoreError
 from benchflow_store.database import (
     ARTIFACTS_DIR,
     UNCOMPARED,
@@ -45,6 +45,22 @@ def planned(count: int, first: int = 0) -> list[PlannedSlot]:
         )
         for i in range(first, first + count)
     ]
+
+
+def scored_record(dispatch: Dispatch) -> RolloutRecord:
+    """Return the record of an attempt with reward 1."""
+    return RolloutRecord(
+        rollout_id=dispatch.rollout,
+        task_id="task",
+        task_digest="sha256:0",
+        agent="oracle",
+        model=None,
+        sandbox="local",
+        status="completed",
+        reward=1.0,
+        finished_at=1_000.5,
+        slot=dispatch.slot,
+    )
 
 
 def ended(

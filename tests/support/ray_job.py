@@ -5,7 +5,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from benchflow_contracts import Completion, Dispatch, Event, RolloutRecord, WorkerBackend
+from benchflow_contracts import Completion, Dispatch, Event, WorkerBackend
 from benchflow_jobs.driver import JobDriver
 from benchflow_jobs.executor import end_of
 from benchflow_jobs.scheduling import (
@@ -19,7 +19,7 @@ from benchflow_jobs.scheduling import (
 )
 from benchflow_store.database import AttemptRow, Commit, JobReader, JobWriter
 from benchflow_testing.fakes import FakeExecutor
-from job_records import PLAN, planned
+from job_records import PLAN, planned, scored_record
 
 
 class RecordingExecutor(FakeExecutor):
@@ -29,18 +29,7 @@ class RecordingExecutor(FakeExecutor):
         completion = await super().run(dispatch, on_event)
         if completion.status != "scored":
             return completion
-        record = RolloutRecord(
-            rollout_id=dispatch.rollout,
-            task_id="task",
-            task_digest="sha256:0",
-            agent="oracle",
-            model=None,
-            sandbox="local",
-            status="completed",
-            reward=1.0,
-            finished_at=1_000.5,
-            slot=dispatch.slot,
-        )
+        record = scored_record(dispatch)
         return completion.model_copy(update={"record": record.model_dump(mode="json")})
 
 

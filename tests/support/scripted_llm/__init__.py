@@ -7,7 +7,7 @@ every request.
 """
 
 from .exchange import ModelReply, ModelRequest, ToolUse
-from .policy import AnswersProbes, Policy, WriteOneFile
+from .policy import AnswersProbes, Policy, WriteOneFile, book_the_review
 from .server import ScriptedLlm
 
 __all__ = [
@@ -18,4 +18,5 @@ __all__ = [
     "ScriptedLlm",
     "ToolUse",
     "WriteOneFile",
+    "book_the_review",
 ]

@@ -13,6 +13,20 @@ _WORD = re.compile(r"word-[0-9a-f]{8}")
 Policy = Callable[[ModelRequest], ModelReply]
 
 
+def book_the_review(request: ModelRequest) -> ModelReply:
+    """Solve the task `book-the-review-room`: ask which event, and change the answer's event."""
+    events = ["evt-10", "evt-11", "evt-12"]
+    seen = request.tool_results
+    if not seen:
+        ask = {"question": "Which review with Dana?", "options": events}
+        return ModelReply(text="Only you can tell.", tools=(ToolUse("ask_user", ask),))
+    if len(seen) == 1:
+        chosen = next((event for event in events if event in seen[0]), events[0])
+        command = f"claw-gcal update {chosen} --add-attendee room-maple@harborlight.example"
+        return ModelReply(tools=(ToolUse("shell", {"command": command}),))
+    return ModelReply(text="Booked.")
+
+
 class WriteOneFile:
     """Writes one file with a tool of the agent's own, then says that it is done.
 
