@@ -8,6 +8,7 @@ import pytest
 from benchflow_contracts import NodeError, RolloutTree, Usage
 from benchflow_dashboard import DashboardSettings, create_app
 from benchflow_dashboard.index import Index, update_index
+from benchflow_dashboard.tree.unseen_text import MOST
 from litestar import Litestar
 from litestar.testing import TestClient
 from made_rollouts import write_rollout
@@ -281,3 +282,20 @@ def test_an_unfinished_rollout_without_a_process_is_called_cut_short(client: Cli
 def test_the_evidence_says_why_a_state_is_missing(client: Client) -> None:
     text = page(client, f"{KINDS}?sel=n5&tab=evidence")
     assert "not recorded: " in text
+
+
+def test_the_text_of_folded_steps_is_in_the_page_with_links_that_unfold(client: Client) -> None:
+    text = page(client, "/r/long-path?mode=cost")
+    [unseen] = re.findall(r'<details class="unseen".*?</details>', text, re.DOTALL)
+    assert unseen.count("<li>") == MOST
+    url = re.search(r'<a href="(\?sel=n700&amp;mode=cost)">n700</a> run 700', unseen)
+    assert url is not None
+    assert 'id="t-n700"' not in text
+    opened = page(client, "/r/long-path" + url[1].replace("&amp;", "&"))
+    assert '<a id="t-n700" aria-selected="true"' in opened
+
+
+def test_a_small_tree_lists_the_text_of_folded_steps_alone(client: Client) -> None:
+    assert 'class="unseen"' not in page(client, KINDS)
+    text = page(client, "/r/filtered?shut=n1&sel=n0")
+    assert "text of 4 nodes that the tree does not show" in text

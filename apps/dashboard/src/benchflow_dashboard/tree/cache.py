@@ -16,6 +16,7 @@ from .facts import TreeFacts
 from .measure import Measure, Mode, measure
 from .overview import overview
 from .svg import TEXT_NODES, Drawing, Links, Marks, SvgText, draw
+from .unseen_text import UnseenText
 
 _ENTRIES: Final = 64
 _BYTES: Final = 64 << 20
@@ -47,6 +48,7 @@ class DrawnTree:
     ids: frozenset[str]
     """The drawn nodes that are not folded."""
     folds_chains: bool
+    unseen: UnseenText
 
 
 class TreeCache:
@@ -125,6 +127,7 @@ def _draw(
         measure=numbers,
         ids=frozenset(node.id for node, fold in shown if fold != "chain"),
         folds_chains=folds,
+        unseen=UnseenText.of(tree, display),
     )
 
 

@@ -115,6 +115,15 @@ class RolloutPage:
     diff_url: str | None
     """The comparison with mark A; `None` without a mark, or at the mark itself."""
 
+    def unseen_urls(self) -> list[tuple[str, str, str]]:
+        """Return the id, the title and the URL of each node whose text is not drawn."""
+        rest = self.query.url(sel=None, page=0).removeprefix("?")
+        tail = f"&{rest}" if rest else ""
+        return [
+            (name, title, f"?sel={quote(name, safe='')}{tail}")
+            for name, title in self.drawn.unseen.rows
+        ]
+
     @classmethod
     def of(
         cls,
