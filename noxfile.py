@@ -477,6 +477,7 @@ PERF = (
     "state_fork.py",
     "fork_cost.py",
     "grading.py",
+    "export_samples.py",
     "value_law.py",
     "credit_localisation.py",
     "root_baseline.py",
