@@ -131,6 +131,7 @@ def test_the_bundle_has_lists_jobs_trees_and_differences(bundle: Path) -> None:
     urls = set(pages(bundle).values())
     wanted = {"/runs", "/jobs", "/jobs/night", "/r/made__02", "/r/a__2", "/r/a__2?sel=n1"}
     assert wanted <= urls
+    assert {"/failures", "/jobs/night/compare", "/cost?job=night"} <= urls
     assert "/r/a__2?sel=n1&tab=reward" in urls
     assert "/r/a__2/diff?a=n0&b=n2" in urls or "/r/a__2/diff?a=n0&b=n1" in urls
     assert "no rollout" not in (bundle / "index.html").read_text()

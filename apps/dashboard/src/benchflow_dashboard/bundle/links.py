@@ -3,7 +3,7 @@
 import hashlib
 import posixpath
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from html import escape, unescape
 from typing import Final
@@ -75,16 +75,26 @@ def page_url(link: str, base: str = "/") -> PageUrl | None:
     match names:
         case ["runs"]:
             return _runs(given)
+        case ["r", rollout]:
+            return _rollout(rollout, given)
+        case ["r", rollout, "diff"]:
+            return _diff(rollout, given)
+        case _:
+            return _report(names, given)
+
+
+def _report(names: Sequence[str], given: Mapping[str, str]) -> PageUrl | None:
+    """Return the page of a job, or of all jobs. Its order and its place are those of a server."""
+    match names:
         case ["jobs"]:
             return PageUrl("/jobs", "", 0)
         case ["jobs", job]:
             return PageUrl(f"/jobs/{quote(job, safe='')}", "", 0)
         case ["jobs", job, "compare"]:
             return PageUrl(f"/jobs/{quote(job, safe='')}/compare", "", 1)
-        case ["r", rollout]:
-            return _rollout(rollout, given)
-        case ["r", rollout, "diff"]:
-            return _diff(rollout, given)
+        case ["failures" | "cost" as name] if given.keys() <= {"job", "boundary", "by"}:
+            words = urlencode([(key, value) for key, value in sorted(given.items()) if value])
+            return PageUrl(f"/{name}?{words}" if words else f"/{name}", "", 1)
         case _:
             return None
 

@@ -144,6 +144,9 @@ def _files(
     for name, asset in assets().items():
         if name.endswith((".css", ".svg")):
             yield f"static/{name}", style_of_bundle(name, asset.body)
+        if name.startswith("icons/"):
+            # Browsers resolve the URL in a variable by the style sheet that uses the variable.
+            yield f"static/vendored/{name}", asset.body
     front = _front_page(pages, selection, moment)
     made = {"index.html": front}
     for url, html in pages.html.items():
