@@ -7,9 +7,9 @@ from typing import Final
 
 from .database import IndexWriter
 from .discovery import Discovery, RunKey
-from .fleet import FleetChanges, no_fleet
 from .follow_jobs import JobFollower
 from .follow_runs import RunFollower
+from .job_database import JobDatabaseChanges, no_fleet
 from .liveness import FileUse, read_file_use
 
 _SWEEP: Final = 500
@@ -25,7 +25,7 @@ class Follower:
         jobs_dir: Path,
         *,
         file_use: Callable[[], FileUse] = read_file_use,
-        fleet: Callable[[], Iterable[FleetChanges]] = no_fleet,
+        fleet: Callable[[], Iterable[JobDatabaseChanges]] = no_fleet,
     ) -> None:
         """Continue from what the index has. `fleet` returns what is new in a fleet's database."""
         self._writer, self._file_use = writer, file_use

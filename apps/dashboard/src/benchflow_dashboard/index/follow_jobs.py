@@ -8,8 +8,8 @@ from pathlib import Path
 from typing import Final
 
 from .database import IndexWriter
-from .fleet import FleetChanges
 from .follow_runs import RunFollower
+from .job_database import JobDatabaseChanges
 from .job_files import JOB_FILES, JobFacts, RecordMark, read_plan, read_record, record_stamps
 from .liveness import FileUse
 from .stat_of import NO_FILE, FileStamp, stamp_of
@@ -85,7 +85,7 @@ class JobFollower:
         self._next[job] = began + _REST * (self._clock() - began)
         return True
 
-    def follow_fleet(self, changes: FleetChanges) -> None:
+    def follow_fleet(self, changes: JobDatabaseChanges) -> None:
         """Take the records of a fleet. A job with a record of its own in its directory has that.
 
         A row of a job that is not in the fleet any more, and has no directory, is deleted.

@@ -8,8 +8,8 @@ from pathlib import Path
 from benchflow_contracts import StoreError
 
 from .database import IndexReaders, IndexSession, IndexWriter
-from .fleet import FleetReader
 from .follow import Follower
+from .job_database import JobDatabaseReader
 from .queries import RolloutEntry, Run, read_jobs, read_run
 from .watcher import Watcher
 
@@ -100,5 +100,5 @@ def reindex(path: Path, jobs_dir: Path, fleet: str | None = None) -> int:
 def _follower(writer: IndexWriter, jobs_dir: Path, fleet: str | None) -> Follower:
     if fleet is None:
         return Follower(writer, jobs_dir)
-    reader = FleetReader(fleet)
+    reader = JobDatabaseReader(fleet)
     return Follower(writer, jobs_dir, fleet=lambda: [reader.read()])

@@ -11,8 +11,8 @@ import apsw
 from benchflow_contracts import StoreError
 
 from .database import IndexWriter
-from .fleet import FleetPoller
 from .follow import Follower
+from .job_database import JobDatabasePoller
 
 _PASS_SEC: Final = 0.2
 """The longest transaction: the follower then lets requests run."""
@@ -35,7 +35,7 @@ class Watcher:
         """
         self._path, self._jobs_dir = path, jobs_dir
         self._writer: IndexWriter | None = IndexWriter(path, jobs_dir)
-        self._fleet = None if fleet is None else FleetPoller(fleet)
+        self._fleet = None if fleet is None else JobDatabasePoller(fleet)
         self._stop = threading.Event()
         self._thread: threading.Thread | None = None
         self._callbacks: list[Callable[[], None]] = []

@@ -19,7 +19,7 @@ _logger = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
-class FleetChanges:
+class JobDatabaseChanges:
     """What is new in the database of a fleet."""
 
     names: frozenset[str]
@@ -28,12 +28,12 @@ class FleetChanges:
     """The jobs whose record has changed."""
 
 
-def no_fleet() -> list[FleetChanges]:
+def no_fleet() -> list[JobDatabaseChanges]:
     """Return that there is no job, so that rows of an earlier fleet are deleted."""
-    return [FleetChanges(frozenset(), {})]
+    return [JobDatabaseChanges(frozenset(), {})]
 
 
-class FleetReader:
+class JobDatabaseReader:
     """Reads the database of a fleet, and what has changed since the last read."""
 
     def __init__(self, location: Location) -> None:
@@ -42,7 +42,7 @@ class FleetReader:
         self._seen: dict[str, tuple[object, ...]] = {}
         self._marks: dict[str, RecordMark] = {}
 
-    def read(self) -> FleetChanges:
+    def read(self) -> JobDatabaseChanges:
         """Return what has changed. The first call returns everything.
 
         Raises:
@@ -63,16 +63,16 @@ class FleetReader:
         names = frozenset(job.name for job in listed)
         for gone in self._seen.keys() - names:
             del self._seen[gone], self._marks[gone]
-        return FleetChanges(names, changed)
+        return JobDatabaseChanges(names, changed)
 
 
-class FleetPoller:
+class JobDatabasePoller:
     """Reads a fleet again and again. A server that does not answer makes no page wait."""
 
     def __init__(self, location: Location, *, poll_sec: float = _POLL_SEC) -> None:
         """Prepare. `start` begins to read."""
         self._location, self._poll_sec = location, poll_sec
-        self._changes: queue.SimpleQueue[FleetChanges] = queue.SimpleQueue()
+        self._changes: queue.SimpleQueue[JobDatabaseChanges] = queue.SimpleQueue()
         self._stop = threading.Event()
         self._thread: threading.Thread | None = None
         self.problem: str | None = None
@@ -81,7 +81,7 @@ class FleetPoller:
     def start(self) -> None:
         """Begin to read everything, also after `stop`."""
         self._stop, self._changes = threading.Event(), queue.SimpleQueue()
-        arguments = (FleetReader(self._location), self._changes, self._stop)
+        arguments = (JobDatabaseReader(self._location), self._changes, self._stop)
         self._thread = threading.Thread(target=self._run, args=arguments, name="fleet", daemon=True)
         self._thread.start()
 
@@ -92,17 +92,17 @@ class FleetPoller:
             self._thread.join(_STOP_SEC)
             self._thread = None
 
-    def changes(self) -> list[FleetChanges]:
+    def changes(self) -> list[JobDatabaseChanges]:
         """Return what is new since the last call, without a wait."""
-        found: list[FleetChanges] = []
+        found: list[JobDatabaseChanges] = []
         while not self._changes.empty():
             found.append(self._changes.get_nowait())
         return found
 
     def _run(
         self,
-        reader: FleetReader,
-        changes: "queue.SimpleQueue[FleetChanges]",
+        reader: JobDatabaseReader,
+        changes: "queue.SimpleQueue[JobDatabaseChanges]",
         stop: threading.Event,
     ) -> None:
         while not stop.is_set():
