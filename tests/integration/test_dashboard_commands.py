@@ -1,9 +1,11 @@
 """Each page names the command that prints its data, and the command prints the same numbers."""
 
+import asyncio
 import html
 import json
 import re
 import shlex
+import time
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -14,6 +16,9 @@ from benchflow.cli.entry import run
 from benchflow_contracts import EnvState
 from benchflow_dashboard import DashboardSettings, create_app
 from benchflow_dashboard.index import Index, reindex
+from benchflow_dashboard.monitor.assembler import Assembler
+from benchflow_dashboard.monitor.config import MonitorConfig
+from benchflow_dashboard.monitor.scoring import OnlineScorer
 from litestar import Litestar
 from litestar.testing import TestClient
 from made_jobs import Spent, write_job
@@ -156,3 +161,48 @@ def test_a_difference_of_states(client, printed: Print) -> None:
     assert facts["rows"] == str(rows) == "2"
     assert facts["tables"] == str(len(tables))
     assert f"after {found['shared_steps']} equal steps" in page
+
+
+@pytest.fixture
+def monitored(tmp_path: Path) -> Iterator[TestClient[Litestar]]:
+    """A dashboard with one production rollout that has ended."""
+    now = time.time() - 60
+    shared = {"rollout": "talk-1", "resource": {"service": "shop", "version": "1.8"}}
+    step = {"kind": "step", "index": 0, "ts": now, "started_at": now - 2, "message": "bought"}
+    records = [{**shared, **step}, {**shared, "kind": "ended", "index": 1, "ts": now + 1}]
+    database = tmp_path / "monitor.db"
+    (tmp_path / "jobs").mkdir()
+    settings = DashboardSettings(
+        jobs_dir=tmp_path / "jobs", index=tmp_path / "index.db", monitor=database
+    )
+    with TestClient(create_app(settings), base_url=ADDRESS) as client:
+        answer = client.post("/v1/benchflow/records", json={"records": records})
+        assert answer.json()["refused"] == []
+        later = time.time() + 40
+        scorer = OnlineScorer(MonitorConfig())
+        assembler = Assembler(database, MonitorConfig(), scorer, clock=lambda: later)
+        asyncio.run(assembler.assemble())
+        assembler.close()
+        yield client
+
+
+def test_production_its_rollouts_and_alerts(
+    monitored: TestClient[Litestar], printed: Print
+) -> None:
+    page = monitored.get("/monitor").text
+    found = printed(page)
+    assert f"<li>{found['closed']} rollouts</li>" in page
+    assert found["closed"] == 1
+    for chart in found["charts"]:
+        for line in chart["lines"]:
+            assert f"{line['whole']['mean']:.3g}</b>" in page or chart["metric"] == "rollouts"
+    assert [row["id"] for row in found["rollouts"]] == re.findall(
+        r'href="/monitor/r/([^"]+)"', page
+    )
+    page = monitored.get("/monitor/r/talk-1").text
+    one = printed(page)
+    assert one["id"] == "talk-1"
+    assert one["version"] in page
+    page = monitored.get("/alerts").text
+    assert printed(page) == []
+    assert "data-row" not in page

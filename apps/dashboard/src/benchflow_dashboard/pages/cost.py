@@ -27,7 +27,7 @@ def show_costs(
         "costs.html",
         view,
         title="Cost",
-        section="cost",
+        section="jobs",
         cli=("bench", "dashboard", "cost", *([words] if words else []), *jobs_dir_words(settings)),
         context={
             "query": query,

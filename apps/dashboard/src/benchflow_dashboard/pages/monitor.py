@@ -3,6 +3,7 @@
 import asyncio
 import time
 from collections.abc import Mapping
+from pathlib import Path
 from urllib.parse import unquote
 
 from litestar import get, post
@@ -12,6 +13,7 @@ from litestar.params import FromPath
 from litestar.response import Redirect, Template
 
 from benchflow_dashboard.monitor.charts import HEIGHT, WIDTH
+from benchflow_dashboard.monitor.reader import default_database
 from benchflow_dashboard.monitor.service import MonitorService
 from benchflow_dashboard.monitor.views import (
     GROUPS,
@@ -22,12 +24,17 @@ from benchflow_dashboard.monitor.views import (
     observed_view,
 )
 from benchflow_dashboard.security.access import access_of, checked_form, operator, user_of
+from benchflow_dashboard.settings import DashboardSettings
 
 from .page import AGES_SEC, LivePage, PageRequest, render
 
 
 @get("/monitor", include_in_schema=False, sync_to_thread=True)
-def show_monitor(request: PageRequest, monitor: NamedDependency[MonitorService | None]) -> Template:
+def show_monitor(
+    request: PageRequest,
+    monitor: NamedDependency[MonitorService | None],
+    settings: NamedDependency[DashboardSettings],
+) -> Template:
     """Show the charts of production."""
     query = MonitorQuery.of(request.query_params)
     view = None if monitor is None else monitor_view(monitor.reader, query, time.time())
@@ -38,7 +45,7 @@ def show_monitor(request: PageRequest, monitor: NamedDependency[MonitorService |
         view,
         title="Monitor",
         section="monitor",
-        cli=("bench", "monitor", "show", *words) if view else (),
+        cli=("bench", "monitor", "show", *words, *_database_words(settings)) if view else (),
         fragment="monitor_body.html",
         context={
             "live": LivePage("monitor", refresh_sec=AGES_SEC) if view else None,
@@ -49,6 +56,13 @@ def show_monitor(request: PageRequest, monitor: NamedDependency[MonitorService |
             "height": HEIGHT,
         },
     )
+
+
+def _database_words(settings: DashboardSettings) -> tuple[str, ...]:
+    """Return the option for a file that is not the default. A URL may have a password."""
+    place = settings.monitor
+    is_named = isinstance(place, Path) and place != default_database()
+    return ("--database", str(place)) if is_named else ()
 
 
 def _words(query: MonitorQuery) -> Mapping[str, str]:
@@ -65,6 +79,7 @@ def _words(query: MonitorQuery) -> Mapping[str, str]:
 def show_observed(
     request: PageRequest,
     monitor: NamedDependency[MonitorService | None],
+    settings: NamedDependency[DashboardSettings],
     rollout: FromPath[str],
 ) -> Template:
     """Show one production rollout."""
@@ -73,7 +88,7 @@ def show_observed(
     view = None if monitor is None else observed_view(monitor.reader, rollout)
     if view is None:
         raise NotFoundException("no production rollout has this id")
-    cli = ("bench", "monitor", "show", rollout)
+    cli = ("bench", "monitor", "show", rollout, *_database_words(settings))
     live = LivePage("monitor")
     return render(
         request,
@@ -87,7 +102,11 @@ def show_observed(
 
 
 @get("/alerts", include_in_schema=False, sync_to_thread=True)
-def show_alerts(request: PageRequest, monitor: NamedDependency[MonitorService | None]) -> Template:
+def show_alerts(
+    request: PageRequest,
+    monitor: NamedDependency[MonitorService | None],
+    settings: NamedDependency[DashboardSettings],
+) -> Template:
     """Show open alerts, resolved ones and silences."""
     view = None
     if monitor is not None:
@@ -101,7 +120,7 @@ def show_alerts(request: PageRequest, monitor: NamedDependency[MonitorService | 
             ),
             "rules": [rule.name for rule in monitor.rules],
         }
-    cli = ("bench", "monitor", "alerts") if view else ()
+    cli = ("bench", "monitor", "alerts", *_database_words(settings)) if view else ()
     live = LivePage("monitor", refresh_sec=AGES_SEC) if view else None
     return render(
         request,

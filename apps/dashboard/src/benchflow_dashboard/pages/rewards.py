@@ -28,7 +28,7 @@ def show_rewards(
         "rewards.html",
         view,
         title="Rewards",
-        section="rewards",
+        section="jobs",
         cli=(*command, *jobs_dir_words(settings)),
         context={"query": query, "jobs": facets["job"], "spaces": SPACES},
     )

@@ -11,7 +11,7 @@ from benchflow_contracts import UsageError
 from benchflow_dashboard.index.database import IndexSession
 from benchflow_dashboard.index.reward_sums import BINS, WHOLE
 
-GROUPS: Final = 8
+GROUPS: Final = 6
 """Groups that are shown. The others have the fewest rollouts, and are counted."""
 STEPS: Final = 200
 """Steps of a line. Later ones are counted."""

@@ -2,7 +2,8 @@
 "use strict";
 
 const STROKES = ["output", "action", "reasoning", "memory", "ink", "quiet"];
-const DASHES = [[], [5, 2], [2, 2], [8, 2], [1, 3], [8, 2, 2, 2], [12, 3], [3, 6]];
+// As the classes series-of-0 to series-of-5, which the legend has.
+const DASHES = [[], [5, 2], [2, 2], [8, 2], [1, 3], [8, 2, 2, 2]];
 
 const numberOf = (text) => (text === "" ? null : Number(text));
 
