@@ -52,6 +52,16 @@ def running() -> RolloutTree:
     return tree
 
 
+def asked() -> RolloutTree:
+    """Return a tree whose question was forked after its user was asked."""
+    tree = tree_of_all_kinds()
+    fork = tree.index["n1"]
+    assert fork.branch is not None
+    answers = {"plain a": 0.75, "plain b": 0.25}
+    fork.branch = fork.branch.model_copy(update={"answers": answers})
+    return tree
+
+
 TREES: dict[str, Callable[[], RolloutTree]] = {
     "all-kinds": tree_of_all_kinds,
     "plain-text": lambda: tree_of_all_kinds(f"plain {CANARY}"),
@@ -62,6 +72,7 @@ TREES: dict[str, Callable[[], RolloutTree]] = {
     "long-path": lambda: tree_of_climbs([0] * 4_999),
     "with-tokens": with_tokens,
     "running": running,
+    "asked": asked,
 }
 
 
@@ -120,6 +131,14 @@ def test_a_question_shows_each_option_with_its_worth(client: Client) -> None:
     assert all("not tried" in row for _, row in rows)
     # The children of this tree have other labels than the options.
     assert 'href="?sel=n2" data-part>n2</a>' in text
+
+
+def test_a_question_shows_how_probable_each_answer_of_the_user_is(client: Client) -> None:
+    rows = re.findall(r"<tr data-option.*?</tr>", page(client, "/r/asked?sel=n1"), re.DOTALL)
+    assert ["75 %" in row for row in rows] == [True, False]
+    assert ["25 %" in row for row in rows] == [False, True]
+    rows = re.findall(r"<tr data-option.*?</tr>", page(client, f"{KINDS}?sel=n1"), re.DOTALL)
+    assert not any("%" in row for row in rows)
 
 
 @pytest.mark.parametrize(

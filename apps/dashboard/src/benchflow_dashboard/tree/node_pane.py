@@ -9,7 +9,6 @@ from benchflow_contracts import (
     NodeError,
     Question,
     RolloutNode,
-    Step,
     Value,
 )
 from benchflow_store import step_title
@@ -45,6 +44,8 @@ class OptionRow:
     label: str
     description: str
     child: ChildRow | None
+    probability: float | None
+    """How probable it is that the task's user gives the answer; `None` if nobody was asked."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,7 +75,7 @@ class NodePane:
         value = facts.values.get(node.id)
         kind = kind_of(node, "", is_running=node.id in facts.running)
         rows = _child_rows(node, facts) if len(node.children) > 1 or node.branch else []
-        options = _options(node.step, rows)
+        options = _options(node, rows)
         taken = {row.child.node.id for row in options if row.child is not None}
         others = [row for row in rows if row.node.id not in taken]
         ask = None if node.step is None else node.step.ask
@@ -117,7 +118,8 @@ def _child_rows(node: RolloutNode, facts: TreeFacts) -> list[ChildRow]:
     ]
 
 
-def _options(step: Step | None, rows: Sequence[ChildRow]) -> list[OptionRow]:
+def _options(node: RolloutNode, rows: Sequence[ChildRow]) -> list[OptionRow]:
+    step, answers = node.step, None if node.branch is None else node.branch.answers
     if step is None or step.ask is None:
         return []
     # Each answer of a fork is one option of the first question.
@@ -128,7 +130,10 @@ def _options(step: Step | None, rows: Sequence[ChildRow]) -> list[OptionRow]:
         child = next((row for row in free if _takes(row.node, question, option.id)), None)
         if child is not None:
             free.remove(child)
-        found.append(OptionRow(option.id, option.label, option.description, child))
+        # Equal labels have the id behind them.
+        labels = (option.label or option.id, f"{option.label or option.id} ({option.id})")
+        probability = next((answers[each] for each in labels if answers and each in answers), None)
+        found.append(OptionRow(option.id, option.label, option.description, child, probability))
     return found
 
 
