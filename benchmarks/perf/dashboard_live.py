@@ -75,8 +75,11 @@ class Log:
         )
 
     def add_lines(self, count: int) -> None:
-        """Add lines that no page folds."""
-        text = (f'{{"seq":{n},"kind":"step_started","node":"n0"}}\n' for n in self._numbers(count))
+        """Add lines that no page folds, so long that they fill the buffers of a stalled reader."""
+        node = "n" * 200
+        text = (
+            f'{{"seq":{n},"kind":"step_started","node":"{node}"}}\n' for n in self._numbers(count)
+        )
         self._file.write("".join(text))
         self._file.flush()
 
