@@ -20,7 +20,8 @@ from benchflow_dashboard.monitor.webhook import SIGNATURE_HEADER, WebhookSender,
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
-    from pathlib import Path
+
+    from benchflow_store.database import Location
 
 HOUR = 3600.0
 DAY = 24 * HOUR
@@ -38,8 +39,8 @@ class Clock:
 
 
 @pytest.fixture
-def database(tmp_path: Path) -> Iterator[MonitorDatabase]:
-    database = MonitorDatabase(tmp_path / "monitor.db")
+def database(location: Location) -> Iterator[MonitorDatabase]:
+    database = MonitorDatabase(location)
     yield database
     database.close()
 
@@ -62,10 +63,10 @@ def _keep(database: MonitorDatabase, rows: list[tuple[str, float, float | None]]
 
 
 def _manager(
-    tmp_path: Path, clock: Clock, *tables: dict[str, Any], sends: bool = False
+    location: Location, clock: Clock, *tables: dict[str, Any], sends: bool = False
 ) -> AlertManager:
     rules = read_rules(tables)
-    return AlertManager(tmp_path / "monitor.db", rules, sends=sends, clock=clock)
+    return AlertManager(location, rules, sends=sends, clock=clock)
 
 
 def _days(
@@ -83,14 +84,14 @@ DRIFT = {"name": "quality", "kind": "drift", "metric": "reward:quality", "window
 
 
 def test_ten_clean_days_give_no_alert_and_a_drift_is_seen_within_the_window(
-    database: MonitorDatabase, tmp_path: Path
+    database: MonitorDatabase, location: Location
 ) -> None:
     dice = random.Random(7)
     clean = _days(dice, 10, 0.8, START)
     drifted = _days(dice, 1, 0.4, START + 10 * DAY)
     _keep(database, [*clean, *drifted])
     clock = Clock()
-    manager = _manager(tmp_path, clock, DRIFT)
+    manager = _manager(location, clock, DRIFT)
 
     for hour in range(4, 240, 2):
         clock.now = START + hour * HOUR
@@ -115,17 +116,17 @@ def test_ten_clean_days_give_no_alert_and_a_drift_is_seen_within_the_window(
 
 
 def test_an_alert_opens_once_and_is_resolved_when_its_rule_is_quiet(
-    database: MonitorDatabase, tmp_path: Path
+    database: MonitorDatabase, location: Location
 ) -> None:
     rule = {"name": "slow", "kind": "threshold", "metric": "latency", "above": 1.0, "min_n": 3}
     _keep(database, [("1", START - 10, None)] * 3)
     clock = Clock()
-    manager = _manager(tmp_path, clock, rule)
+    manager = _manager(location, clock, rule)
     assert [alert.rule for alert in manager.check()] == ["slow"]
     clock.now += 60
     assert manager.check() == []
 
-    restarted = _manager(tmp_path, clock, rule)
+    restarted = _manager(location, clock, rule)
     assert restarted.check() == [], "a restart does not alert again"
     clock.now += 2 * HOUR
     assert [alert.rule for alert in restarted.check()] == ["slow"], "the resolved alert"
@@ -137,7 +138,7 @@ def test_an_alert_opens_once_and_is_resolved_when_its_rule_is_quiet(
 
 
 def test_each_version_has_an_alert_of_its_own_and_few_rollouts_have_none(
-    database: MonitorDatabase, tmp_path: Path
+    database: MonitorDatabase, location: Location
 ) -> None:
     rule = {
         "name": "bad",
@@ -151,7 +152,7 @@ def test_each_version_has_an_alert_of_its_own_and_few_rollouts_have_none(
     bad = [("bad", START - 5, 0.0)] * 5
     _keep(database, [*good, *bad, ("rare", START - 5, 0.0)])
     clock = Clock()
-    manager = _manager(tmp_path, clock, rule)
+    manager = _manager(location, clock, rule)
 
     (alert,) = manager.check()
 
@@ -159,9 +160,9 @@ def test_each_version_has_an_alert_of_its_own_and_few_rollouts_have_none(
     assert (alert.group, alert.n, alert.value) == ("bad", 5, 0.0)
 
 
-def test_absence_needs_a_baseline(database: MonitorDatabase, tmp_path: Path) -> None:
+def test_absence_needs_a_baseline(database: MonitorDatabase, location: Location) -> None:
     clock = Clock()
-    manager = _manager(tmp_path, clock, {"name": "silent", "kind": "absence", "window_min": 60})
+    manager = _manager(location, clock, {"name": "silent", "kind": "absence", "window_min": 60})
     assert manager.check() == [], "a service that never ran is not absent"
     _keep(database, [("1", START - 5, 1.0)])
     assert manager.check() == []
@@ -173,11 +174,13 @@ def test_absence_needs_a_baseline(database: MonitorDatabase, tmp_path: Path) -> 
     assert alert.message == "0 rollouts in 60 min, 1 in the baseline"
 
 
-def test_a_silenced_alert_is_listed_and_not_sent(database: MonitorDatabase, tmp_path: Path) -> None:
+def test_a_silenced_alert_is_listed_and_not_sent(
+    database: MonitorDatabase, location: Location
+) -> None:
     _keep(database, [("1", START - 5, 1.0)])
     clock = Clock()
     rule = {"name": "busy", "kind": "threshold", "metric": "rollouts", "above": 0.5, "min_n": 1}
-    manager = _manager(tmp_path, clock, rule, sends=True)
+    manager = _manager(location, clock, rule, sends=True)
     silence(database, "busy", "*", START + HOUR, "ana", "deploy")
 
     (alert,) = manager.check()
@@ -188,7 +191,7 @@ def test_a_silenced_alert_is_listed_and_not_sent(database: MonitorDatabase, tmp_
 
 
 def test_a_webhook_that_was_away_gets_a_signed_alert_once(
-    database: MonitorDatabase, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    database: MonitorDatabase, location: Location, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("BENCHFLOW_WEBHOOK_KEY", "key-of-the-hook")
     received: list[tuple[str, bytes]] = []
@@ -210,7 +213,7 @@ def test_a_webhook_that_was_away_gets_a_signed_alert_once(
     _keep(database, [("1", START - 5, 1.0)])
     clock = Clock()
     rule = {"name": "busy", "kind": "threshold", "metric": "rollouts", "above": 0.5, "min_n": 1}
-    manager = _manager(tmp_path, clock, rule, sends=True)
+    manager = _manager(location, clock, rule, sends=True)
     table = WebhookTable(url=f"http://127.0.0.1:{server.server_address[1]}/hook")
     sender = WebhookSender(database, table, clock)
     manager.check()

@@ -5,8 +5,6 @@ from __future__ import annotations
 import asyncio
 import gzip
 import json
-import sqlite3
-from contextlib import closing
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -19,6 +17,7 @@ from benchflow_dashboard.monitor.config import (
     RewardTable,
     read_monitor_config,
 )
+from benchflow_dashboard.monitor.database import MonitorDatabase
 from benchflow_dashboard.monitor.keys import add_key
 from benchflow_dashboard.monitor.scoring import OnlineScorer, is_sampled
 from benchflow_dashboard.monitor.service import MonitorService
@@ -32,6 +31,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
+    from benchflow_store.database import Location
     from litestar import Litestar
 
 ADDRESS = "http://127.0.0.1:8642"
@@ -66,12 +66,10 @@ GZIP = {"content-type": "application/json", "content-encoding": "gzip"}
 
 
 @pytest.fixture
-def service(tmp_path: Path) -> Iterator[MonitorService]:
+def service(location: Location) -> Iterator[MonitorService]:
     config = MonitorConfig(prices={"m": PriceTable(input=1.0, output=2.0, cached=0.5)})
-    service = MonitorService(tmp_path / "monitor.db", config)
-    service.assembler = Assembler(
-        tmp_path / "monitor.db", config, OnlineScorer(config), clock=Clock()
-    )
+    service = MonitorService(location, config)
+    service.assembler = Assembler(location, config, OnlineScorer(config), clock=Clock())
     yield service
     service.close()
 
@@ -83,20 +81,20 @@ def _clock(service: MonitorService) -> Clock:
 
 
 @pytest.fixture
-def client(tmp_path: Path) -> Iterator[TestClient[Litestar]]:
+def client(tmp_path: Path, location: Location) -> Iterator[TestClient[Litestar]]:
     jobs = tmp_path / "jobs"
     jobs.mkdir()
-    settings = DashboardSettings(
-        jobs_dir=jobs, index=tmp_path / "index.db", monitor=tmp_path / "monitor.db"
-    )
+    settings = DashboardSettings(jobs_dir=jobs, index=tmp_path / "index.db", monitor=location)
     with TestClient(create_app(settings), base_url=ADDRESS) as client:
         yield client
 
 
-def _rows(tmp_path: Path, sql: str) -> list[Any]:
-    path = f"file:{tmp_path / 'monitor.db'}?mode=ro"
-    with closing(sqlite3.connect(path, uri=True)) as db:
-        return db.execute(sql).fetchall()
+def _rows(location: Location, sql: str) -> list[Any]:
+    database = MonitorDatabase(location, "read")
+    try:
+        return database.query(sql)
+    finally:
+        database.close()
 
 
 def _otlp(text: str) -> ExportTraceServiceRequest:
@@ -114,14 +112,14 @@ def _otlp(text: str) -> ExportTraceServiceRequest:
 
 
 def test_a_request_is_durable_when_it_is_answered(
-    client: TestClient[Litestar], tmp_path: Path
+    client: TestClient[Litestar], location: Location
 ) -> None:
     answer = client.post("/v1/traces", content=_otlp("[]").SerializeToString(), headers=PROTOBUF)
 
     assert answer.status_code == 200
     assert answer.headers["content-type"] == "application/x-protobuf"
     ExportTraceServiceResponse.FromString(answer.content)
-    assert _rows(tmp_path, "SELECT count(*) FROM monitor_spans") == [(1,)]
+    assert _rows(location, "SELECT count(*) FROM monitor_spans") == [(1,)]
 
 
 def test_records_of_the_client_are_stored_and_wrong_ones_are_named(
@@ -136,7 +134,7 @@ def test_records_of_the_client_are_stored_and_wrong_ones_are_named(
 
 
 def test_credentials_are_removed_before_the_disk(
-    client: TestClient[Litestar], tmp_path: Path
+    client: TestClient[Litestar], location: Location
 ) -> None:
     secrets = [
         "sk-proj-abcdefghijklmnopqrstuvwx",
@@ -148,8 +146,10 @@ def test_credentials_are_removed_before_the_disk(
         "/v1/benchflow/records", content=_body(_step(0, message=" ".join(secrets))), headers=GZIP
     )
 
-    for path in tmp_path.glob("monitor.db*"):
-        data = path.read_bytes()
+    stored = [str(_rows(location, "SELECT * FROM monitor_spans")).encode()]
+    if not isinstance(location, str):
+        stored += [path.read_bytes() for path in location.parent.glob(f"{location.name}*")]
+    for data in stored:
         for secret in ("abcdefghijklmnopqrst", "AKIAABCD", "abcdefghijklmnop.qrst"):
             assert secret.encode() not in data
 
@@ -169,14 +169,14 @@ def test_other_bodies_are_refused(
     assert client.post("/v1/traces", content=body, headers=headers).status_code == status
 
 
-def test_an_ingest_key_sends_traces_and_nothing_else(tmp_path: Path) -> None:
+def test_an_ingest_key_sends_traces_and_nothing_else(tmp_path: Path, location: Location) -> None:
     keys = tmp_path / "keys.toml"
     key = add_key(keys, "shop", 0.1)
     (tmp_path / "jobs").mkdir()
     settings = DashboardSettings(
         jobs_dir=tmp_path / "jobs",
         index=tmp_path / "index.db",
-        monitor=tmp_path / "monitor.db",
+        monitor=location,
         ingest_keys=keys,
     )
     with TestClient(create_app(settings), base_url=ADDRESS) as client:
@@ -335,9 +335,11 @@ def test_a_reward_that_cannot_be_made_names_its_table() -> None:
             OnlineScorer(MonitorConfig(rewards=(table,)))
 
 
-def test_bytes_above_the_limit_are_refused_until_the_disk_took_the_rest(tmp_path: Path) -> None:
+def test_bytes_above_the_limit_are_refused_until_the_disk_took_the_rest(
+    location: Location,
+) -> None:
     config = MonitorConfig(max_waiting_mb=1)
-    service = MonitorService(tmp_path / "monitor.db", config)
+    service = MonitorService(location, config)
     rows = service.span_rows(())
     from benchflow_dashboard.monitor.codec import SpanRow  # noqa: PLC0415
     from benchflow_dashboard.monitor.writer import ServerBusyError  # noqa: PLC0415

@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
+    from benchflow_store.database import Location
     from litestar import Litestar
 
 ADDRESS = "http://127.0.0.1:8642"
@@ -44,7 +45,7 @@ def _records(rollout: str, version: str, *, fails: bool, text: str = "ok") -> li
 
 
 @pytest.fixture
-def client(tmp_path: Path) -> Iterator[TestClient[Litestar]]:
+def client(tmp_path: Path, location: Location) -> Iterator[TestClient[Litestar]]:
     (tmp_path / "jobs").mkdir()
     config = tmp_path / "monitor.toml"
     config.write_text(
@@ -54,7 +55,7 @@ def client(tmp_path: Path) -> Iterator[TestClient[Litestar]]:
     settings = DashboardSettings(
         jobs_dir=tmp_path / "jobs",
         index=tmp_path / "index.db",
-        monitor=tmp_path / "monitor.db",
+        monitor=location,
         monitor_config=config,
     )
     with TestClient(create_app(settings), base_url=ADDRESS) as client:
@@ -68,14 +69,14 @@ def client(tmp_path: Path) -> Iterator[TestClient[Litestar]]:
         assert answer.json()["refused"] == []
         later = time.time() + 40
         assembler = Assembler(
-            tmp_path / "monitor.db",
+            location,
             MonitorConfig(),
             OnlineScorer(MonitorConfig()),
             clock=lambda: later,
         )
         asyncio.run(assembler.assemble())
         assembler.close()
-        manager = AlertManager(tmp_path / "monitor.db", client.app.state["monitor"].rules)
+        manager = AlertManager(location, client.app.state["monitor"].rules)
         manager.check()
         manager.close()
         yield client

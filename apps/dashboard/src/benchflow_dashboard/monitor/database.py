@@ -3,6 +3,7 @@
 from collections.abc import Generator, Iterable, Sequence
 from contextlib import contextmanager
 from dataclasses import astuple, dataclass
+from decimal import Decimal
 from importlib.resources import files
 from pathlib import Path
 from typing import Final, Literal
@@ -77,6 +78,7 @@ class MonitorDatabase:
     """
 
     def __init__(self, location: Path | str, mode: Literal["create", "read"] = "create") -> None:
+        self._is_file = isinstance(location, Path)
         if mode == "read":
             self._db: SqlConnection = connect(location, "read")
             return
@@ -94,8 +96,9 @@ class MonitorDatabase:
         self._db.close()
 
     def query(self, sql: str, values: Sequence[object] = ()) -> list[Row]:
-        """Run one statement, and return its rows."""
-        return self._db.query(sql, values)
+        """Run one statement, and return its rows. Numbers are `int` and `float`."""
+        rows = self._db.query(sql, values)
+        return rows if self._is_file else [tuple(map(_plain, row)) for row in rows]
 
     @contextmanager
     def transaction(self) -> Generator["MonitorDatabase"]:
@@ -200,6 +203,14 @@ class MonitorDatabase:
         with self._db.write_transaction():
             self._db.execute_many("DELETE FROM monitor_spans WHERE trace = ? AND id = ?", old)
         return len(old)
+
+
+def _plain(value: object) -> object:
+    # Postgres has means of integers as decimals, which JSON and arithmetic with floats refuse.
+    if not isinstance(value, Decimal):
+        return value
+    # A sum of integers has no digits behind the point, and a mean has.
+    return float(value) if int(value.as_tuple().exponent) < 0 else int(value)
 
 
 def _span_row(row: SpanRow, now: float) -> Row:
