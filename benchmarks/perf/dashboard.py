@@ -29,6 +29,7 @@ PATHS = {
     "one job": "/runs?job=job-3",
     "unscored": "/runs?status=unscored",
     "one task": "/runs?task=bench%2Ftask-7",
+    "failures": "/failures",
 }
 GOAL_MS = {10_000: 150.0, 100_000: 20.0}
 GOAL_BYTES = 120_000
@@ -76,7 +77,7 @@ def fill(path: Path, jobs_dir: Path, rows: int) -> None:
                 is_final=not failed,
                 reward_key=UNSCORED_KEY if reward is None else reward,
             )
-            write_run(writer, row, None)
+            write_run(writer, row, None, {})
     writer.close()
 
 
