@@ -59,6 +59,7 @@ def test_links_lead_to_each_page_and_none_is_broken(pages: Crawl, empty_pages: C
     assert set(page_routes()) == pages.routes
 
 
+@pytest.mark.timeout(300)
 @pytest.mark.parametrize("has_data", [True, False], ids=["data", "empty"])
 def test_axe_reports_nothing_in_both_themes(
     has_data: bool,

@@ -15,7 +15,7 @@ from typing import Any
 from urllib.parse import urlencode
 
 from benchflow_contracts import NodeError, RolloutTree
-from made_rollouts import write_rollout
+from made_rollouts import write_inputs, write_rollout
 from made_trees import random_tree, tree_of_all_kinds, tree_of_climbs
 
 BENCH = Path(sys.executable).with_name("bench")
@@ -152,14 +152,14 @@ def fill(jobs: Path) -> None:
     trees = {"all-kinds": tree_of_all_kinds(), "large": random_tree(300)}
     for name, made in trees.items():
         tree = replace(made, rollout_id=name)
-        write_rollout(tree, jobs / name, started_at=end - 90, finished_at=end)
+        write_inputs(write_rollout(tree, jobs / name, started_at=end - 90, finished_at=end))
     for number in range(3):
         tree = replace(tree_of_climbs([0, 0, 1][: number + 1]), rollout_id=f"walk-{number}")
         if number == 1:
             tree = unscored(tree)
         last = end - 60 * number
         directory = jobs / "walk" / tree.rollout_id
-        write_rollout(tree, directory, started_at=last - 30, finished_at=last)
+        write_inputs(write_rollout(tree, directory, started_at=last - 30, finished_at=last))
 
 
 def unscored(tree: RolloutTree) -> RolloutTree:
