@@ -3,6 +3,7 @@
 import threading
 import time
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -12,9 +13,12 @@ from benchflow_dashboard import DashboardSettings, app, create_app
 from benchflow_dashboard.fleet.reader import FleetReader
 from benchflow_dashboard.fleet.sources import read_queues
 from benchflow_dashboard.fleet.timed_source import TimedSource
+from benchflow_dashboard.index import update_index
 from benchflow_jobs import job_view
 from litestar.testing import TestClient
 from made_jobs import write_job
+from made_rollouts import write_rollout
+from made_trees import tree_of_climbs
 from xss_payloads import CANARY, PAYLOADS, dangers, structure
 
 ADDRESS = "http://127.0.0.1:8642"
@@ -49,7 +53,9 @@ def page(settings: DashboardSettings, monkeypatch: pytest.MonkeyPatch) -> Callab
     return show
 
 
-def test_owners_deadlines_and_rollouts_are_in_the_words_of_sandbox_list(page) -> None:
+def test_owners_deadlines_and_rollouts_are_in_the_words_of_sandbox_list(page, jobs: Path) -> None:
+    write_rollout(replace(tree_of_climbs([0]), rollout_id="room__1"), jobs / "room__1")
+    update_index(jobs.parent / "index.db", jobs)
     records = [
         record(
             "alive", alive=True, rollout="room__1", scope="night", deadline=int(time.time()) + 600
@@ -62,6 +68,9 @@ def test_owners_deadlines_and_rollouts_are_in_the_words_of_sandbox_list(page) ->
     assert "1 left over" in text
     for word in (">active<", ">ended<", ">unknown<", "overdue by", 'href="/r/room__1"'):
         assert word in text
+    # The run of another directory has no page here.
+    assert "room__2" in text
+    assert 'href="/r/room__2"' not in text
     assert "bench sandbox prune --sandbox made" in text
 
 

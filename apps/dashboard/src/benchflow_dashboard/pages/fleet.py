@@ -10,6 +10,8 @@ from litestar.response import Template
 from pydantic_core import to_jsonable_python
 
 from benchflow_dashboard.fleet.reader import FleetReader, FleetView
+from benchflow_dashboard.index import Index
+from benchflow_dashboard.index.queries import read_run
 from benchflow_dashboard.settings import DashboardSettings
 
 from .page import PageRequest, jobs_dir_words, render
@@ -31,20 +33,27 @@ def fleet_json(view: FleetView) -> dict[str, Any]:
 def show_fleet(
     request: PageRequest,
     fleet: NamedDependency[FleetReader],
+    index: NamedDependency[Index],
     settings: NamedDependency[DashboardSettings],
 ) -> Template:
     """Show the fleet. A source that does not answer in time is shown as last known."""
-    words = jobs_dir_words(settings)
+    words, view = jobs_dir_words(settings), fleet.view()
+    records = [record for each in view.providers for record in each.records]
+    rollouts = {record.identity.rollout for record in records} - {None}
+    # A sandbox may belong to a run in another directory, which has no page here.
+    with index.read() as session:
+        known = {name for name in rollouts if name and read_run(session, name)}
     return render(
         request,
         "fleet.html",
-        fleet.view(),
+        view,
         title="Fleet",
         section="fleet",
         cli=("bench", "dashboard", "fleet", *words),
         context={
             "now": time.time(),
             "identity": IDENTITY,
+            "known": known,
             "job_option": shlex.join(words),
         },
     )
