@@ -28,7 +28,7 @@ NORMAL = """(main) => {
   const read = (node) => {
     if (node.nodeType !== Node.ELEMENT_NODE) return node.nodeValue.trim();
     if (node.matches("time, .liveness, .viewport, td:has(.live)")) return "";
-    const own = ["tabindex", "display"];
+    const own = ["tabindex", "data-near"];
     const marks = [...node.attributes].filter((each) => !own.includes(each.name));
     const head = marks.map((each) => ` ${each.name}=${each.value}`).sort().join("");
     return `<${node.localName}${head}>${[...node.childNodes].map(read).join("")}`;

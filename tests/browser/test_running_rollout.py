@@ -9,7 +9,7 @@ NewPage = Callable[..., Page]
 
 
 TREE = """(tree) => [...tree.querySelectorAll("*")].map((each) => {
-  const own = [...each.attributes].filter(({ name }) => !["tabindex", "display"].includes(name));
+  const own = [...each.attributes].filter(({ name }) => !["tabindex", "data-near"].includes(name));
   return [each.localName, ...own.map(({ name, value }) => `${name}=${value}`).sort()].join(" ");
 })"""
 """Each element of the tree, without the marks of scripts."""

@@ -60,7 +60,7 @@ class DashboardProcess:
                 stdout=log,
                 stderr=subprocess.PIPE,
                 text=True,
-                env=os.environ | {"XDG_CACHE_HOME": str(self.home / "cache"), "NO_COLOR": "1"},
+                env=os.environ | _own_directories(self.home) | {"NO_COLOR": "1"},
             )
         assert self._process.stderr is not None
         lines: list[str] = []
@@ -106,6 +106,12 @@ class DashboardProcess:
     def wait_for(self, path: str, condition: Callable[[str], bool]) -> None:
         """Return when the text of a page meets the condition."""
         wait_until(lambda: condition(self.get(path)), path)
+
+
+def _own_directories(home: Path) -> dict[str, str]:
+    """Return the variables that keep a server from the index, notes and actions of others."""
+    kinds = ("CACHE", "DATA", "STATE", "CONFIG")
+    return {f"XDG_{kind}_HOME": str(home / kind.lower()) for kind in kinds}
 
 
 def wait_until(condition: Callable[[], bool], what: object = "") -> None:

@@ -11,7 +11,7 @@ from benchflow_dashboard.app import PAGES
 
 _DISTINCT = ("tab", "mode", "by")
 """Parameters whose values lead to views that differ; other values change the rows only."""
-_NOT_PAGES = ("/static/", "/api/", "/metrics", "/healthz", "/v1/")
+_NOT_PAGES = ("/static/", "/api/", "/metrics", "/healthz", "/v1/", "/export/")
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,7 +34,8 @@ def page_routes() -> dict[str, re.Pattern[str]]:
         if "GET" in getattr(handler, "http_methods", ())
         for path in getattr(handler, "paths", ())
     }
-    return {path: re.compile(re.sub(r"\{[^}]*\}", "[^/]+", path) + "$") for path in paths}
+    pages = (path for path in paths if not path.startswith(_NOT_PAGES))
+    return {path: re.compile(re.sub(r"\{[^}]*\}", "[^/]+", path) + "$") for path in pages}
 
 
 def crawl(url: str, starts: tuple[str, ...] = ("/", "/help", "/login")) -> Crawl:

@@ -119,7 +119,7 @@ const isOfReader = (name, element) =>
   (name === "open" && toggled.has(element)) ||
   (/^(value|checked|selected)$/.test(name) && !element.matches("input[type=hidden]")) ||
   (name === "tabindex" && element.getAttribute("role") === "treeitem") ||
-  (name === "display" && element.localName === "g");
+  (name === "data-near" && element.localName === "g");
 
 const callbacks = {
   beforeNodeMorphed: (old, next) => !(old.isEqualNode && old.isEqualNode(next)),

@@ -22,7 +22,7 @@ const readTree = () => {
   tree.chunks = root
     ? [...root.querySelectorAll("g[data-box]")].map((group) => {
         const [left, top, right, bottom] = group.dataset.box.split(" ").map(Number);
-        return { group, left, top, right, bottom, hidden: group.hasAttribute("display") };
+        return { group, left, top, right, bottom, hidden: !group.hasAttribute("data-near") };
       })
     : [];
   for (const item of tree.items)
@@ -77,8 +77,7 @@ const hideOffScreen = () => {
       chunk.left <= x + 2 * width + 200;
     if (isNear === chunk.hidden) {
       chunk.hidden = !isNear;
-      if (isNear) chunk.group.removeAttribute("display");
-      else chunk.group.setAttribute("display", "none");
+      chunk.group.toggleAttribute("data-near", isNear);
     }
   }
   drawViewport(frame);
@@ -104,7 +103,7 @@ const reveal = (item) => {
   const chunk = tree.chunks.find((each) => each.group === item.parentNode);
   if (chunk && chunk.hidden) {
     chunk.hidden = false;
-    chunk.group.removeAttribute("display");
+    chunk.group.setAttribute("data-near", "");
   }
 };
 
