@@ -50,7 +50,10 @@ def crawl(url: str, starts: tuple[str, ...] = ("/", "/help", "/login")) -> Crawl
         seen |= features
         try:
             with urllib.request.urlopen(url + path, timeout=120) as response:
-                text, content = response.read().decode(), response.headers["Content-Type"]
+                text, content = (
+                    response.read().decode(errors="replace"),
+                    response.headers["Content-Type"],
+                )
         except urllib.error.HTTPError as error:
             found.broken[path] = error.code
             error.close()
