@@ -22,7 +22,8 @@ def pages(dashboard: DashboardProcess, demo: str) -> Crawl:
     """All pages, with data."""
     # The job does not run, so the action is refused; its record is a page.
     dashboard.post_form("/jobs/walk/act/cancel")
-    starts = ("/", "/help", "/login", "/r/all-kinds?sel=n1", f"/r/{demo}?sel=n8&a=n7")
+    evidence = f"/r/{demo}?sel=n9&tab=evidence"
+    starts = ("/", "/help", "/login", evidence, "/r/all-kinds?sel=n1", f"/r/{demo}?sel=n8&a=n7")
     return crawl(
         dashboard.url,
         (

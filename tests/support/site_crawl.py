@@ -11,7 +11,7 @@ from benchflow_dashboard.app import PAGES
 
 _DISTINCT = ("tab", "mode", "by")
 """Parameters whose values lead to views that differ; other values change the rows only."""
-_NOT_PAGES = ("/static/", "/api/", "/metrics", "/healthz", "/v1/", "/export/")
+_NOT_PAGES = ("/static/", "/api/", "/metrics", "/healthz", "/v1/", "/export/", "/login/oidc")
 
 
 @dataclass(frozen=True, slots=True)
