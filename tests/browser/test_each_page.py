@@ -29,7 +29,6 @@ def pages(dashboard: DashboardProcess, demo: str) -> Crawl:
         (
             *starts,
             "/r/large",
-            f"/r/{demo}?sel=n8&tab=evidence",
             f"/r/{demo}",
             f"/r/{demo}/act/branch?node=n3",
             "/runs?q=nothing-matches",

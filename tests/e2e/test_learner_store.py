@@ -14,6 +14,7 @@ import pytest
 from benchflow_contracts import RolloutRecord
 from benchflow_engine.scaffold import write_task
 from benchflow_jobs.planning import plan_job, read_job
+from benchflow_store import read_finished_rollouts
 from benchflow_store.database import DATABASE_FILE, JobReader
 
 pytestmark = pytest.mark.timeout(300)
@@ -109,3 +110,5 @@ def test_versions_survive_kills_and_a_failed_rollout_leaves_the_one_before(
     values = [json.loads(line) for line in metrics]
     generations = [each["value"] for each in values if each["name"] == "learner_generation"]
     assert generations == [1, 1, 2, 3]
+    exported = read_finished_rollouts(job, records)
+    assert [each.store_generation for each in exported] == [0, 1, 1, 2]

@@ -40,6 +40,8 @@ class FinishedRollout:
     """The rollout's own files, such as the verifier's output."""
     job: str | None = None
     """The name of the job that ran the rollout, if one did."""
+    store_generation: int | None = None
+    """The version of the learner's store that the rollout began with, in a sequential job."""
 
 
 class Exported(RareModel):

@@ -175,8 +175,8 @@ class Sample(RareModel):
     """The tokens before a break that the prompt after it has again."""
     missing_logprobs: int = Field(default=0, ge=0)
     """The number of model messages without log-probabilities."""
-    store_generation: str | None = None
-    """The version of the learner's store that the rollout began with, if it had one."""
+    store_generation: int | None = None
+    """The version of the learner's store that the rollout began with, in a sequential job."""
     timing: Mapping[str, float] = {}
     """Seconds since the epoch: `start`, `ready`, `end` and `scored`, where known."""
     evidence: Mapping[str, str] = {}

@@ -164,6 +164,7 @@ def _trace(
                 "missing_logprobs": sum(
                     span.kind == "sampled" and not span.logprobs for span in spans
                 ),
+                "store_generation": first.store_generation,
                 "evidence": dict(first.evidence),
             }
         },

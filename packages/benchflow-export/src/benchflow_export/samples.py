@@ -139,6 +139,7 @@ class _TreeView:
             breaks=sum(node.is_break for node in nodes),
             repeated_tokens=sum(node.repeated for node in nodes),
             missing_logprobs=sum(node.sampled and not node.logprobs for node in nodes),
+            store_generation=rollout.store_generation,
             timing=_timing(rollout.events, leaf),
             evidence=self.evidence,
         )

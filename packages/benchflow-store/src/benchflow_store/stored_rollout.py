@@ -188,6 +188,7 @@ class StoredRollout:
         events, config = self.log.events, self.config
         if not events:
             raise StoreError("damaged record: the event log is empty", where=str(self.directory))
+        learner = None if self.record is None else self.record.learner
         return FinishedRollout(
             tree=self.tree,
             task_digest=config.task_digest,
@@ -202,6 +203,7 @@ class StoredRollout:
             calls=self.calls,
             directory=self.directory,
             job=self._job,
+            store_generation=None if learner is None else learner.before.generation,
         )
 
     @property
