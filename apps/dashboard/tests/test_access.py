@@ -148,6 +148,7 @@ def test_a_form_needs_the_token_of_its_own_session(
         {"origin": "https://evil.example"},
         {"origin": "null"},
         {"origin": "https://127.0.0.1:1"},
+        {"origin": "http://[127.0.0.1:8642"},
         {"sec-fetch-site": "cross-site"},
         {"sec-fetch-site": "same-site"},
     ],

@@ -194,6 +194,15 @@ def test_a_branch_starts_the_command_that_the_page_names(
     assert f"called with {named.replace('--n 1', '--n 3')}" in text
 
 
+def test_a_prompt_that_no_command_can_have_is_refused(
+    client: Client, rollout: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    bench = program(tmp_path / "bench")
+    monkeypatch.setattr(launch, "bench_program", lambda: bench)
+    save(rollout, "n1")
+    assert 'data-outcome="refused"' in post(client, "branch", node="n1", prompt="a\0b").text
+
+
 def test_the_best_child_is_restored_from_its_last_state_with_turns_left(
     client: Client, rollout: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -9,8 +9,10 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 from benchflow_contracts import UsageError
+from benchflow_contracts.redaction import MASK
 from benchflow_dashboard import DashboardSettings, create_app
 from benchflow_dashboard.monitor.assembler import Assembler
+from benchflow_dashboard.monitor.codec import redact_patterns
 from benchflow_dashboard.monitor.config import (
     MonitorConfig,
     PriceTable,
@@ -133,6 +135,15 @@ def test_records_of_the_client_are_stored_and_wrong_ones_are_named(
     assert answer.json()["refused"][0].startswith("records[1].ended.index:")
 
 
+def test_a_record_that_is_nested_too_deep_is_refused_alone(client: TestClient[Litestar]) -> None:
+    deep = _step(1, tool_calls=[{"name": "x", "arguments": "HERE"}])
+    body = json.dumps({"records": [_step(0), deep]}).replace('"HERE"', "[" * 900 + "]" * 900)
+    answer = client.post("/v1/benchflow/records", content=body.encode())
+
+    assert answer.json()["accepted"] == 1
+    assert answer.json()["refused"][0].startswith("records[1]: ")
+
+
 def test_credentials_are_removed_before_the_disk(
     client: TestClient[Litestar], location: Location
 ) -> None:
@@ -155,8 +166,27 @@ def test_credentials_are_removed_before_the_disk(
 
 
 @pytest.mark.parametrize(
+    ("body", "left"),
+    [
+        ("eyJ" * 300_000, "eyJ" * 300_000),
+        ("-----BEGIN PRIVATE KEY-----" * 30_000, "-----BEGIN PRIVATE KEY-----" * 30_000),
+        ("eyJ" * 1000 + "hbGci.eyJzdWIiOi.c2lnbmF0dXJl", "eyJ" * 999 + MASK),
+        ("a.eyJhbGciOi_-.eyJzdWIiOi.c2lnbmF0dXJl b", f"a.{MASK} b"),
+        ("-----BEGIN RSA PRIVATE KEY-----\\nMII+/=\n-----END RSA PRIVATE KEY-----", MASK),
+    ],
+    ids=["tokens", "keys", "token", "word", "key"],
+)
+def test_the_time_of_a_search_for_credentials_grows_with_the_length_alone(
+    body: str, left: str
+) -> None:
+    # A search in quadratic time took a second for 40 kB, and the first two have 800 kB and more.
+    assert redact_patterns(body) == left
+
+
+@pytest.mark.parametrize(
     ("body", "headers", "status"),
     [
+        (b'{"a":' * 700 + b"1" + b"}" * 700, {"content-type": "application/json"}, 400),
         (b"\xff", PROTOBUF, 400),
         (b"x", {"content-type": "text/plain"}, 400),
         (b"{}", {"content-type": "application/json"}, 200),

@@ -12,6 +12,7 @@ from benchflow_contracts import StoreError, UsageError
 from benchflow_dashboard import DashboardSettings, create_app
 from benchflow_dashboard.index import update_index
 from benchflow_dashboard.notes.store import LONGEST_NOTE, MOST_LABELS, NotesStore
+from benchflow_dashboard.security import access
 from benchflow_dashboard.security.users import add_user
 from benchflow_dashboard.settings import data_directory
 from dashboard_forms import csrf_of
@@ -115,7 +116,10 @@ def test_a_form_leads_back_to_this_dashboard_only(client: Client) -> None:
     assert post(client, "/r/none/labels", label="good") == 404
 
 
-def test_a_viewer_is_refused_and_an_operator_is_audited(site: DashboardSettings) -> None:
+def test_a_viewer_is_refused_and_an_operator_is_audited(
+    site: DashboardSettings, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(access, "remote_address", lambda *_: "203.0.113.9")  # behind a proxy
     users = site.index_path().with_name("users.toml")
     tokens = {role: add_user(users, role, role) for role in ("viewer", "operator")}  # type: ignore[arg-type]
     settings = site.model_copy(update={"users": users})
@@ -131,6 +135,7 @@ def test_a_viewer_is_refused_and_an_operator_is_audited(site: DashboardSettings)
     acts = [(each["user"], each["action"], each["target"]) for each in lines]
     assert ("operator", "label-add seen", "one:") in acts
     assert ("operator", "note-add", "one:") in acts
+    assert {each["remote"] for each in lines} == {"203.0.113.9"}
 
 
 def test_no_payload_in_a_note_leaves_its_text(client: Client) -> None:

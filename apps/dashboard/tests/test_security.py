@@ -35,6 +35,8 @@ def test_each_response_has_the_security_headers(client, path: str) -> None:
         ("evil.example", 421),
         ("127.0.0.1.evil.example", 421),
         ("localhost@evil.example", 421),
+        ("localhost:1@evil.example", 421),
+        ("[::1]evil.example", 421),
         ("", 421),
     ],
 )

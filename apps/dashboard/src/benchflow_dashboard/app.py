@@ -1,5 +1,6 @@
 """The application: its pages, its guards and its templates."""
 
+import logging
 from pathlib import Path
 from typing import Any, Final, cast
 from urllib.parse import urlencode
@@ -52,7 +53,7 @@ from .pages.runs import show_runs
 from .pages.saved_views import save_view
 from .pages.search import show_search
 from .rollouts import RolloutCache
-from .security.access import AccessControl, viewer
+from .security.access import AccessControl, access_of, viewer
 from .security.headers import add_security_headers
 from .security.hosts import HostGuard
 from .security.origin import OriginGuard
@@ -61,6 +62,8 @@ from .stop import StopEvent
 from .tree.cache import TreeCache
 from .tree.measure import dollars, number, seconds, signed
 from .visible_text import visible_text
+
+_logger = logging.getLogger(__name__)
 
 PAGES: Final[tuple[ControllerRouterHandler, ...]] = (
     go_to_runs,
@@ -200,6 +203,10 @@ def show_error(request: Request[Any, Any, Any], error: HTTPException) -> Respons
 def show_fault(request: Request[Any, Any, Any], error: BenchFlowError) -> Response[Any]:
     """Return an error of BenchFlow: wrong input as status 400, anything else as 503."""
     status = 400 if isinstance(error, UsageError) else 503
+    if status == 503 and access_of(request).user(request) is None:
+        # The message may name hosts, users of a database and paths.
+        _logger.warning("%s %s: %s", request.method, request.url.path, error)
+        return show_error(request, HTTPException("the server is not ready", status_code=503))
     hint = f" Hint: {error.hint}." if error.hint else ""
     return show_error(request, HTTPException(f"{error}.{hint}", status_code=status))
 

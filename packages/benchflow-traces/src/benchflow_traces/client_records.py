@@ -139,6 +139,8 @@ def decode_records(body: bytes, encoding: str = "") -> DecodedRecords:
             problem = error.errors(include_url=False, include_input=False)[0]
             place = ".".join(str(part) for part in problem["loc"])
             refused.append(f"records[{number}].{place}: {problem['msg']}")
+        except (ValueError, RecursionError):
+            refused.append(f"records[{number}]: not JSON, or nested too deep")
     return DecodedRecords(tuple(spans), tuple(refused))
 
 

@@ -104,8 +104,8 @@ def _from_json(kind: type[MessageT], data: bytes) -> MessageT:
     if not isinstance(document, dict):
         raise OtlpError("the body is not a JSON object")
     message = kind()
-    fields = cast("Any", _with_base64_ids(cast("object", document)))
     try:
+        fields = cast("Any", _with_base64_ids(cast("object", document)))
         ParseDict(fields, message, ignore_unknown_fields=True)
     except (ParseError, ValueError, RecursionError) as error:
         raise OtlpError(f"the body is not OTLP: {error}") from error

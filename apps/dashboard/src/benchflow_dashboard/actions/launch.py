@@ -51,8 +51,10 @@ def start_command(store: ActionStore, record: ActionRecord, words: Sequence[str]
             start_new_session=True,
             env={**os.environ, "NO_COLOR": "1"},
         )
-    except OSError as error:
-        raise UsageError(f"cannot start {program!r}: {error.strerror}") from error
+    except (OSError, ValueError) as error:
+        # A word with a NUL is a ValueError.
+        why = error.strerror if isinstance(error, OSError) else str(error)
+        raise UsageError(f"cannot start {program!r}: {why}") from error
     finally:
         os.close(log)
     fields = {

@@ -131,6 +131,6 @@ def read_place(place: str) -> tuple[Any, int]:
         key, run = json.loads(base64.b64decode(padded, altchars=b"-_", validate=True))
         if isinstance(key, str | int | float) and isinstance(run, int) and abs(run) < 1 << 62:
             return (key, run) if not isinstance(key, int) else (float(key), run)
-    except (ValueError, TypeError, binascii.Error, RecursionError):
+    except (ValueError, TypeError, binascii.Error, RecursionError, OverflowError):
         pass
     raise UsageError("not a place of this list", hint="open the list from its first page")

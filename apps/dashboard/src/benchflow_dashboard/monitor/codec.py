@@ -26,11 +26,16 @@ SECRET_PATTERNS: Final = re.compile(
     r"|(?:gh[pousr]|github_pat|glpat|xox[abprs]|npm|hf|pypi)[_-][A-Za-z0-9_-]{16,}"
     r"|A(?:KIA|SIA)[0-9A-Z]{16}"
     r"|AIza[0-9A-Za-z_-]{30,}"
-    r"|eyJ[A-Za-z0-9_-]{8,}\.[A-Za-z0-9_-]{8,}\.[A-Za-z0-9_-]{8,}"
+    r"|eyJ(?:(?!eyJ)[A-Za-z0-9_-])*+\.[A-Za-z0-9_-]{8,}+\.[A-Za-z0-9_-]{8,}+"
     r"|(?<=[Bb]earer )[A-Za-z0-9._~+/=-]{16,}"
-    r"|-----BEGIN [A-Z ]*PRIVATE KEY-----[A-Za-z0-9+/=\\nr\s-]*?-----END [A-Z ]*PRIVATE KEY-----"
+    r"|-----BEGIN [A-Z ]*PRIVATE KEY-----(?:[A-Za-z0-9+/=\\\s]|-(?!----BEGIN ))*?"
+    r"-----END [A-Z ]*PRIVATE KEY-----"
 )
-"""Credentials by their shape: of model providers, code hosts, clouds, JSON web tokens and keys."""
+"""Credentials by their shape: of model providers, code hosts, clouds, JSON web tokens and keys.
+
+Texts of agents are searched, so the time must grow with the length only: a search for the rest of a
+token or of a key ends where the next one could begin.
+"""
 
 Redaction = Callable[[str], str]
 

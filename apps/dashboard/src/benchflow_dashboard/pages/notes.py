@@ -95,7 +95,7 @@ async def _change(
 ) -> Redirect:
     """Audit and carry out a change in a thread, and return to the page of the form."""
     access, user, node = access_of(request), user_of(request).name, str(form.get("node", ""))
-    remote = request.client.host if request.client else ""
+    remote = access.remote(request)
 
     def run() -> RolloutEntry:
         entry = find(node)

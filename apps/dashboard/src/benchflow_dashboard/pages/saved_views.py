@@ -40,7 +40,7 @@ def saved_views(request: PageRequest) -> tuple[SavedView, ...]:
     try:
         pairs: Any = json.loads(base64.urlsafe_b64decode(cookie)) if cookie else []
         return tuple(_view(str(name), str(query)) for name, query in pairs[:_MOST])
-    except (ValueError, TypeError, RecursionError, UsageError):
+    except (ValueError, TypeError, LookupError, RecursionError, UsageError):
         return ()
 
 

@@ -1,11 +1,14 @@
 """The allowed names in the `Host` header: a page of another site must not reach the loopback."""
 
+import re
 from collections.abc import Iterable
+from typing import Final
 
 from litestar.exceptions import HTTPException
 from litestar.middleware import ASGIMiddleware
 from litestar.types import ASGIApp, Receive, Scope, Send
 
+_HOST: Final = re.compile(r"(\[[^\[\]]*\]|[^\[\]:]+)(?::[0-9]*)?")
 LOOPBACK_NAMES = frozenset({"127.0.0.1", "localhost", "[::1]"})
 
 
@@ -29,7 +32,6 @@ class HostGuard(ASGIMiddleware):
 
 
 def host_name(value: str) -> str:
-    """Return the name in a `Host` header, in lower case and without the port."""
-    if value.startswith("["):
-        return value.partition("]")[0].lower() + "]"
-    return value.partition(":")[0].lower()
+    """Return the name in a `Host` header, in lower case and without the port; empty if invalid."""
+    match = _HOST.fullmatch(value)
+    return "" if match is None else match[1].lower()
