@@ -46,6 +46,13 @@ def test_a_foreign_host_is_refused(settings: DashboardSettings, host: str, statu
         assert client.get("/runs", headers={"host": host}).status_code == status
 
 
+@pytest.mark.parametrize("path", ["/runs", "/nothing"])
+def test_a_foreign_host_gets_no_page_with_the_token_of_forms(client, path: str) -> None:
+    answer = client.get(path, headers={"host": "evil.example"})
+    assert answer.status_code == 421
+    assert csrf_of(client) not in answer.text
+
+
 def test_a_public_address_needs_authentication(jobs: Path) -> None:
     for host in ("0.0.0.0", "192.0.2.1", "example.org", "::"):
         with pytest.raises(UsageError, match="refused to listen"):

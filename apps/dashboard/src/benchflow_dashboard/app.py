@@ -55,7 +55,7 @@ from .pages.search import show_search
 from .rollouts import RolloutCache
 from .security.access import AccessControl, access_of, viewer
 from .security.headers import add_security_headers
-from .security.hosts import HostGuard
+from .security.hosts import FOREIGN, HostGuard
 from .security.origin import OriginGuard
 from .settings import DashboardSettings
 from .stop import StopEvent
@@ -135,6 +135,7 @@ def create_app(settings: DashboardSettings, *, index: Index | None = None) -> Li
     the_index = index or _open_index(settings)
     rollouts, trees = RolloutCache(), TreeCache()
     stop, access = StopEvent(), AccessControl.of(settings)
+    hosts = HostGuard((*settings.allowed_hosts, settings.host))
     monitor = make_monitor(settings)
     live = _make_live(the_index, monitor, stop)
     injected = {
@@ -152,13 +153,13 @@ def create_app(settings: DashboardSettings, *, index: Index | None = None) -> Li
     return Litestar(
         route_handlers=[serve_asset, serve_icon, *PAGES, *API, *STREAMS, *INGEST],
         guards=[viewer],
-        middleware=[HostGuard((*settings.allowed_hosts, settings.host)), OriginGuard()],
+        middleware=[hosts, OriginGuard()],
         before_send=[add_security_headers],
         exception_handlers={HTTPException: show_error, BenchFlowError: show_fault},
         template_config=_templates(),
         compression_config=CompressionConfig(backend="gzip", exclude=[*_NOT_COMPRESSED]),
         dependencies={name: _constant(value) for name, value in injected.items()},
-        state=State({**injected, "access": access}),
+        state=State({**injected, "access": access, "hosts": hosts}),
         before_request=note_versions,
         lifespan=[
             lambda _: live.running(),
@@ -188,6 +189,9 @@ def _templates() -> TemplateConfig[JinjaTemplateEngine]:
 def show_error(request: Request[Any, Any, Any], error: HTTPException) -> Response[Any]:
     """Return an error as a page, or as JSON below `/api/`."""
     path = request.url.path
+    if not request.app.state["hosts"].allows(request.scope):
+        # Litestar refuses unknown paths before the guard runs, and a page has the token of forms.
+        return Response({"status": 421, "detail": FOREIGN}, status_code=421)
     if path.startswith(_MACHINE_PATHS) or path.endswith("/live"):
         body = {"status": error.status_code, "detail": error.detail}
         return Response(body, status_code=error.status_code, headers=error.headers)

@@ -9,6 +9,7 @@ from litestar.middleware import ASGIMiddleware
 from litestar.types import ASGIApp, Receive, Scope, Send
 
 _HOST: Final = re.compile(r"(\[[^\[\]]*\]|[^\[\]:]+)(?::[0-9]*)?")
+FOREIGN: Final = "the Host header does not name this dashboard"
 LOOPBACK_NAMES = frozenset({"127.0.0.1", "localhost", "[::1]"})
 
 
@@ -21,13 +22,15 @@ class HostGuard(ASGIMiddleware):
     def __init__(self, allowed: Iterable[str]) -> None:
         self._allowed = LOOPBACK_NAMES | {name.lower() for name in allowed}
 
+    def allows(self, scope: Scope) -> bool:
+        """Return whether the only `Host` header of a request names this dashboard."""
+        hosts = [value for name, value in scope["headers"] if name == b"host"]
+        return len(hosts) == 1 and host_name(hosts[0].decode("latin-1")) in self._allowed
+
     async def handle(self, scope: Scope, receive: Receive, send: Send, next_app: ASGIApp) -> None:
         """Pass the request on, or raise status 421."""
-        hosts = [value for name, value in scope["headers"] if name == b"host"]
-        if len(hosts) != 1 or host_name(hosts[0].decode("latin-1")) not in self._allowed:
-            raise HTTPException(
-                status_code=421, detail="the Host header does not name this dashboard"
-            )
+        if not self.allows(scope):
+            raise HTTPException(status_code=421, detail=FOREIGN)
         await next_app(scope, receive, send)
 
 
