@@ -118,8 +118,11 @@ def test_the_question_shows_the_worth_of_each_answer(page: Page, printed: Comman
     rows = re.findall(r'<tr data-option="([\w-]+)">(.*?)</tr>', text, re.DOTALL)
     options = node["step"]["ask"]["questions"][0]["options"]
     assert [name for name, _ in rows] == [option["id"] for option in options]
-    worth = [re.findall(r'class="number">([^<]*)<', row)[0] for _, row in rows]
-    assert worth == [".00", "1.00", ".25"]
+    numbers = [re.findall(r'class="number">([^<]*)<', row) for _, row in rows]
+    probable = [f"{100 * share:.0f} %" for share in node["branch"]["answers"].values()]
+    assert probable == ["0 %", "100 %", "0 %"]
+    assert [each[0] for each in numbers] == probable
+    assert [each[1] for each in numbers] == [".00", "1.00", ".25"]
     assert [name for name, row in rows if "<td>best</td>" in row] == ["evt-11"]
 
 

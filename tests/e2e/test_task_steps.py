@@ -77,7 +77,8 @@ def test_a_question_of_the_second_step_forks_the_live_work_of_both(
     forks = ("--branch", "ask-user", "--branch-require", "live")
     options = (*forks, "--jobs-dir", tmp_path, "--json")
     record = bench("run", task, "--agent", "oracle", *options)
-    assert (record["leaves"], record["scored"], record["reward"]) == (2, 2, 0.75)
+    # The task's user gives the first answer.
+    assert (record["leaves"], record["scored"], record["reward"]) == (2, 2, 1.0)
     found = sorted(verdicts(nodes_of(record, tmp_path)))
     assert found == [
         *[("merge/reward", 0.0), ("merge/reward", 1.0)],
