@@ -14,7 +14,7 @@ from benchflow_contracts import blame
 from benchflow_contracts.errors import HostError
 from benchflow_contracts.sandbox import SandboxSpec
 from benchflow_sandbox_core.thread import StopFlag
-from benchflow_sandbox_local import accounts
+from benchflow_sandbox_local import accounts, entrypoint
 from benchflow_sandbox_local.accounts import AccountBook
 from benchflow_sandbox_local.build.copier import Copier
 from benchflow_sandbox_local.build.run_mount import RunMount, strip
@@ -23,6 +23,7 @@ from benchflow_sandbox_local.launcher_process.criu.socket_options import differi
 from benchflow_sandbox_local.launcher_process.inspection.message_queues import queues
 from benchflow_sandbox_local.launcher_process.layers import tree
 from benchflow_sandbox_local.launcher_process.layers.tree import LayerCopy
+from benchflow_sandbox_local.launcher_process.paths import open_strict
 from benchflow_sandbox_local.stopped_processes import refuse_stopped
 from live_traces import echo
 
@@ -173,6 +174,24 @@ def test_an_entrypoint_that_cannot_be_looked_at_is_not_taken_for_settled(image):
     assert read_start(fd, "/none") == b""
     with no_more_files(), pytest.raises(HostError, match="open files"):
         read_start(fd, "/secret/key")
+
+
+def test_a_process_that_ends_while_its_file_is_read_has_no_content(monkeypatch):
+    """The kernel answers a read of an ended process' file in /proc with ESRCH."""
+    running = subprocess.Popen(["sleep", "100"])
+
+    def open_then_end(root, path, flags):
+        fd = open_strict(root, path, flags)
+        running.kill()
+        running.wait()
+        return fd
+
+    monkeypatch.setattr(entrypoint, "open_strict", open_then_end)
+    root = os.open("/", os.O_PATH | os.O_DIRECTORY)
+    try:
+        assert read_start(root, f"/proc/{running.pid}/cmdline") == b""
+    finally:
+        os.close(root)
 
 
 def test_a_process_that_cannot_be_looked_at_is_not_taken_for_one_that_runs():

@@ -53,11 +53,12 @@ def read_start(root: int, path: str) -> bytes:
     """
     try:
         fd = open_strict(root, path.lstrip("/"), os.O_RDONLY | os.O_NONBLOCK)
+        if not stat.S_ISREG(os.fstat(fd).st_mode):
+            os.close(fd)  # `fdopen` refuses a directory
+            return b""
+        with os.fdopen(fd, "rb") as file:
+            return file.read(_MAX_BYTES)
     except OSError as error:
         refuse_shortage("look at the entrypoint of a sandbox", error)
-        return b""  # the file does not exist, or the sandbox has a kernel of its own
-    if not stat.S_ISREG(os.fstat(fd).st_mode):
-        os.close(fd)  # `fdopen` refuses a directory
+        # The file does not exist, its process ended, or the sandbox has a kernel of its own.
         return b""
-    with os.fdopen(fd, "rb") as file:
-        return file.read(_MAX_BYTES)
