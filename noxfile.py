@@ -184,7 +184,6 @@ LANES = {
 
 AT_ONCE = 6
 """Lanes that run at the same time: the tests of sandboxes mostly wait."""
-
 SHOWN = "e2e"
 
 nox.options.sessions = ["lanes"]

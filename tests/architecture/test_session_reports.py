@@ -26,7 +26,12 @@ def first(session):
 @nox.parametrize("package", ["a", "b"])
 def second(session, package):
     run(session, "test_second.py")
+
+@nox.session(python=False, venv_backend="none")
+def third(session):
+    run(session, "test_third.py")
 """
+THIRD = "import a_package_that_is_not_installed"
 FIRST = """
 from pathlib import Path
 def test_passes_the_second_time():
@@ -46,7 +51,12 @@ def test_has_one_failure(number):
 
 @pytest.mark.timeout(180)
 def test_a_summary_of_real_sessions(tmp_path: Path) -> None:
-    for name, text in {"noxfile": NOXFILE, "test_first": FIRST, "test_second": SECOND}.items():
+    for name, text in {
+        "noxfile": NOXFILE,
+        "test_first": FIRST,
+        "test_second": SECOND,
+        "test_third": THIRD,
+    }.items():
         (tmp_path / f"{name}.py").write_text(text)
     reports = tmp_path / "reports"
     (reports / "lanes").mkdir(parents=True)
@@ -63,6 +73,7 @@ def test_a_summary_of_real_sessions(tmp_path: Path) -> None:
         "first": ["1", "1"],
         "second(package='a')  FAILED": ["30", "0"],
         "second(package='b')  FAILED": ["30", "0"],
+        "third  FAILED": ["0", "0"],
     }
     assert slowest.startswith("seconds  the 20 slowest of 61 tests\n")
     assert len(slowest.splitlines()) == 21
@@ -74,10 +85,13 @@ def test_a_summary_of_real_sessions(tmp_path: Path) -> None:
         "    call: AssertionError: one try",
     ]
     assert failures.splitlines()[:3] == [
-        "failures: 2",
+        "failures: 3",
         "  FAILURE test_second.py::test_has_one_failure[0]  [second(package='a')]",
         "    call: assert 0",
     ]
+
+    assert "  FAILURE test_third.py  [third]" in failures
+    assert "No module named 'a_package_that_is_not_installed'" in failures
 
     # A lane that was killed leaves the reports of its tests alone.
     (reports / "lanes" / "all.json").unlink()

@@ -58,7 +58,7 @@ def create(
 
 
 def check_under_fault(host: FaultedHost, ended: Ended, n: int, *, spared: bool = False) -> None:
-    """Expect that the fault struck something, and that nothing was told but the truth.
+    """Expect that the fault had an effect, and that each record says the truth.
 
     A temporary directory that is gone may be `spared`: a download makes the directories above
     it anew.

@@ -60,6 +60,10 @@ class TestReports:
             self._was_rerun = not report.failed
             kept.append((report.nodeid, f"{report.when}: {why.strip()}"))
 
+    def pytest_collectreport(self, report: pytest.CollectReport) -> None:
+        if report.failed:
+            self._failures.append((report.nodeid, f"collection: {report.longreprtext.strip()}"))
+
     def pytest_runtest_setup(self) -> None:
         """Drop what a failed attempt left open, so that it cannot fail the attempt that counts."""
         if self._was_rerun:

@@ -56,7 +56,7 @@ def test_the_advantages_of_a_small_tree_are_those_worked_out_by_hand():
     assert credit[win].step == pytest.approx(0.5)
     assert credit[win].process == pytest.approx(0.5)
     assert credit[loss].process == pytest.approx(-0.5)
-    # One scored child is no fork with different values: the credit of the branch goes on.
+    # A fork with one scored child has no difference: its child keeps the credit of the branch.
     assert credit[right].process == credit[zero].process == pytest.approx(-0.25)
     assert credit[tree.root.id].process is None
     assert credit[tree.root.id].step is None
@@ -128,7 +128,7 @@ def test_the_value_of_a_question_is_that_of_the_answers_which_the_user_gives():
     assert (value.mean, value.n, value.stderr, value.weighting) == (1.0, 1, 0.0, "answers")
     weights = answer_weights(tree)
     assert [weights[leaf.id] for leaf in tree.leaves] == [1.0, 0.0, 0.0]
-    # One leaf of this user is no group.
+    # A group needs two leaves that this user leads to.
     assert {credit.intra for credit in credit_of(tree).values()} == {None}
     assert [credit_of(tree)[leaf.id].process for leaf in tree.leaves] == [0.0, -0.75, -1.0]
 

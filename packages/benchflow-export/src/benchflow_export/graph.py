@@ -151,7 +151,7 @@ def _read_chat(call: ModelCall) -> _Chat | None:
 
 
 def chat_request(call: ModelCall) -> Mapping[str, Any]:
-    """Return the request of a call in the chat format; empty if the upstream is no chat."""
+    """Return the request of a call in the chat format; empty for another upstream."""
     if call.upstream_api is not None:
         return call.upstream_request if call.upstream_api == "openai-chat" else {}
     return call.request if call.api == "openai-chat" else {}

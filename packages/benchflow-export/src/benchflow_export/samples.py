@@ -68,8 +68,8 @@ def samples_of(rollout: FinishedRollout) -> list[Sample]:
 def group_of(rollout: FinishedRollout) -> SampleGroup:
     """Return the group of a rollout: its task and digest, its job, and its first weights.
 
-    Rollouts of one prompt that were begun with other weights, or by another job, are another
-    group: their returns are no baseline for each other.
+    Rollouts of one prompt that began with other weights, or in another job, are in another group,
+    because returns of different policies cannot be compared.
     """
     versions = (call.policy_version for call in rollout.calls.values() if call.purpose == "main")
     return SampleGroup(

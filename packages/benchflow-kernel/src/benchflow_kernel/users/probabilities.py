@@ -15,7 +15,7 @@ async def answer_probabilities(
     If it says something else, every option has 0. `None` if the user cannot say.
 
     Raises:
-        EnvironmentError_: The user gave numbers that are no probabilities.
+        EnvironmentError_: The user gave numbers that are not probabilities.
     """
     [question] = ask.questions
     if isinstance(user, HasAnswerProbabilities):
