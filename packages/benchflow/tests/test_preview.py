@@ -325,8 +325,9 @@ def test_the_dry_run_of_a_job_on_workers_finds_their_backend(
     words = ("job", "run", "job.toml", "--dry-run", "--backend", "no-such")
     assert run(words) == 1
     shown = capsys.readouterr().err.splitlines()
-    assert shown[:3] == ["ok      agent", "ok      verifiers", "ok      disk"]
-    assert shown[3].startswith("failed  backend: no benchflow.backends named 'no-such'; known: ")
+    passed = [f"ok      {each}" for each in ("agent", "verifiers", "open files", "disk")]
+    assert shown[:4] == passed
+    assert shown[4].startswith("failed  backend: no benchflow.backends named 'no-such'; known: ")
 
 
 def test_the_dry_run_of_a_job_lists_every_problem(
