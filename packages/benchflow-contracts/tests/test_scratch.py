@@ -22,15 +22,16 @@ with scratch_directory("grading") as path:
 FORKED = """
 import os, sys, time
 from benchflow_contracts.scratch import scratch_directory
+# One write for each line, so that the lines of two processes do not mix.
 with scratch_directory("grading") as path:
     child = os.fork()
     if child == 0:
         os.setsid()
         with scratch_directory("grading") as own:
-            print(own, flush=True)
+            os.write(1, f"{own}\\n".encode())
             sys.stdin.readline()
         os._exit(0)
-    print(path, flush=True)
+    os.write(1, f"{path}\\n".encode())
     os.waitpid(child, 0)
 """
 
