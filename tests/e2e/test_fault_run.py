@@ -67,10 +67,13 @@ def check_under_fault(host: FaultedHost, ended: Ended, n: int, *, spared: bool =
     assert ended.code in REFUSED, ended.output
     scored = [one for one in host.records() if one["reward"] is not None]
     assert {one["reward"] for one in scored} <= {1.0}, host.records()
-    for record in host.records():
-        # A fault that ends the job cuts short what else runs.
-        if record["reward"] is None and record["status"] != "cancelled":
-            check_error(record)
+    unscored = [record for record in host.records() if record["reward"] is None]
+    failed = [record for record in unscored if record["status"] != "cancelled"]
+    # A fault that ends the job cuts short what else runs, but another record has its error.
+    assert failed or not unscored, unscored
+    assert ended.code or failed == unscored
+    for record in failed:
+        check_error(record)
     assert spared or ended.code, "the fault changed nothing"
     assert ended.code != 4 or "hint:" in ended.output
     assert ended.code or len(scored) == n

@@ -29,7 +29,7 @@ class JobDatabaseChanges:
 
 
 def no_fleet() -> list[JobDatabaseChanges]:
-    """Return that there is no job, so that rows of an earlier fleet are deleted."""
+    """Return an empty list of jobs, so that the index deletes the rows of an earlier fleet."""
     return [JobDatabaseChanges(frozenset(), {})]
 
 
