@@ -20,6 +20,7 @@ ALLOWED = {
         "yaml",
     },
     "benchflow_monitor": {"httpx"},
+    "benchflow_serve_client": {"pydantic", "benchflow_contracts", "httpx"},
     "benchflow_traces": {"pydantic", "benchflow_contracts", "google", "opentelemetry"},
     "benchflow_analysis": {"pydantic", "benchflow_contracts", "benchflow_store", "duckdb", "numpy"},
     "benchflow_clawsbench": set(),
