@@ -1,0 +1,7 @@
+"""The rollout service: rollouts for a trainer over HTTP."""
+
+from .app import create_app
+from .core import RolloutService
+from .settings import ServeSettings
+
+__all__ = ["RolloutService", "ServeSettings", "create_app"]
