@@ -8,7 +8,7 @@ from typing import Any
 
 import aiohttp
 import pytest
-from benchflow_contracts import CallBudget, Endpoint, UpstreamAnswer, UsageError
+from benchflow_contracts import CallBudget, Endpoint, PolicyEndpoint, UpstreamAnswer, UsageError
 from benchflow_contracts.pausing import PauseSwitch, pausable_by
 from benchflow_gateway import CallBudgetError, Limits, Price
 from benchflow_gateway.sse import SseReader
@@ -287,6 +287,51 @@ def test_a_swap_sends_later_calls_elsewhere_and_says_which_weights_answered(run)
                 answers = [await slow, fresh]
             assert [a["choices"][0]["message"]["content"] for a in answers] == ["old", "new"]
             assert [call.policy_version for call in line.calls()] == ["old", "new"]
+
+    run(body)
+
+
+def test_a_call_in_flight_keeps_its_model_its_version_and_its_key_at_a_swap(run) -> None:
+    async def body(gateway: Any) -> None:
+        arrived, hold = asyncio.Event(), asyncio.Event()
+        requested: list[str] = []
+
+        def server(key: str) -> Any:
+            async def behave(taken: Taken) -> None:
+                requested.append(taken.body["model"])
+                if key == "sk-of-the-old-weights":
+                    arrived.set()
+                    await hold.wait()
+                # A careless server repeats its key.
+                message = {"role": "assistant", "content": f"key: {key}"}
+                choice = {"index": 0, "message": message, "finish_reason": "stop"}
+                await taken.write(whole({"choices": [choice]}))
+
+            return hand_written(behave)
+
+        def policy(endpoint: Endpoint, key: str, version: str) -> PolicyEndpoint:
+            headers = {"Authorization": f"Bearer {key}"}
+            return PolicyEndpoint(
+                url=endpoint.url, headers=headers, policy_version=version, model=f"model-{version}"
+            )
+
+        old_key, new_key = "sk-of-the-old-weights", "sk-of-the-new-weights"
+        async with server(old_key) as old, server(new_key) as new:
+            line = await gateway.open("r", "n", upstream=policy(old, old_key, "1"))
+            async with agent_of(line) as agent, asyncio.TaskGroup() as group:
+                slow = group.create_task(agent.json("openai-chat"))
+                await arrived.wait()
+                await line.swap(policy(new, new_key, "2"))
+                fresh = await agent.json("openai-chat")
+                hold.set()
+                answers = [await slow, fresh]
+        contents = [answer["choices"][0]["message"]["content"] for answer in answers]
+        assert contents == ["key: [redacted]"] * 2
+        assert requested == ["model-1", "model-2"]
+        assert [(c.policy_version, c.model) for c in line.calls()] == [
+            ("1", "model-1"),
+            ("2", "model-2"),
+        ]
 
     run(body)
 

@@ -161,6 +161,7 @@ if TYPE_CHECKING:
         ModelCall as ModelCall,
         ModelGateway as ModelGateway,
         ModelRoute as ModelRoute,
+        PolicyEndpoint as PolicyEndpoint,
         SupportsCallReports as SupportsCallReports,
         UpstreamAnswer as UpstreamAnswer,
     )
@@ -356,8 +357,8 @@ _HOMES = {
             "FetchingProviderFactory RewardFactory SandboxProviderFactory TaskAdapterFactory"
         ),
         "gateway": (
-            "CallBudget ModelApi ModelCall ModelGateway ModelRoute SupportsCallReports "
-            "UpstreamAnswer"
+            "CallBudget ModelApi ModelCall ModelGateway ModelRoute PolicyEndpoint "
+            "SupportsCallReports UpstreamAnswer"
         ),
         "identity": "RolloutIdentity",
         "image": "ImageRecipe PullPolicy",

@@ -15,6 +15,21 @@ ModelApi = Literal["openai-chat", "openai-responses", "anthropic-messages", "gem
 """The wire formats that agents speak."""
 
 
+UpstreamProtocol = Literal["same", "openai", "vllm", "anthropic"]
+"""`same` is the agent's own wire. `openai` and `vllm` are Chat Completions, and vLLM is asked for
+token ids and log-probabilities. `anthropic` is Messages."""
+
+
+class PolicyEndpoint(Endpoint):
+    """A model endpoint with known weights."""
+
+    policy_version: str
+    """Recorded with each call, unless the upstream reports another version in a header."""
+    model: str | None = None
+    """The model to request, instead of the agent's."""
+    protocol: UpstreamProtocol = "same"
+
+
 class ModelCall(RareModel):
     """One model call: its request and its response. It never contains credentials."""
 
@@ -40,7 +55,8 @@ class ModelCall(RareModel):
     """Of the HTTP response to the agent; 0 if the agent disconnected before it."""
     model: str | None = None
     policy_version: str | None = None
-    """The version of the weights, if the upstream reports it."""
+    """The version of the weights: from a header of the upstream, else that of its
+    `PolicyEndpoint`, else the model that the upstream names."""
     prompt_token_ids: tuple[int, ...] | None = None
     completion_token_ids: tuple[int, ...] | None = None
     logprobs: tuple[float, ...] | None = None
@@ -112,7 +128,10 @@ class ModelRoute(Protocol):
         ...
 
     async def swap(self, upstream: Endpoint) -> None:
-        """Send later calls to `upstream`. Calls in flight stay at the old upstream."""
+        """Send later calls to `upstream`. Calls in flight stay at the old upstream.
+
+        A `PolicyEndpoint` also replaces the model and the protocol of later calls.
+        """
         ...
 
     async def aclose(self) -> None:

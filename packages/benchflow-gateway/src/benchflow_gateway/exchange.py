@@ -49,6 +49,8 @@ class Exchange:
         self._path_fields = path_fields or {}
         self._response: web.StreamResponse | None = None
         self._proxied: ProxiedCall | None = None
+        # The route may get another upstream while this call is in flight.
+        self._upstream = route.upstream
         self._unsent = bytearray()
         """The part of a streamed answer that waits for the end of a pause."""
 
@@ -92,19 +94,20 @@ class Exchange:
         if self._route.replay(draft):
             draft.drop_request()
             return await self._reply(draft, {})
-        upstream = self._route.upstream
         await self._route.pause.wait_running()
+        upstream = self._upstream = self._route.upstream
         proxied = self._proxied = ProxiedCall(self._wire, upstream, draft.request, raw)
         draft.drop_request()
         draft.forward(proxied)
-        self._route.charge(draft)
+        self._route.charge(draft, upstream)
+        draft.policy_version = upstream.policy_version
         url = upstream.url(proxied.path, proxied.back)
         if proxied.back is self._wire and not url.query_string:
             url = url.with_query(self._request.rel_url.query)
         headers = upstream.headers(self._request.headers, proxied.back)
         async with self._client.call("POST", url, headers, proxied.data) as answer:
-            self._route.note_answer(answer.status, retry_after(answer))
-            draft.policy_version = policy_version(answer)
+            self._route.note_answer(upstream.endpoint.url, answer.status, retry_after(answer))
+            draft.policy_version = policy_version(answer) or upstream.policy_version
             if answer.status != 200:
                 return await self._pass_error(draft, answer)
             if answer.content_type == "text/event-stream":
@@ -144,7 +147,7 @@ class Exchange:
         withheld.append(proxied.finish() if proxied.state.ending else b"")
         rest = b"".join(withheld)
         if (failure := self._note_stream(draft, proxied)) is not None:
-            rest = self._route.upstream.redact(rest.decode(errors="replace")).encode()
+            rest = self._upstream.redact(rest.decode(errors="replace")).encode()
             if not is_stream or proxied.back is not self._wire:
                 raise failure
             draft.error = failure.message
@@ -160,7 +163,7 @@ class Exchange:
         body = state.body()
         if state.failure is not None:
             draft.read_partial_answer(proxied)
-            reason = self._route.upstream.redact(state.failure)
+            reason = self._upstream.redact(state.failure)
             return RefusedError("upstream", 502, f"the model endpoint: {reason}")
         if body is None or not state.ending:
             draft.read_partial_answer(proxied)
@@ -170,7 +173,7 @@ class Exchange:
         return None
 
     def _clean(self, frame: Frame) -> Frame:
-        clean = self._route.upstream.without_keys(frame.raw)
+        clean = self._upstream.without_keys(frame.raw)
         return frame if clean is frame.raw else Frame.parse(clean)
 
     async def _frames(self, answer: aiohttp.ClientResponse) -> AsyncIterator[list[Frame]]:
@@ -190,7 +193,7 @@ class Exchange:
     async def _pass_error(self, draft: Draft, answer: aiohttp.ClientResponse) -> web.StreamResponse:
         """Forward an error of the upstream in the agent's wire."""
         text = (await self._client.read(answer)).decode(errors="replace")
-        text = self._route.upstream.redact(text)
+        text = self._upstream.redact(text)
         status = answer.status if answer.status >= 400 else 502
         assert self._proxied is not None
         try:

@@ -94,7 +94,7 @@ class HttpGateway:
         route = Route(
             node,
             Endpoint(url=address),
-            Upstream(upstream, self._kind, self._model),
+            Upstream(upstream, self._kind, self._model).at(upstream),
             log,
             Rules(
                 Replay(replay),

@@ -127,8 +127,8 @@ class Route:
         return True
 
     async def swap(self, upstream: Endpoint) -> None:
-        """Send later calls to `upstream`, which must have the same protocol as before."""
-        self.upstream = Upstream(upstream, self.upstream.kind, self.upstream.model)
+        """Send later calls to `upstream`; see `ModelRoute`."""
+        self.upstream = self.upstream.at(upstream)
 
     async def aclose(self) -> None:
         """Refuse later calls, cancel the calls in flight, and flush the record to the disk."""
@@ -198,15 +198,16 @@ class Route:
         if isinstance(self.error, RecordLimitError):
             raise RefusedError("budget", 429, f"the record of the rollout is full: {self.error}")
 
-    def charge(self, draft: Draft) -> None:
-        """Count a call that goes to the upstream.
+    def charge(self, draft: Draft, upstream: Upstream) -> None:
+        """Count a call that goes to `upstream`.
 
         Raises:
             RefusedError: The budget is used up, or the request would exceed the record's limit.
         """
         try:
             self._log.check_space(draft.size)
-            self._rules.meter.begin(self.upstream.model or draft.model)
+            draft.model = upstream.model or draft.model
+            self._rules.meter.begin(draft.model)
         except RecordLimitError as error:
             raise self._end_at_limit(draft, error) from error
         except CallBudgetError as error:
@@ -215,10 +216,10 @@ class Route:
             raise RefusedError("budget", status, f"the budget is used up: {error}") from error
         draft.charged = True
 
-    def note_answer(self, status: int, retry_after: float | None = None) -> None:
-        """Report how the upstream answers a call."""
+    def note_answer(self, url: str, status: int, retry_after: float | None = None) -> None:
+        """Report how the upstream at `url` answers a call."""
         if self._rules.on_answer is not None:
-            self._rules.on_answer(UpstreamAnswer(self.upstream.endpoint.url, status, retry_after))
+            self._rules.on_answer(UpstreamAnswer(url, status, retry_after))
 
     def record(self, draft: Draft) -> None:
         """Write the call, unless it is recorded. Call this before the end of the answer is sent.

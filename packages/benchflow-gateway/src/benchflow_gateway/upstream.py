@@ -5,10 +5,10 @@ from collections.abc import AsyncGenerator, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from io import BytesIO
-from typing import Literal
 
 import aiohttp
-from benchflow_contracts import Endpoint
+from benchflow_contracts import Endpoint, PolicyEndpoint
+from benchflow_contracts.gateway import UpstreamProtocol
 from yarl import URL
 
 from .documents import Document, as_document, text_of
@@ -16,9 +16,7 @@ from .errors import RefusedError
 from .limits import Limits
 from .wires import CHAT, GEMINI, MESSAGES, Wire
 
-UpstreamKind = Literal["same", "openai", "vllm", "anthropic"]
-"""`same` speaks the agent's wire. `openai` and `vllm` speak Chat Completions, and
-vLLM is asked for token ids and log-probabilities. `anthropic` speaks Messages."""
+UpstreamKind = UpstreamProtocol
 
 _VERSION = re.compile(r"/v\d+\w*$")
 _SENT = {"accept", "anthropic-beta", "anthropic-version", "openai-beta"}
@@ -37,6 +35,15 @@ class Upstream:
     kind: UpstreamKind = "same"
     model: str | None = None
     """The model to request, instead of the agent's model."""
+    policy_version: str | None = None
+    """The version of the weights, if it is known."""
+
+    def at(self, endpoint: Endpoint) -> "Upstream":
+        """Return an upstream at `endpoint`: with its own protocol and model, if it has them."""
+        if isinstance(endpoint, PolicyEndpoint):
+            version = endpoint.policy_version
+            return Upstream(endpoint, endpoint.protocol, endpoint.model, version)
+        return Upstream(endpoint, self.kind, self.model)
 
     def wire(self, front: Wire) -> Wire:
         """Return the wire of this upstream for a call in `front`."""

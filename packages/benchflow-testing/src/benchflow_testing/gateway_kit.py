@@ -8,7 +8,13 @@ from uuid import uuid4
 
 from benchflow_contracts.door import Endpoint
 from benchflow_contracts.errors import AgentError, BenchFlowError, ReplayDivergedError
-from benchflow_contracts.gateway import CallBudget, ModelCall, ModelGateway, ModelRoute
+from benchflow_contracts.gateway import (
+    CallBudget,
+    ModelCall,
+    ModelGateway,
+    ModelRoute,
+    PolicyEndpoint,
+)
 
 from .check import Check, CheckResult, expect, expect_equal, promise, run_checks
 
@@ -180,6 +186,22 @@ async def a_swap_sends_later_calls_to_the_new_upstream(subject: GatewaySubject) 
 
 
 @promise()
+async def calls_have_the_version_of_their_weights(subject: GatewaySubject) -> None:
+    """Each call has the policy version of the endpoint that it went to, also after a swap."""
+    old, new = (
+        PolicyEndpoint(url=each.url, headers=each.headers, policy_version=version)
+        for each, version in ((subject.upstream, "old"), (subject.other, "new"))
+    )
+    async with subject.route() as route:
+        await route.swap(old)
+        await subject.said(route, "hello")
+        await route.swap(new)
+        await subject.said(route, "hello")
+        versions = [call.policy_version for call in route.calls()]
+        expect_equal(versions, ["old", "new"], "the versions of the calls")
+
+
+@promise()
 async def a_closed_route_keeps_its_record(subject: GatewaySubject) -> None:
     """Later calls are refused, the record stays, and other routes continue."""
     async with subject.route("n1") as route, subject.route("n2") as other:
@@ -211,6 +233,7 @@ _CHECKS: tuple[GatewayCheck, ...] = (
     calls_beyond_the_budget_are_refused,
     quiesce_waits_for_calls_in_flight,
     a_swap_sends_later_calls_to_the_new_upstream,
+    calls_have_the_version_of_their_weights,
     a_closed_route_keeps_its_record,
     credentials_are_not_recorded,
 )

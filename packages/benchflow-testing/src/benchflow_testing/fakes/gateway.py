@@ -8,7 +8,7 @@ from typing import Any
 
 from benchflow_contracts.door import Endpoint
 from benchflow_contracts.errors import AgentError, BenchFlowError, ReplayDivergedError
-from benchflow_contracts.gateway import CallBudget, ModelCall
+from benchflow_contracts.gateway import CallBudget, ModelCall, PolicyEndpoint
 from benchflow_contracts.step import Usage
 
 from .faults import FakeFaults, Fault
@@ -171,6 +171,9 @@ class FakeModelRoute:
             node=self._node,
             api="openai-chat",
             request=dict(request),
+            policy_version=self.upstream.policy_version
+            if isinstance(self.upstream, PolicyEndpoint)
+            else None,
             status=status,
             started_at=now,
             finished_at=now,
