@@ -42,6 +42,17 @@ def _completion(messages: list[dict[str, Any]]) -> dict[str, Any]:
     }
 
 
+def _body(request: BaseHTTPRequestHandler) -> bytes:
+    if request.headers.get("transfer-encoding") != "chunked":
+        return request.rfile.read(int(request.headers.get("content-length", 0)))
+    pieces: list[bytes] = []
+    while size := int(request.rfile.readline().partition(b";")[0], 16):
+        pieces.append(request.rfile.read(size))
+        request.rfile.readline()
+    request.rfile.readline()
+    return b"".join(pieces)
+
+
 @dataclass
 class Received:
     """What a receiver got: path, headers in lower case, and body of each request."""
@@ -53,8 +64,11 @@ class Received:
 @contextmanager
 def _serving(answer: Any) -> Iterator[str]:
     class Handler(BaseHTTPRequestHandler):
+        # Clients send bodies in chunks only to a server of HTTP/1.1.
+        protocol_version = "HTTP/1.1"
+
         def do_POST(self) -> None:
-            body = self.rfile.read(int(self.headers.get("content-length", 0)))
+            body = _body(self)
             kind, response = answer(self.path, self.headers, body)
             self.send_response(200)
             self.send_header("content-type", kind)

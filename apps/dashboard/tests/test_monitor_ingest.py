@@ -5,6 +5,8 @@ from __future__ import annotations
 import asyncio
 import gzip
 import json
+import time
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -31,11 +33,11 @@ from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import (
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
-    from pathlib import Path
 
     from benchflow_store.database import Location
     from litestar import Litestar
 
+ROOT = Path(__file__).parents[3]
 ADDRESS = "http://127.0.0.1:8642"
 PROTOBUF = {"content-type": "application/x-protobuf"}
 
@@ -292,6 +294,25 @@ def test_a_rollout_without_its_end_is_closed_when_it_is_idle(service: MonitorSer
     _clock(service).now += 2
     _assemble(service)
     assert service.reader.query("SELECT closed FROM monitor_rollouts") == [(1,)]
+
+
+def test_a_recorded_run_of_codex_is_stored_as_one_rollout(
+    client: TestClient[Litestar], location: Location
+) -> None:
+    recorded = ROOT / "packages/benchflow-traces/tests/recorded/codex-0.171.0"
+    for path in sorted(recorded.iterdir()):
+        signal = "traces" if "traces" in path.name else "logs"
+        headers = {**PROTOBUF, "content-encoding": "gzip"}
+        answer = client.post(f"/v1/{signal}", content=path.read_bytes(), headers=headers)
+        assert answer.status_code == 200
+    config, later = MonitorConfig(), time.time() + 601
+    assembler = Assembler(location, config, OnlineScorer(config), clock=lambda: later)
+    asyncio.run(assembler.assemble())
+    assembler.close()
+
+    sql = "SELECT service, version, environment, closed, steps, tool_calls FROM monitor_rollouts"
+    assert _rows(location, sql) == [("codex_exec", "0.171.0", "recorded", 1, 3, 2)]
+    assert _rows(location, "SELECT count(*) FROM monitor_open") == [(0,)]
 
 
 def test_a_late_span_opens_its_rollout_again_and_scores_it_again(service: MonitorService) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+import pytest
 from benchflow_traces import LogRecord, Span, observed_rollouts
 
 TRACE = "c" * 32
@@ -41,13 +42,13 @@ def test_cached_tokens_of_claude_code_are_part_of_the_input() -> None:
     )
 
     assert rollout.id == "s-1"
-    call, tool = rollout.steps
-    assert call.prompt == "fix the test"
-    assert call.usage is not None
-    assert (call.usage.input_tokens, call.usage.cached_tokens) == (123, 100)
-    assert tool.observations[0].status == "failed"
+    (step,) = rollout.steps
+    assert step.prompt == "fix the test"
+    assert step.usage is not None
+    assert (step.usage.input_tokens, step.usage.cached_tokens) == (123, 100)
+    assert step.observations[0].status == "failed"
     assert rollout.questions == 1
-    assert tool.ask is not None
+    assert step.ask is not None
 
 
 def _codex(time: int, event: str, **attributes: Any) -> LogRecord:
@@ -79,6 +80,28 @@ def test_the_log_records_of_codex_are_a_rollout() -> None:
     assert rollout.id == "k-1"
     assert rollout.dialects == ("codex",)
     assert rollout.steps[0].prompt == "list the files"
-    assert rollout.steps[1].tool_calls[0].raw_input == ["ls"]
-    assert rollout.steps[1].observations[0].content == "a.txt"
-    assert rollout.steps[2].usage is not None
+    first, second = rollout.steps
+    assert first.tool_calls[0].raw_input == ["ls"]
+    assert first.observations[0].content == "a.txt"
+    assert second.usage is not None
+
+
+@pytest.mark.parametrize(("source", "questions"), [("User", 1), ("Config", 0), (None, 0)])
+def test_a_permission_is_a_question_only_if_a_person_decided(
+    source: str | None, questions: int
+) -> None:
+    decided = {} if source is None else {"source": source}
+    records = [_codex(1, "tool_decision", tool_name="shell", decision="approved", **decided)]
+
+    (rollout,) = observed_rollouts([], records)
+
+    assert rollout.questions == questions
+
+
+def test_a_tool_of_a_model_call_that_failed_or_said_all_is_a_step_of_its_own() -> None:
+    failed = _claude(1, None, "llm_request", success="false", error="busy")
+    tool = _claude(2, None, "tool", tool_name="Bash", tool_use_id="t1")
+
+    (rollout,) = observed_rollouts([failed, tool])
+
+    assert [len(step.tool_calls) for step in rollout.steps] == [0, 1]

@@ -24,6 +24,8 @@ class Item:
     name: str
     resource: Mapping[str, object]
     is_log: bool = False
+    sequence: int = 0
+    """The order of log records of the same time, if the program counts them."""
 
 
 def conversations(
@@ -40,7 +42,17 @@ def conversations(
     groups: dict[str, list[Item]] = {}
     for item in items:
         groups.setdefault(keys[item.trace], []).append(item)
-    return {key: _sorted(groups[key]) for key in sorted(groups)}
+    return {key: _sorted(groups[key]) for key in sorted(groups) if not _is_internal(groups[key])}
+
+
+def _is_internal(items: Iterable[Item]) -> bool:
+    """Return whether all items describe the runtime of an agent, in no conversation."""
+    return all(
+        item.reading is not None
+        and item.reading.is_internal
+        and "conversation" not in item.reading.extra
+        for item in items
+    )
 
 
 def _items(spans: Iterable[Span], logs: Iterable[LogRecord]) -> list[Item]:
@@ -48,7 +60,9 @@ def _items(spans: Iterable[Span], logs: Iterable[LogRecord]) -> list[Item]:
     for span in spans:
         key = (span.trace_id, span.span_id)
         # A program may send a span twice, with other bytes: choose whatever the order.
-        known[key] = max(known.get(key, span), span, key=lambda one: (one.end_ns, repr(one)))
+        other = known.setdefault(key, span)
+        if other is not span:
+            known[key] = max(other, span, key=lambda one: (one.end_ns, repr(one)))
     content: dict[tuple[str, str], list[SpanEvent]] = {}
     records: set[str] = set()
     items: list[Item] = []
@@ -100,6 +114,7 @@ def _log_item(record: LogRecord, reading: Reading, number: int) -> Item:
         name=record.event,
         resource=record.resource,
         is_log=True,
+        sequence=record.count("event.sequence") or 0,
     )
 
 
@@ -130,5 +145,8 @@ def _sorted(items: Iterable[Item]) -> tuple[Item, ...]:
         return count
 
     return tuple(
-        sorted(by_id.values(), key=lambda i: (i.start_ns, depth(i), i.is_log, i.trace, i.id))
+        sorted(
+            by_id.values(),
+            key=lambda i: (i.start_ns, i.is_log, i.sequence, depth(i), i.trace, i.id),
+        )
     )

@@ -92,8 +92,16 @@ class ModelCall:
 
 
 @dataclass(frozen=True, slots=True)
+class ModelText:
+    """What the latest model call answered, if the program reports the text apart from the call."""
+
+    text: str
+    role: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
 class ToolRun:
-    """One execution of a tool."""
+    """One execution of a tool. A run inside a run adds what the outer one does not say."""
 
     id: str
     """The id of the tool call; empty if the program did not report one."""
@@ -132,7 +140,14 @@ class PermissionWait:
 
 
 Fact: TypeAlias = (
-    AgentRun | UserPrompt | ModelCall | ToolRun | MemoryUse | Evaluation | PermissionWait
+    AgentRun
+    | UserPrompt
+    | ModelCall
+    | ModelText
+    | ToolRun
+    | MemoryUse
+    | Evaluation
+    | PermissionWait
 )
 
 
@@ -144,3 +159,6 @@ class Reading:
     facts: tuple[Fact, ...]
     extra: Mapping[str, str] = field(default_factory=dict[str, str])
     """`conversation`, if the program names one."""
+    is_internal: bool = False
+    """Whether the span describes the runtime of the agent. A trace of such spans alone, which names
+    no conversation, is not a rollout."""

@@ -1,7 +1,8 @@
 """Fold the items of a conversation into a trajectory: the same tree that a rollout has."""
 
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from typing import cast
 
 from benchflow_contracts import (
     Ask,
@@ -29,6 +30,7 @@ from .facts import (
     MemoryUse,
     Message,
     ModelCall,
+    ModelText,
     PermissionWait,
     Tokens,
     ToolRun,
@@ -37,6 +39,7 @@ from .facts import (
 from .messages import bounded
 from .spans import LogRecord, Span
 
+_ENVIRONMENT = ("deployment.environment.name", "deployment.environment", "env")
 _STOP: Mapping[str, StopReason] = {
     "stop": "end_turn",
     "end_turn": "end_turn",
@@ -95,6 +98,10 @@ class _Draft:
     calls: list[CalledTool] = field(default_factory=list[CalledTool])
     runs: dict[str, ToolRun] = field(default_factory=dict[str, ToolRun])
     results: dict[str, str] = field(default_factory=dict[str, str])
+    text: str = ""
+    """The answer of a model call that was reported apart from the call."""
+    unreported: set[str] = field(default_factory=set[str])
+    """Calls that are known by their run alone."""
     ask: Ask | None = None
     failure: Failure | None = None
 
@@ -115,7 +122,7 @@ def observed_rollout(key: str, items: Iterable[Item]) -> ObservedRollout:
         tree=_tree(key, fold, complete=_is_complete(spans)),
         service=_resource(known, "service.name") or "unknown",
         version=_resource(known, "service.version"),
-        environment=_resource(known, "deployment.environment.name", "deployment.environment"),
+        environment=_resource(known, *_ENVIRONMENT),
         models=tuple(sorted({d.call.model for d in fold.drafts if d.call and d.call.model})),
         dialects=tuple(sorted({item.reading.dialect for item in known if item.reading})),
         started_at=min((item.start_ns for item in times), default=0) / 1e9,
@@ -149,15 +156,17 @@ class _Fold:
         self.questions = 0
         self._prompts: dict[str, str] = {}
         self._of_span: dict[tuple[str, str], _Draft] = {}
+        self._call_of_run: dict[tuple[str, str], tuple[_Draft, str]] = {}
 
     def run(self) -> None:
-        """Apply all facts. Log records repeat what spans of model calls say."""
+        """Apply all facts. Log records repeat what spans of model calls say, and add texts."""
         has_calls = any(self._has(item, ModelCall) for item in self._items if not item.is_log)
         facts = [
             (item, fact)
             for item in self._items
-            if item.reading and not (item.is_log and has_calls)
+            if item.reading
             for fact in item.reading.facts
+            if not (item.is_log and has_calls) or isinstance(fact, ModelText | ToolRun)
         ]
         for item, fact in facts:
             self._apply(item, fact)
@@ -173,6 +182,8 @@ class _Fold:
                 self._prompts[fact.role or self._role(item)] = bounded(fact.text)
             case ModelCall():
                 self._model_call(item, fact)
+            case ModelText():
+                self._model_text(item, fact)
             case ToolRun():
                 self._tool_run(item, fact)
             case MemoryUse():
@@ -207,17 +218,30 @@ class _Fold:
                 for number, call in enumerate(fact.output.calls)
             )
 
+    def _model_text(self, item: Item, fact: ModelText) -> None:
+        draft = self._latest(fact.role or self._role(item))
+        if draft is not None and draft.call is not None and draft.call.output is None:
+            draft.text = draft.text or bounded(fact.text)
+
     def _tool_run(self, item: Item, fact: ToolRun) -> None:
-        if any(self._has(parent, ToolRun) for parent in self._above(item)):
+        outer = next((parent for parent in self._above(item) if self._has(parent, ToolRun)), None)
+        if outer is not None:
+            # Without its parent's step, a clock was wrong: the parent comes later, and counts.
+            if (known := self._call_of_run.get((outer.trace, outer.id))) is not None:
+                _add_run(*known, fact)
             return
-        draft = self._caller(fact, self._role(item))
+        role = self._role(item)
+        draft = self._caller(fact, role)
         if draft is None:
-            draft = self._draft(item, self._role(item))
-            draft.calls.append(CalledTool(fact.id or item.id, fact.name, fact.arguments))
+            draft = self._silent_call(role) or self._draft(item, role)
+            identifier = fact.id or item.id
+            draft.calls.append(CalledTool(identifier, fact.name, fact.arguments))
+            draft.unreported.add(identifier)
         call = next(c for c in draft.calls if _is_call_of(c, fact, draft))
-        draft.runs[call.id] = fact
+        _add_run(draft, call.id, fact)
         draft.end_ns = max(draft.end_ns, item.end_ns)
         self._of_span[item.trace, item.id] = draft
+        self._call_of_run[item.trace, item.id] = draft, call.id
 
     def _memory_use(self, item: Item, fact: MemoryUse) -> None:
         draft = self._draft(item, self._role(item))
@@ -257,6 +281,19 @@ class _Fold:
         self._of_span[item.trace, item.id] = draft
         return draft
 
+    def _latest(self, role: str) -> _Draft | None:
+        return next((draft for draft in reversed(self.drafts) if draft.role == role), None)
+
+    def _silent_call(self, role: str) -> _Draft | None:
+        """Return the latest step of an agent, if it is a model call whose tools are unknown.
+
+        Some programs do not report what a model call answered. A tool that runs after such a call
+        was called by it.
+        """
+        draft = self._latest(role)
+        is_silent = draft is not None and draft.call is not None and draft.call.output is None
+        return draft if is_silent and draft is not None and draft.failure is None else None
+
     def _caller(self, fact: ToolRun, role: str) -> _Draft | None:
         """Return the latest step that called the tool and has no run of this call yet."""
         for draft in reversed(self.drafts):
@@ -294,6 +331,34 @@ def _is_call_of(call: CalledTool, fact: ToolRun, draft: _Draft) -> bool:
     if fact.id:
         return call.id == fact.id
     return call.name == fact.name and call.id not in draft.runs
+
+
+def _add_run(draft: _Draft, call_id: str, fact: ToolRun) -> None:
+    """Note a run of a call. A second one adds what the first does not say."""
+    known = draft.runs.get(call_id)
+    if known is None:
+        draft.runs[call_id] = fact
+        return
+    draft.runs[call_id] = replace(
+        known,
+        result=fact.result if known.result is None else known.result,
+        failure=known.failure or fact.failure,
+    )
+    if call_id in draft.unreported:
+        draft.calls = [
+            replace(call, arguments=_union(call.arguments, fact.arguments))
+            if call.id == call_id
+            else call
+            for call in draft.calls
+        ]
+
+
+def _union(first: object, second: object) -> object:
+    """Return the arguments of two reports of one call: the first one goes before the second."""
+    if isinstance(first, Mapping) and isinstance(second, Mapping):
+        known = cast("Mapping[str, object]", first)
+        return {**cast("Mapping[str, object]", second), **known}
+    return second if first is None else first
 
 
 def _with_id(call: CalledTool, identifier: str) -> CalledTool:
@@ -341,7 +406,7 @@ def _step(draft: _Draft) -> Step:
         role=draft.role,
         prompt=draft.prompt,
         reasoning=output.reasoning if output else "",
-        message=output.text if output else "",
+        message=output.text if output else draft.text,
         tool_calls=tuple(
             ToolCall(id=c.id, title=c.name, name=c.name, kind=c.kind, raw_input=c.arguments)
             for c in draft.calls

@@ -165,9 +165,10 @@ def _logs(request: ExportLogsServiceRequest) -> Iterator[LogRecord]:
         for scope in resource.scope_logs:
             for record in scope.log_records:
                 attributes = _attributes(record.attributes)
-                name = record.event_name or attributes.get("event.name")
+                # Codex fills `event_name` with a line of its source; its name is the attribute.
+                name = attributes.get("event.name")
                 yield LogRecord(
-                    event=name if isinstance(name, str) else "",
+                    event=name if isinstance(name, str) and name else record.event_name,
                     time_ns=record.time_unix_nano or record.observed_time_unix_nano,
                     body=_value(record.body, 0),
                     attributes=attributes,

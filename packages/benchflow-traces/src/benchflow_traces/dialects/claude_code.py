@@ -1,8 +1,11 @@
 """Claude Code's own spans and events.
 
-Source: the page "Monitoring" of Claude Code's documentation. Its names have no `gen_ai.` prefix,
-and `input_tokens` leaves out the tokens that came from a cache.
+Source: the page "Monitoring" of Claude Code's documentation, and recorded runs of 2.1.197. Its
+names have no `gen_ai.` prefix, and `input_tokens` leaves out the tokens that came from a cache.
+Spans have the results of tools; only log records have the model's text and a tool's whole input.
 """
+
+from typing import Final
 
 from benchflow_traces.facts import (
     AgentRun,
@@ -10,6 +13,7 @@ from benchflow_traces.facts import (
     Failure,
     Message,
     ModelCall,
+    ModelText,
     PermissionWait,
     Reading,
     Tokens,
@@ -17,11 +21,13 @@ from benchflow_traces.facts import (
     UserPrompt,
 )
 from benchflow_traces.messages import as_text, from_json
-from benchflow_traces.spans import LogRecord, Span
+from benchflow_traces.spans import Attribute, LogRecord, Span
 
 from ._failures import failure_of
 
 _PREFIX = "claude_code."
+_INPUTS: Final = {"full_command": "command", "file_path": "file_path"}
+"""Attributes of a tool's span that are a part of its input, and their names in the input."""
 
 
 def read_span(span: Span) -> Reading | None:
@@ -39,13 +45,11 @@ def _fact(span: Span, name: str) -> Fact | None:
             return AgentRun("claude-code", prompt=prompt, failure=failure_of(span))
         case "llm_request":
             return _model_call(span)
-        case "tool":
+        case "tool" | "tool.execution":
+            # Of a tool that fails, only the execution inside has the error.
             return _tool_run(span)
         case "tool.blocked_on_user":
-            return PermissionWait(
-                text=f"permission for {span.text('tool_name') or 'a tool'}",
-                answer=span.text("decision"),
-            )
+            return _permission(span)
         case _:
             return None
 
@@ -71,9 +75,14 @@ def _tokens(source: Span | LogRecord) -> Tokens:
 
 def _tool_run(span: Span) -> ToolRun:
     arguments = span.attributes.get("tool_input", span.attributes.get("tool_parameters"))
+    if arguments is None:
+        known = {n: span.attributes[key] for key, n in _INPUTS.items() if key in span.attributes}
+        arguments = known or None
     result = span.attributes.get("tool_output", span.attributes.get("tool_result"))
+    if result is None:
+        result = _output(span)
     return ToolRun(
-        id=span.text("tool_use_id") or "",
+        id=span.text("tool_use_id", "gen_ai.tool.call.id") or "",
         name=span.text("tool_name") or "tool",
         arguments=from_json(arguments),
         result=None if result is None else as_text(result),
@@ -81,10 +90,28 @@ def _tool_run(span: Span) -> ToolRun:
     )
 
 
+def _output(span: Span) -> Attribute:
+    """Return what a tool printed, or the content of its file."""
+    for event in span.events:
+        if event.name == "tool.output":
+            return event.attributes.get("output", event.attributes.get("content"))
+    return None
+
+
+def _permission(source: Span | LogRecord) -> PermissionWait | None:
+    """Return the question to a person, or None if a rule or a mode decided."""
+    decider = source.text("source")
+    if decider is not None and not decider.startswith("user"):
+        return None
+    text = f"permission for {source.text('tool_name') or 'a tool'}"
+    return PermissionWait(text, answer=source.text("decision"))
+
+
 def _refused(source: Span | LogRecord) -> Failure | None:
     if str(source.attributes.get("success", "true")).lower() != "false":
         return None
-    return Failure("Error", source.text("error", "error_message") or "")
+    kind = source.text("error_type") or "Error"
+    return Failure(kind[:200], source.text("error", "error_message") or "")
 
 
 def _session(source: Span | LogRecord) -> dict[str, str]:
@@ -117,15 +144,20 @@ def _log_fact(record: LogRecord, name: str) -> Fact | None:
             kind = str(record.attributes.get("status_code", "Error"))
             failure = Failure(kind, record.text("error") or "")
             return ModelCall(model=record.text("model"), failure=failure)
+        case "assistant_response":
+            text = _visible(record.text("response"))
+            return ModelText(text) if text else None
         case "tool_result":
+            arguments = record.attributes.get("tool_input")
+            if arguments is None:
+                arguments = record.attributes.get("tool_parameters")
             return ToolRun(
                 id=record.text("tool_use_id") or "",
                 name=record.text("tool_name") or "tool",
-                arguments=from_json(record.attributes.get("tool_parameters")),
+                arguments=from_json(arguments),
                 failure=_refused(record),
             )
         case "tool_decision":
-            text = f"permission for {record.text('tool_name') or 'a tool'}"
-            return PermissionWait(text, answer=record.text("decision"))
+            return _permission(record)
         case _:
             return None

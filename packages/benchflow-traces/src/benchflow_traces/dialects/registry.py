@@ -14,6 +14,7 @@ LogReader = Callable[[LogRecord], Reading | None]
 SPAN_DIALECTS: Final[Mapping[str, SpanReader]] = {
     "benchflow": benchflow.read_span,
     "claude_code": claude_code.read_span,
+    "codex": codex.read_span,
     "openinference": openinference.read_span,
     "gen_ai": genai.read_span,
 }
