@@ -4,11 +4,12 @@ Source of the format: verifiers 0.4.0, `Episode`, `Trace` and `ModelCall` (trace
 In `tests/e2e/test_traces.py`, that package reads our traces.
 """
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Final, Literal, cast
 
 from benchflow_contracts import AdvantageEstimator, ModelCall, Sample, SampleSpan
 
+from .advantages import mean_advantages
 from .graph import v1_message
 from .samples import sampling_of
 
@@ -103,23 +104,6 @@ def _graph_trace(
     root = values.get(samples[0].nodes[0])
     score = sum(s.reward for s in samples) / len(samples) if root is None else root
     return {**trace, "rewards": {"reward": {"score": score, "weight": 1.0}}}
-
-
-def mean_advantages(
-    samples: Sequence[Sample], spans: Iterable[str], estimator: AdvantageEstimator
-) -> list[float | None]:
-    """Return for each span the mean advantage of the samples that have it, by answer weight."""
-    sums: dict[str, tuple[float, float]] = {}
-    for sample in samples:
-        advantages = sample.advantages.get(estimator, ())
-        # Counterfactual leaves that were asked for count equally.
-        weight = sample.answer_weight or 1.0
-        for span, advantage in zip(sample.spans, advantages, strict=False):
-            if advantage is not None:
-                total, weights = sums.get(span.id, (0.0, 0.0))
-                sums[span.id] = (total + weight * advantage, weights + weight)
-    means = {span: total / weights for span, (total, weights) in sums.items()}
-    return [means.get(span) for span in spans]
 
 
 def _trace(

@@ -17,8 +17,8 @@ from benchflow_contracts import (
     TrainingOptions,
     UsageError,
 )
-from benchflow_kernel import inter_advantages
 
+from .advantages import GroupReturns, add_inter
 from .episode import DEFAULT_ESTIMATOR, Shape, episode
 from .rows import ToolCallFormat, export_trajectories_to_jsonl, is_tampered, write_json_lines
 from .samples import samples_of
@@ -175,34 +175,23 @@ def _with_inter(trees: Iterable[_Tree], spool: Path) -> Iterator[_Tree]:
     The samples wait in the file `spool`, because the returns of a group are known only after its
     last tree.
     """
-    returns: dict[str, dict[str, dict[str, float]]] = {}
+    returns = GroupReturns()
     with spool.open("w", encoding="utf-8") as file:
         for samples, calls in trees:
             for sample in samples:
-                leaves = returns.setdefault(sample.group.id, {}).setdefault(sample.tree, {})
-                leaves[sample.leaf] = sample.reward
+                returns.add(sample)
             used = {span.call for sample in samples for span in sample.spans}
             record = {
                 "samples": [sample.model_dump(mode="json") for sample in samples],
                 "calls": [calls[key].model_dump(mode="json") for key in calls if key in used],
             }
             file.write(json.dumps(record) + "\n")
-    inter: dict[tuple[str, str], float] = {}
-    for group in returns.values():
-        inter |= inter_advantages(group)
+    inter = returns.advantages()
     for record in _read_lines(spool):
         samples = [Sample.model_validate(each) for each in record["samples"]]
         recorded = [ModelCall.model_validate(each) for each in record["calls"]]
-        yield [_add_inter(each, inter) for each in samples], {call.id: call for call in recorded}
+        yield [add_inter(each, inter) for each in samples], {call.id: call for call in recorded}
     spool.unlink()
-
-
-def _add_inter(sample: Sample, inter: Mapping[tuple[str, str], float]) -> Sample:
-    value, n = inter.get((sample.tree, sample.leaf)), len(sample.spans)
-    intra = sample.advantages.get("intra", (None,) * n)
-    both = [value if each is None else each + (value or 0.0) for each in intra]
-    added = {"inter": (value,) * n, "intra+inter": tuple(both)}
-    return sample.model_copy(update={"advantages": {**sample.advantages, **added}})
 
 
 def verifiers_rows() -> RowExporter:
