@@ -1,5 +1,17 @@
 """The messages of the rollout service, and its client."""
 
+from .blocking import BlockingServeClient
+from .client import Keep, ServeClient
+from .errors import (
+    ServiceBusyError,
+    ServiceConflictError,
+    ServiceError,
+    ServiceFailedError,
+    ServiceNotFoundError,
+    ServiceRefusedError,
+    ServiceTokenError,
+    ServiceUnreachableError,
+)
 from .models import (
     Capacity,
     GroupPlace,
@@ -25,8 +37,10 @@ from .models import (
     TaskPage,
     Upstream,
 )
+from .transport import RetryPolicy
 
 __all__ = [
+    "BlockingServeClient",
     "Capacity",
     "GroupPlace",
     "GroupRequest",
@@ -34,6 +48,7 @@ __all__ = [
     "InFlight",
     "InlineFile",
     "InlineTask",
+    "Keep",
     "LeafScore",
     "ModelEndpoint",
     "Outcome",
@@ -42,12 +57,22 @@ __all__ = [
     "Problem",
     "Render",
     "ResumeRequest",
+    "RetryPolicy",
     "RolloutEvent",
     "RolloutRequest",
     "RolloutResult",
     "RolloutState",
     "RolloutStatus",
+    "ServeClient",
     "ServedTask",
+    "ServiceBusyError",
+    "ServiceConflictError",
+    "ServiceError",
+    "ServiceFailedError",
+    "ServiceNotFoundError",
+    "ServiceRefusedError",
+    "ServiceTokenError",
+    "ServiceUnreachableError",
     "TaskPage",
     "Upstream",
 ]
