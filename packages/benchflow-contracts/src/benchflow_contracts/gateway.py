@@ -21,9 +21,9 @@ token ids and log-probabilities. `anthropic` is Messages."""
 
 
 class PolicyEndpoint(Endpoint):
-    """A model endpoint with known weights."""
+    """A model endpoint whose model, protocol and weights are known."""
 
-    policy_version: str
+    policy_version: str | None = None
     """Recorded with each call, unless the upstream reports another version in a header."""
     model: str | None = None
     """The model to request, instead of the agent's."""

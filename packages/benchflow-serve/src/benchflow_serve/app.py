@@ -14,6 +14,7 @@ from litestar.types import ControllerRouterHandler
 from pydantic import ValidationError
 
 from .core import RolloutService
+from .policy_routes import POLICY_ROUTES
 from .problems import show_defect, show_fault, show_http_error, show_wrong_body
 from .security import PUBLIC, HostAllowList, read_tokens, require_token
 
@@ -26,7 +27,7 @@ async def check_health() -> dict[str, str]:
     return {"status": "ok"}
 
 
-ROUTES: Final[tuple[ControllerRouterHandler, ...]] = (check_health,)
+ROUTES: Final[tuple[ControllerRouterHandler, ...]] = (check_health, *POLICY_ROUTES)
 
 
 def create_app(

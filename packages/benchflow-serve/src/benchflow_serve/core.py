@@ -3,6 +3,7 @@
 from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
 
+from .policies import Policies
 from .settings import ServeSettings
 
 
@@ -11,6 +12,7 @@ class RolloutService:
 
     def __init__(self, settings: ServeSettings) -> None:
         self.settings = settings
+        self.policies = Policies()
 
     @asynccontextmanager
     async def running(self) -> AsyncGenerator[None]:
