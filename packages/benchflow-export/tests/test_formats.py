@@ -20,6 +20,8 @@ from benchflow_testing import check_exporter, exporter_checks
 from benchflow_testing.fakes import fake_finished_rollout
 
 FORMATS = ["verifiers", "sft", "v1-leaves", "v1-graph", "v1-flat"]
+OF_TOKENS = ["atropos", "tinker"]
+"""Formats without leaves that have no token to train on."""
 
 
 def lines(path: Path) -> list[dict]:
@@ -30,7 +32,7 @@ def job() -> list[FinishedRollout]:
     return [fake_finished_rollout("paint__1"), fake_finished_rollout("paint__2")]
 
 
-@pytest.mark.parametrize("name", FORMATS)
+@pytest.mark.parametrize("name", [*FORMATS, *OF_TOKENS])
 def test_a_format_passes_the_kit(name: str) -> None:
     results = asyncio.run(check_exporter(load_exporter(name)))
     assert len(results) == len(exporter_checks())
@@ -39,7 +41,7 @@ def test_a_format_passes_the_kit(name: str) -> None:
 
 def test_the_formats_are_listed_with_a_summary() -> None:
     formats = {each.name: each.summary for each in export_formats()}
-    assert set(FORMATS) <= set(formats)
+    assert {*FORMATS, *OF_TOKENS} <= set(formats)
     assert all(summary.endswith(".") for summary in formats.values())
 
 

@@ -220,6 +220,7 @@ if TYPE_CHECKING:
         Sample as Sample,
         SampleGroup as SampleGroup,
         SampleSpan as SampleSpan,
+        SharedPrefix as SharedPrefix,
         SpanKind as SpanKind,
         TokenSequence as TokenSequence,
         TrainingOptions as TrainingOptions,
@@ -373,7 +374,7 @@ _HOMES = {
         "reward": "Evidence LiveWorld Reward needs_processes stops_processes",
         "rollout_record": "BeganFrom LearnerUse LearnerVersion Prior RolloutRecord",
         "sample": (
-            "AdvantageEstimator AnswerSource Sample SampleGroup SampleSpan SpanKind "
+            "AdvantageEstimator AnswerSource Sample SampleGroup SampleSpan SharedPrefix SpanKind "
             "TokenSequence TrainingOptions"
         ),
         "sandbox": (

@@ -61,6 +61,14 @@ class Exported(RareModel):
     """Tokens before a break that the prompt after it has again."""
     missing_logprobs: int = Field(default=0, ge=0)
     """Messages of a model that cannot be trained on: they have no log-probabilities."""
+    untrainable: int = Field(default=0, ge=0)
+    """Scored leaves that a format of tokens left out: they have no token with a log-probability
+    and an advantage, or the options mask them."""
+    truncated: int = Field(default=0, ge=0)
+    """Scored leaves that a limit on tokens or requests ended. The export marks them or leaves them
+    out."""
+    mixed_versions: int = Field(default=0, ge=0)
+    """Scored leaves that several versions of the policy sampled. The export names the versions."""
 
 
 class Exporter(Protocol):

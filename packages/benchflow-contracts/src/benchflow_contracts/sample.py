@@ -22,6 +22,11 @@ AdvantageEstimator = Literal["intra", "inter", "intra+inter", "process", "none"]
 """`intra`, `inter` and `process` are those of `Credit`; `intra+inter` is their sum, as in
 Tree-GRPO."""
 
+SharedPrefix = Literal["once", "per_leaf"]
+"""How often a rendering trains on the tokens that several leaves of a tree have. `per_leaf`: once
+with the advantage of each leaf, as in Tree-GRPO. `once`: with the mean advantage of these leaves,
+in the first of them."""
+
 AnswerSource = Literal["user", "counterfactual", "unknown"]
 """Who gave the answers on the way to a leaf. `counterfactual`: the task's user never gives one of
 them. `unknown`: the user was not asked."""
@@ -204,7 +209,15 @@ class TrainingOptions(RareModel):
 
     advantage: AdvantageEstimator | None = None
     """Advantage of each sampled token in a format with tokens: intra, inter, intra+inter, process
-    or none. Default: process for a graph, intra for leaves."""
+    or none. Default: that of the format."""
+    shared_prefix: SharedPrefix | None = None
+    """How often the tokens that several leaves share are trained on: once, with the mean advantage
+    of these leaves, or per_leaf. Default: once for a graph, per_leaf otherwise."""
+    truncated: Literal["mask", "train"] = "mask"
+    """Whether a leaf that a limit on tokens or requests ended is trained on. A format that marks
+    these leaves always has them."""
+    mixed_versions: Literal["mask", "train"] = "train"
+    """Whether a leaf that several versions of the weights sampled is trained on."""
     counterfactual: bool = False
     """Also export the leaves below answers that the task's user does not give."""
     require_tokens: bool = False

@@ -7,7 +7,7 @@ In `tests/e2e/test_traces.py`, that package reads our traces.
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Final, Literal, cast
 
-from benchflow_contracts import AdvantageEstimator, ModelCall, Sample, SampleSpan
+from benchflow_contracts import AdvantageEstimator, ModelCall, Sample, SampleSpan, SharedPrefix
 
 from .advantages import mean_advantages
 from .graph import v1_message
@@ -19,6 +19,7 @@ DEFAULT_ESTIMATOR: Final[Mapping[Shape, AdvantageEstimator]] = {
     "leaves": "intra",
     "graph": "process",
 }
+SHARED_PREFIX: Final[Mapping[Shape, SharedPrefix]] = {"leaves": "per_leaf", "graph": "once"}
 _FINISH_REASONS = {"stop": "stop", "length": "length", "tool_calls": "tool_calls"}
 _LIMITS = {"max_tokens": "max_output_tokens", "max_turn_requests": "max_turns"}
 """The stop conditions by which a reader knows that a trace was truncated."""
@@ -72,7 +73,7 @@ def _leaf_trace(
         "answer_weight": sample.answer_weight,
         "integrity": sample.integrity,
         "fidelity": sample.fidelity,
-        "shared_prefix": "per_leaf",
+        "shared_prefix": SHARED_PREFIX["leaves"],
     }
     trace = _trace([sample], sample.spans, advantages, calls, estimator, info)
     return {**trace, "rewards": {"reward": {"score": sample.reward, "weight": 1.0}}}
@@ -97,7 +98,7 @@ def _graph_trace(
         "fidelity": {sample.leaf: sample.fidelity for sample in samples},
         "values": values,
         "parents": parents,
-        "shared_prefix": "once",
+        "shared_prefix": SHARED_PREFIX["graph"],
     }
     advantages = mean_advantages(samples, spans, estimator)
     trace = _trace(samples, list(spans.values()), advantages, calls, estimator, info)

@@ -2,7 +2,7 @@
 
 import json
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -11,17 +11,13 @@ from benchflow_contracts import (
     AdvantageEstimator,
     Exported,
     FinishedRollout,
-    ModelCall,
-    Sample,
-    StoreError,
     TrainingOptions,
     UsageError,
 )
 
-from .advantages import GroupReturns, add_inter
-from .episode import DEFAULT_ESTIMATOR, Shape, episode
-from .rows import ToolCallFormat, export_trajectories_to_jsonl, is_tampered, write_json_lines
-from .samples import samples_of
+from .episode import DEFAULT_ESTIMATOR, SHARED_PREFIX, Shape, episode
+from .rows import ToolCallFormat, export_trajectories_to_jsonl, write_json_lines
+from .selection import ChosenSamples, Tree, with_inter
 from .trainer import is_chosen, leaf_record, with_inter_advantage
 
 
@@ -35,6 +31,8 @@ class RowExporter:
 
     file_name: str
     tool_calls: ToolCallFormat
+    convert: Callable[[Mapping[str, Any]], Mapping[str, Any]] = dict
+    """Makes the line of a row with its advantages."""
     options: TrainingOptions = field(default_factory=TrainingOptions)
 
     def with_options(self, options: TrainingOptions) -> "RowExporter":
@@ -44,6 +42,9 @@ class RowExporter:
                 f"{self.file_name} has no tokens",
                 hint="choose a format with tokens, such as v1-leaves, or drop --require-tokens",
             )
+        if options.shared_prefix is not None:
+            raise UsageError(f"{self.file_name} has no tokens", hint="drop --shared-prefix")
+        _refuse_masks(options, self.file_name)
         if options.advantage is not None:
             raise UsageError(
                 f"{self.file_name} has every advantage in info.advantage",
@@ -55,28 +56,31 @@ class RowExporter:
         """Write the rows; see `Exporter`."""
         del job
         part = directory / f".{self.file_name}.part"
-        counterfactual = 0
+        counts: Counter[str] = Counter()
 
         def records() -> Iterator[dict[str, Any]]:
-            nonlocal counterfactual
             for rollout in rollouts:
                 for leaf in rollout.tree.leaves:
                     record = leaf_record(rollout, leaf, tool_calls=self.tool_calls)
-                    if record["reward"] is None or is_chosen(record, self.options):
+                    if record["reward"] is None:
+                        yield record
+                    elif is_chosen(record, self.options):
+                        counts["truncated"] += record["is_truncated"]
+                        counts["mixed_versions"] += len(record["info"]["policy_versions"]) > 1
                         yield record
                     else:
-                        counterfactual += 1
+                        counts["counterfactual"] += 1
 
         report = export_trajectories_to_jsonl(records(), part)
         # The advantage over a group is known only after its last row.
         rows = with_inter_advantage(lambda: _read_lines(part))
-        write_json_lines(rows, directory / self.file_name)
+        write_json_lines(map(self.convert, rows), directory / self.file_name)
         part.unlink()
         return Exported(
             trajectories=report.written,
             unscored=report.unscored,
             tampered=report.tampered,
-            counterfactual=counterfactual,
+            **counts,
         )
 
 
@@ -95,6 +99,13 @@ class EpisodeExporter:
 
     def with_options(self, options: TrainingOptions) -> "EpisodeExporter":
         """Return the exporter with other options; see `TakesTrainingOptions`."""
+        _refuse_masks(options, f"v1-{self.shape}")
+        if options.shared_prefix not in (None, SHARED_PREFIX[self.shape]):
+            raise UsageError(
+                f"v1-{self.shape} shares prefixes {SHARED_PREFIX[self.shape]!r},"
+                f" not {options.shared_prefix!r}",
+                hint="choose v1-graph for once, v1-leaves or v1-flat for per_leaf",
+            )
         return replace(self, options=options)
 
     def export(self, job: str, rollouts: Iterable[FinishedRollout], directory: Path) -> Exported:
@@ -104,94 +115,31 @@ class EpisodeExporter:
             StoreError: `require_tokens` is set, and a sample has a break or lacks tokens.
         """
         del job
-        chosen = _ChosenSamples(self.options)
+        chosen = ChosenSamples(self.options)
         estimator = self.options.advantage or DEFAULT_ESTIMATOR[self.shape]
         trees = chosen.of(rollouts)
         if "inter" in estimator:
-            spool = directory / ".samples.part"
-            trees = _with_inter(trees, spool)
-        lines = self._lines(trees, estimator)
+            trees = with_inter(trees, directory / ".samples.part")
+        lines = self._lines(trees, chosen, estimator)
         write_json_lines(lines, directory / "traces.jsonl")
         return chosen.counts()
 
     def _lines(
-        self, trees: "Iterable[_Tree]", estimator: AdvantageEstimator
+        self, trees: Iterable[Tree], chosen: ChosenSamples, estimator: AdvantageEstimator
     ) -> Iterator[dict[str, Any]]:
         for samples, calls in trees:
+            chosen.count_written(samples)
             record = episode(samples, calls, self.shape, estimator)
             if record is not None:
                 yield from record["traces"] if self.is_flat else [record]
 
 
-_Tree = tuple[list[Sample], Mapping[str, ModelCall]]
-"""The chosen samples of one rollout, and its calls."""
-
-
-class _ChosenSamples:
-    """Chooses the samples that are exported, and counts the others."""
-
-    def __init__(self, options: TrainingOptions) -> None:
-        self._options = options
-        self._counts: Counter[str] = Counter()
-
-    def of(self, rollouts: Iterable[FinishedRollout]) -> Iterator[_Tree]:
-        """Yield the samples of one rollout after the other."""
-        for rollout in rollouts:
-            missing = [leaf for leaf in rollout.tree.leaves if leaf.reward is None]
-            self._counts["unscored"] += len(missing)
-            self._counts["tampered"] += sum(map(is_tampered, missing))
-            samples = samples_of(rollout)
-            chosen = [s for s in samples if s.answer == "user" or self._options.counterfactual]
-            self._counts["counterfactual"] += len(samples) - len(chosen)
-            self._count_tokens(chosen)
-            yield chosen, rollout.calls
-
-    def _count_tokens(self, samples: list[Sample]) -> None:
-        self._counts["trajectories"] += len(samples)
-        for sample in samples:
-            faults = sample.breaks or sample.missing_logprobs
-            if self._options.require_tokens and (faults or not sample.spans):
-                raise StoreError(
-                    f"leaf {sample.leaf!r} of rollout {sample.tree!r} is not exact:"
-                    f" {sample.breaks} breaks of the token sequence and"
-                    f" {sample.missing_logprobs} model messages without log-probabilities",
-                    hint="record the calls behind --upstream vllm, use a chat template that keeps"
-                    " its prefix, or drop --require-tokens",
-                )
-            self._counts["breaks"] += sample.breaks
-            self._counts["repeated_tokens"] += sample.repeated_tokens
-            self._counts["missing_logprobs"] += sample.missing_logprobs
-
-    def counts(self) -> Exported:
-        """Return the counts so far."""
-        names = ("trajectories", "unscored", "tampered", "counterfactual")
-        token_names = ("breaks", "repeated_tokens", "missing_logprobs")
-        return Exported(**{name: self._counts[name] for name in (*names, *token_names)})
-
-
-def _with_inter(trees: Iterable[_Tree], spool: Path) -> Iterator[_Tree]:
-    """Yield the trees with the `inter` advantage of each sample, over all trees of its group.
-
-    The samples wait in the file `spool`, because the returns of a group are known only after its
-    last tree.
-    """
-    returns = GroupReturns()
-    with spool.open("w", encoding="utf-8") as file:
-        for samples, calls in trees:
-            for sample in samples:
-                returns.add(sample)
-            used = {span.call for sample in samples for span in sample.spans}
-            record = {
-                "samples": [sample.model_dump(mode="json") for sample in samples],
-                "calls": [calls[key].model_dump(mode="json") for key in calls if key in used],
-            }
-            file.write(json.dumps(record) + "\n")
-    inter = returns.advantages()
-    for record in _read_lines(spool):
-        samples = [Sample.model_validate(each) for each in record["samples"]]
-        recorded = [ModelCall.model_validate(each) for each in record["calls"]]
-        yield [add_inter(each, inter) for each in samples], {call.id: call for call in recorded}
-    spool.unlink()
+def _refuse_masks(options: TrainingOptions, name: str) -> None:
+    if options.mixed_versions == "mask":
+        raise UsageError(
+            f"{name} names the versions of each trajectory and leaves none out",
+            hint="drop --mixed-versions, and choose by the versions in the export",
+        )
 
 
 def verifiers_rows() -> RowExporter:

@@ -12,16 +12,12 @@ from benchflow_contracts import (
     Sample,
     TrainingOptions,
 )
+from benchflow_contracts import SharedPrefix as SharedPrefix
 from pydantic import Field
 
 from .advantages import with_group_advantages
 from .rows import is_tampered
 from .samples import samples_of
-
-SharedPrefix = Literal["once", "per_leaf"]
-"""How often a rendering trains on the tokens that several leaves of a tree have. `per_leaf`: once
-with the advantage of each leaf, as in Tree-GRPO. `once`: with the mean advantage of these leaves,
-in the first of them."""
 
 ExcludedReason = Literal[
     "failed",
@@ -58,12 +54,9 @@ class TrainerOptions(TrainingOptions):
     and counted; an export refuses it instead.
     """
 
-    shared_prefix: SharedPrefix = "per_leaf"
+    # The options are frozen, so a narrower type is safe.
+    shared_prefix: SharedPrefix = "per_leaf"  # pyright: ignore[reportIncompatibleVariableOverride]
     """How often the tokens that several leaves share are trained on: once, per_leaf."""
-    truncated: Literal["mask", "train"] = "mask"
-    """Whether a sample that a limit on tokens or requests ended is trained on."""
-    mixed_versions: Literal["mask", "train"] = "train"
-    """Whether a sample that several versions of the weights sampled is trained on."""
     assumed_version: int | None = Field(default=None, ge=0)
     """The version of the weights of samples that do not name one; without it they are left out."""
 

@@ -96,6 +96,7 @@ def leaf_record(
             "group": group_of(rollout).model_dump(),
             "answer": answer_of(weight),
             "answer_weight": weight,
+            "policy_versions": _policy_versions(rollout, steps),
             "advantage": None if leaf.credit is None else leaf.credit.model_dump(),
             **_task_steps(leaf),
         },
@@ -167,6 +168,15 @@ def with_inter_advantage(
 def _group(info: Mapping[str, Any]) -> str:
     # A row of version 0.8 and before has no group.
     return json.dumps(info.get("group") or info["task_id"])
+
+
+def _policy_versions(rollout: FinishedRollout, steps: Sequence[Step]) -> list[str]:
+    """Return the weights that sampled the steps, in the order of their first use."""
+    idents = (ident for step in steps for ident in step.model_calls)
+    calls = (rollout.calls[ident] for ident in idents if ident in rollout.calls)
+    sampled = (call for call in calls if call.purpose == "main" and not call.replayed)
+    versions = (call.policy_version for call in sampled)
+    return list(dict.fromkeys(version for version in versions if version is not None))
 
 
 def _task_steps(leaf: RolloutNode) -> dict[str, Any]:

@@ -47,9 +47,13 @@ ExporterCheck = Check[ExporterSubject]
 
 @promise()
 async def every_scored_leaf_is_written(subject: ExporterSubject) -> None:
-    """The exporter writes at least the scored leaves, and counts the unscored leaves."""
+    """The exporter writes at least the scored leaves, and counts the unscored leaves.
+
+    A format of tokens may count a leaf without tokens as `untrainable` instead.
+    """
     said, files = subject.write(fake_finished_rollout())
-    expect(2 <= said.trajectories <= 3, f"{said.trajectories} of 2 scored leaves were written")
+    written = said.trajectories + said.untrainable
+    expect(2 <= written <= 3, f"{said.trajectories} of 2 scored leaves were written")
     expect_equal(said.unscored, 1, "the number of unscored leaves")
     expect(any(digest != "directory" for digest in files.values()), "no file was made")
 
@@ -82,7 +86,8 @@ async def the_same_rollouts_give_the_same_bytes(subject: ExporterSubject) -> Non
 async def hostile_text_is_written(subject: ExporterSubject) -> None:
     """Terminal codes, lone surrogates, NaN, deep input and megabytes are not errors."""
     said, _ = subject.write(fake_hostile_rollout())
-    expect_equal((said.trajectories, said.unscored), (1, 0), "the counts of leaves")
+    leaves = said.trajectories + said.untrainable
+    expect_equal((leaves, said.unscored), (1, 0), "the counts of leaves")
 
 
 @promise()

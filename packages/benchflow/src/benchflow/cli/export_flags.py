@@ -51,3 +51,12 @@ def _faults(counts: Exported) -> Iterable[str]:
             f"{counts.missing_logprobs} model messages have no log-probabilities, so a trainer"
             " cannot use them (--require-tokens refuses them)"
         )
+    if counts.untrainable:
+        yield (
+            f"left out {counts.untrainable} scored leaves without a token to train on: a token"
+            " needs a log-probability and an advantage, and the leaf must not be masked"
+        )
+    if counts.truncated:
+        yield f"a limit on tokens or requests ended {counts.truncated} scored leaves"
+    if counts.mixed_versions:
+        yield f"several versions of the policy sampled {counts.mixed_versions} scored leaves"
