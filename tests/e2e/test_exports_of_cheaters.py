@@ -52,6 +52,11 @@ def of_rows(output: Path) -> Told:
     return [(row["reward"], row["info"]["reward_metadata"]["integrity"]) for row in rows]
 
 
+def of_adp(output: Path) -> Told:
+    rows = [json.loads(line)["details"] for line in output.read_text().splitlines()]
+    return [(row["reward"], row["integrity"]) for row in rows]
+
+
 def of_traces(traces: list[dict[str, Any]]) -> Told:
     told: Told = []
     for trace in traces:
@@ -87,6 +92,7 @@ def of_trials(output: Path) -> Told:
 READERS: dict[str, Callable[[Path], Told]] = {
     "verifiers": of_rows,
     "sft": of_rows,
+    "adp": of_adp,
     "v1-leaves": of_episodes,
     "v1-graph": of_episodes,
     "v1-flat": of_flat,
@@ -94,7 +100,7 @@ READERS: dict[str, Callable[[Path], Told]] = {
 }
 
 
-OF_TOKENS = {"atropos", "tinker"}
+OF_TOKENS = {"agent-lightning", "art", "atropos", "tinker"}
 """Formats without leaves that have no tokens: `test_trainer_hazards.py` reads them."""
 
 

@@ -19,8 +19,8 @@ from benchflow_kernel.errors import UnknownProviderError
 from benchflow_testing import check_exporter, exporter_checks
 from benchflow_testing.fakes import fake_finished_rollout
 
-FORMATS = ["verifiers", "sft", "v1-leaves", "v1-graph", "v1-flat"]
-OF_TOKENS = ["atropos", "tinker"]
+FORMATS = ["verifiers", "sft", "adp", "v1-leaves", "v1-graph", "v1-flat"]
+OF_TOKENS = ["atropos", "tinker", "art", "agent-lightning"]
 """Formats without leaves that have no token to train on."""
 
 

@@ -151,3 +151,84 @@ def test_an_option_that_a_format_cannot_express_is_refused(
 ) -> None:
     with pytest.raises(UsageError):
         load_exporter(name).with_options(TrainingOptions.model_validate(options))
+
+
+def test_art_gets_a_choice_for_each_message_that_is_trained_on(tmp_path: Path) -> None:
+    [group], counts = export("art", [forked(recorded())], tmp_path / "x")
+    left, right = group["trajectories"]
+    assert [item.get("role", "choice") for item in left["messages_and_choices"]] == [
+        "system",
+        "user",
+        "choice",
+        "user",
+        "choice",
+    ]
+    choice = left["messages_and_choices"][2]
+    assert choice["message"] == {"role": "assistant", "content": "hello"}
+    assert [(t["token"], t["logprob"]) for t in choice["logprobs"]["content"]] == [
+        ("token_id:4", -0.5),
+        ("token_id:5", -0.5),
+    ]
+    assert (left["reward"], right["reward"], counts.trajectories) == (1.0, 0.0, 2)
+    assert group["metadata"]["shared_prefix"] == "per_leaf"
+    scalars = (str, int, float, bool, type(None))
+    assert all(isinstance(value, scalars) for value in left["metadata"].values())
+
+
+def test_art_gets_a_shared_message_once_and_a_break_as_another_history(tmp_path: Path) -> None:
+    calls = recorded()
+    calls[1] = call("c2", calls[1].request["messages"], "left", [1, 99, 3, 4, 5, 6], [7])
+    [group], _ = export("art", [forked(calls)], tmp_path / "x", shared_prefix="once")
+    left, right = group["trajectories"]
+    [after_break] = left["additional_histories"]
+    assert "logprobs" in left["messages_and_choices"][2]
+    assert "logprobs" in after_break["messages_and_choices"][-1]
+    assert "logprobs" not in right["messages_and_choices"][2]
+
+
+def test_art_compares_a_tree_or_all_trees_and_gets_no_group_of_one(tmp_path: Path) -> None:
+    versions = [each.model_copy(update={"policy_version": "7"}) for each in recorded()]
+    source = [forked(versions, rollout_id=f"r{n}") for n in range(2)]
+    [group], _ = export("art", source, tmp_path / "inter")
+    assert len(group["trajectories"]) == 4
+    assert {t["initial_policy_version"] for t in group["trajectories"]} == {7}
+    groups, _ = export("art", source, tmp_path / "intra", advantage="intra")
+    assert [len(each["trajectories"]) for each in groups] == [2, 2]
+    assert {each["metadata"]["baseline"] for each in groups} == {"tree"}
+    alone = forked(recorded())
+    alone.tree.leaves[0].results.clear()
+    lines, counts = export("art", [alone], tmp_path / "alone")
+    assert (lines, counts.untrainable) == ([], 1)
+
+
+def test_agent_lightning_gets_a_span_for_each_call_and_one_for_the_reward(tmp_path: Path) -> None:
+    [left, _], counts = export("agent-lightning", [forked(recorded())], tmp_path / "x")
+    first, second, reward = left["spans"]
+    assert [first["name"], second["name"], reward["name"]] == [
+        "openai.chat.completion",
+        "openai.chat.completion",
+        "agentlightning.annotation",
+    ]
+    seen = [
+        (s["attributes"]["prompt_token_ids"], s["attributes"]["response_token_ids"])
+        for s in (first, second)
+    ]
+    assert seen == [([1, 2, 3], [4, 5]), ([1, 2, 3, 4, 5, 6], [7])]
+    logprobs = json.loads(first["attributes"]["logprobs.content"])
+    assert [each["logprob"] for each in logprobs] == [-0.5, -0.5]
+    assert reward["attributes"]["agentlightning.reward.0.value"] == 1.0
+    assert reward["start_time"] >= second["end_time"]
+    assert len({span["span_id"] for span in left["spans"]}) == 3
+    assert (left["metadata"]["shared_prefix"], counts.trajectories) == ("per_leaf", 2)
+
+
+def test_agent_lightning_gets_a_shared_call_once_and_whole_prompts_after_a_break(
+    tmp_path: Path,
+) -> None:
+    calls = recorded()
+    calls[1] = call("c2", calls[1].request["messages"], "left", [1, 99, 3, 4, 5, 6], [7])
+    lines, _ = export("agent-lightning", [forked(calls)], tmp_path / "x", shared_prefix="once")
+    prompts = [
+        [s["attributes"].get("prompt_token_ids") for s in line["spans"][:-1]] for line in lines
+    ]
+    assert prompts == [[[1, 2, 3], [1, 99, 3, 4, 5, 6]], [[1, 2, 3, 4, 5, 8]]]

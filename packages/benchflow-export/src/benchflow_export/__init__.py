@@ -1,5 +1,7 @@
 """Finished rollouts in the formats of trainers, and of other installed exporters."""
 
+from benchflow_contracts import SharedPrefix
+
 from .advantages import with_group_advantages
 from .episode import Shape, episode
 from .exporters import (
@@ -17,7 +19,6 @@ from .rollout_groups import (
     ExcludedLeaf,
     ExcludedReason,
     RolloutGroup,
-    SharedPrefix,
     TrainerOptions,
     group_rollouts,
 )

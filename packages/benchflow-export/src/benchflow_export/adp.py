@@ -6,7 +6,7 @@ the first version in which an observation names the tool call that it answers.
 
 import json
 from collections.abc import Iterable, Iterator, Mapping
-from typing import Any, Final
+from typing import Any, Final, cast
 
 from .formats import RowExporter
 from .messages import Message
@@ -130,7 +130,8 @@ def _kwargs(arguments: str) -> dict[str, Any]:
         json.dumps(value)
     except (ValueError, RecursionError):
         return {"arguments": arguments}
-    return value if isinstance(value, dict) else {"arguments": arguments}
+    is_object = isinstance(value, dict)
+    return cast("dict[str, Any]", value) if is_object else {"arguments": arguments}
 
 
 def _refuse(constant: str) -> None:

@@ -71,7 +71,7 @@ def _calls(sequence: TrainedSequence) -> Iterator[tuple[SampleSpan, dict[str, An
 def _call(sample: Sample, span: SampleSpan, prompt: list[int]) -> dict[str, Any]:
     sampled = span.token_ids[span.scaffold :]
     # The form of vLLM's `return_tokens_as_token_ids`: the text of one token is not recorded.
-    logprobs = [
+    logprobs: list[dict[str, Any]] = [
         {"token": f"token_id:{token}", "logprob": value, "bytes": None, "top_logprobs": []}
         for token, value in zip(sampled, span.logprobs, strict=True)
     ]

@@ -10,9 +10,9 @@ from benchflow_contracts import (
     FinishedRollout,
     RolloutNode,
     Sample,
+    SharedPrefix,
     TrainingOptions,
 )
-from benchflow_contracts import SharedPrefix as SharedPrefix
 from pydantic import Field
 
 from .advantages import with_group_advantages

@@ -83,8 +83,8 @@ class SampleExporter:
     ) -> Iterator[dict[str, Any]]:
         for group in groups:
             written: dict[tuple[str, str], Sample] = {}
-            chosen_trees = [[sample for sample in tree if not self._is_masked(sample)] for tree in group]
-            for line in self.render([tree for tree in chosen_trees if tree], rendering):
+            trees = [[s for s in tree if not self._is_masked(s)] for tree in group]
+            for line in self.render([tree for tree in trees if tree], rendering):
                 written |= {(each.tree, each.leaf): each for each in line.samples}
                 yield line.record
             chosen.count_written(written.values())

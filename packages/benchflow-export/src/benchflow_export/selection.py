@@ -15,6 +15,7 @@ from benchflow_contracts import (
     StoreError,
     TrainingOptions,
 )
+
 from .advantages import GroupReturns, add_inter, with_group_advantages
 from .rows import is_tampered
 from .samples import samples_of
@@ -113,11 +114,11 @@ def groups_of(trees: Iterable[Tree], spool: Path) -> Iterator[list[list[Sample]]
                 file.write(_to_line(samples, {}).encode())
     with spool.open("rb") as file:
         for offsets in places.values():
-            samples: list[Sample] = []
+            group: list[Sample] = []
             for offset in offsets:
                 file.seek(offset)
-                samples += _from_line(file.readline())[0]
-            by_tree = itertools.groupby(with_group_advantages(samples), key=lambda s: s.tree)
+                group += _from_line(file.readline())[0]
+            by_tree = itertools.groupby(with_group_advantages(group), key=lambda s: s.tree)
             yield [list(tree) for _, tree in by_tree]
     spool.unlink()
 

@@ -9,10 +9,10 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from benchflow_contracts import Sample, SampleSpan, TokenSequence, UsageError
+from benchflow_contracts import Sample, SampleSpan, SharedPrefix, TokenSequence, UsageError
 
 from .advantages import mean_advantages
-from .rollout_groups import ExcludedLeaf, ExcludedReason, RolloutGroup, SharedPrefix, TrainerOptions
+from .rollout_groups import ExcludedLeaf, ExcludedReason, RolloutGroup, TrainerOptions
 
 _VERSION: Final = re.compile(r"(?:^v?|[-_@/:]v|(?:^|[-_@/:])step[-_]?)(\d{1,15})", re.ASCII)
 
