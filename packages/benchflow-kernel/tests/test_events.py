@@ -46,6 +46,28 @@ def test_events_are_numbered_stamped_and_read_back_as_they_were_seen(tmp_path):
     assert read.torn_bytes == 0
 
 
+@given(first=st.integers(0, 2_000), second=st.integers(0, 2_000))
+@settings(max_examples=50)
+def test_a_log_that_has_grown_is_read_on_from_where_a_read_ended(tmp_path_factory, first, second):
+    path = tmp_path_factory.mktemp("log") / "events.jsonl"
+    write(path)
+    data = path.read_bytes()
+    path.write_bytes(data[:first])
+    earlier = read_events(path)
+    with path.open("ab") as file:
+        file.write(data[first : first + second])
+    assert read_events(path, earlier) == read_events(path)
+
+
+def test_a_log_that_was_written_anew_is_not_read_on(tmp_path):
+    path = tmp_path / "events.jsonl"
+    write(path)
+    earlier = read_events(path)
+    path.write_bytes(path.read_bytes().replace("é".encode(), b"longer than before"))
+    with pytest.raises(StoreError, match="written anew"):
+        read_events(path, earlier)
+
+
 def test_each_event_is_on_disk_before_append_returns(tmp_path):
     path = tmp_path / "events.jsonl"
     with EventLog(path) as log:

@@ -102,6 +102,18 @@ def test_a_running_rollout_has_a_tree_and_no_record(tmp_path: Path) -> None:
     assert [node.id for node in stored.tree.nodes] == ["n0", "n1"]
 
 
+def test_a_rollout_that_has_grown_is_read_with_its_new_events(tmp_path: Path) -> None:
+    home = begun(tmp_path / "paint__1", events=EVENTS[:2])
+    earlier = StoredRollout(home)
+    assert earlier.tree.status == "running"
+    with (home / "events.jsonl").open("a") as file:
+        file.writelines(f"{event.model_dump_json()}\n" for event in EVENTS[2:])
+    later = earlier.with_new_events()
+    assert later.log == StoredRollout(home).log
+    assert later.tree.status == "completed"
+    assert earlier.tree.status == "running"
+
+
 def test_nodes_and_leaves_are_found_by_id(tmp_path: Path) -> None:
     stored = StoredRollout(begun(tmp_path / "paint__1"))
     assert stored.node("n0") is stored.tree.root

@@ -173,20 +173,36 @@ class EventsRead:
     events: tuple[Event, ...]
     torn_bytes: int
     """Bytes of an incomplete last line, which was ignored."""
+    size: int
+    """Bytes of the complete lines."""
 
 
-def read_events(path: Path) -> EventsRead:
+_NOTHING: Final = EventsRead(events=(), torn_bytes=0, size=0)
+
+
+def read_events(path: Path, earlier: EventsRead = _NOTHING) -> EventsRead:
     """Read a log, also while it is written or after a crash left an incomplete line.
 
+    `earlier` is a read of the same file, whose complete lines are not read again.
+
     Raises:
-        StoreError: The file is missing, or a complete line is not the next event.
+        StoreError: The file is missing, a complete line is not the next event, or the lines of
+            `earlier` end elsewhere now.
     """
     try:
-        *lines, tail = path.read_bytes().split(b"\n")
+        with path.open("rb") as file:
+            file.seek(max(earlier.size - 1, 0))
+            last = file.read(1) if earlier.size else b"\n"
+            data = file.read()
     except OSError as error:
         raise StoreError(f"event log {str(path)!r} cannot be read: {error}") from error
-    events = tuple(_parse(path, number, line) for number, line in enumerate(lines))
-    return EventsRead(events=events, torn_bytes=len(tail))
+    if last != b"\n":
+        raise StoreError("the event log was written anew", where=str(path))
+    *lines, tail = data.split(b"\n")
+    first = len(earlier.events)
+    events = tuple(_parse(path, number, line) for number, line in enumerate(lines, first))
+    size = earlier.size + len(data) - len(tail)
+    return EventsRead(events=(*earlier.events, *events), torn_bytes=len(tail), size=size)
 
 
 def _parse(path: Path, index: int, line: bytes) -> Event:

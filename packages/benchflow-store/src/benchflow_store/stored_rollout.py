@@ -79,6 +79,19 @@ class StoredRollout:
 
     directory: Path
 
+    def with_new_events(self) -> Self:
+        """Return the rollout as its files are now. The events that were read are not read again.
+
+        The log must be the same file as before, to which lines were only added.
+
+        Raises:
+            StoreError: The log is missing or damaged.
+        """
+        fresh = replace(self)
+        # The cache of the property: the class is frozen.
+        vars(fresh)["log"] = read_events(self.directory / "events.jsonl", self.log)
+        return fresh
+
     @property
     def has_begun(self) -> bool:
         """Whether the rollout has an event log. A refused rollout has only a record."""
