@@ -74,6 +74,13 @@ class Log:
             ]
         )
 
+    def add_step(self, parent: str) -> None:
+        """Add a step below one node."""
+        ts, number = time.time(), self.lines
+        step = Step(id=f"s{number}", message=f"step {number}", started_at=ts, finished_at=ts)
+        event = StepFinished(seq=number, ts=ts, node=f"n{number}", parent=parent, step=step)
+        self._write([event])
+
     def add_lines(self, count: int) -> None:
         """Add lines that no page folds, so long that they fill the buffers of a stalled reader."""
         node = "n" * 200

@@ -212,6 +212,31 @@ def test_a_tree_grows_and_keeps_focus_scroll_and_selection(
     expect_fresh(page)
 
 
+@pytest.mark.parametrize("rollout", [1_500], indirect=True)
+def test_a_large_tree_gets_its_changes_only_and_keeps_the_node_with_the_focus(
+    new_page: Callable[..., Page], rollout: GrowingRollout
+) -> None:
+    rollout.write(1_300)
+    sizes: list[int] = []
+    page = new_page(f"{rollout.url}?fold=0", viewport={"width": 900, "height": 600})
+    expect_live(page)
+    whole = len(page.locator("#tree").inner_html())
+    page.on("response", lambda each: sizes.append(len(each.body())) if "fold" in each.url else None)
+    page.locator("#tree a[tabindex='0']").focus()
+    name = page.evaluate("document.activeElement.id")
+    for _ in range(4):
+        rollout.write(3)
+        expect_events(page, rollout.written)
+        assert name.startswith("t-n")
+        assert page.evaluate("document.activeElement.id") == name
+    # A child of the root changes the number of siblings of many nodes, and other nodes do not.
+    assert min(sizes) < whole / 2
+    rollout.end()
+    expect_events(page, rollout.total)
+    expect(page.locator("#tree")).to_have_class("tree shapes")
+    expect_fresh(page)
+
+
 def test_the_lists_and_a_form_that_is_filled_in_are_kept_up_to_date(
     new_page: Callable[..., Page], dashboard: DashboardProcess, rollout: GrowingRollout
 ) -> None:

@@ -124,6 +124,22 @@ def test_the_page_shows_the_tree_and_opens_at_the_first_fork(client: Client) -> 
     assert "fork x3 · R (replay) · why?" in text
 
 
+def test_a_page_that_has_the_drawing_gets_neither_its_groups_nor_its_list_again(
+    client: Client,
+) -> None:
+    url = "/r/long-path?fold=0"
+    whole = page(client, url)
+    name = re.search(r'data-drawing="([^"]+)"', whole)
+    assert name is not None
+    again = page(client, url, **{"Live-Drawing": name[1]})
+    assert whole.count("data-chunk") == again.count("data-same=") > 50
+    assert "data-chunk" not in again
+    assert len(again) < len(whole) / 10
+    other = page(client, f"{url}&mode=time", **{"Live-Drawing": name[1]})
+    assert "data-same=" not in other
+    assert "data-same=" not in page(client, url, **{"Live-Drawing": "unknown"})
+
+
 def test_a_question_shows_each_option_with_its_worth(client: Client) -> None:
     text = page(client, f"{KINDS}?sel=n1")
     rows = re.findall(r'<tr data-option="(\w+)">(.*?)</tr>', text, re.DOTALL)

@@ -1,16 +1,19 @@
 """The SVG of a tree: roles, names, glyphs and chunks, and no way out of it for an agent's text."""
 
+import re
 import xml.etree.ElementTree as ET
 from itertools import pairwise
 
 import pytest
-from benchflow_contracts import RolloutTree
+from benchflow_contracts import RolloutNode, RolloutTree
 from benchflow_dashboard.tree.display import DisplayTree, Folding
 from benchflow_dashboard.tree.facts import TreeFacts
 from benchflow_dashboard.tree.measure import MODES, UNKNOWN, Mode, measure
 from benchflow_dashboard.tree.overview import overview
 from benchflow_dashboard.tree.svg import NUMBER_NODES, TEXT_NODES, Drawing, Links, Marks, draw
-from made_trees import random_tree, tree_of_all_kinds, tree_of_climbs
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from made_trees import plain_step, random_tree, tree_of_all_kinds, tree_of_climbs
 from xss_payloads import PAYLOADS, MarkupReader, dangers, structure
 
 NO_MARKS, UNFOLDED, PLAIN_LINKS = Marks(), Folding(chains=False), Links()
@@ -134,26 +137,80 @@ def boxes(svg: str) -> list[tuple[tuple[int, ...], ET.Element]]:
     return [(tuple(map(int, str(g.get("data-box")).split())), g) for g in groups]
 
 
+def origin(group: ET.Element) -> tuple[int, int]:
+    """Return the point that the coordinates of a chunk begin at."""
+    place = re.fullmatch(r"translate\((\d+) (\d+)\)", str(group.get("transform")))
+    assert place is not None
+    return int(place[1]), int(place[2])
+
+
 def test_chunks_are_small_and_their_boxes_have_their_glyphs() -> None:
     drawing = drawing_of(random_tree(3_000))
     found = boxes(drawing.svg.text)
     assert len(found) > 5
     for (left, top, right, bottom), group in found:
+        x, y = origin(group)
         assert right - left <= 1_600
         assert bottom - top <= 600
         for circle in group.iter("circle"):
-            assert left <= int(str(circle.get("cx"))) <= right
-            assert top <= int(str(circle.get("cy"))) <= bottom
+            assert left <= x + int(str(circle.get("cx"))) <= right
+            assert top <= y + int(str(circle.get("cy"))) <= bottom
+
+
+def add_leaf(tree: RolloutTree, parent: str) -> None:
+    above = tree.index[parent]
+    leaf = RolloutNode(id=f"n{len(tree.index)}", parent=above, step=plain_step(len(tree.index)))
+    above.children.append(leaf)
+    tree.index[leaf.id] = leaf
+
+
+def with_changes(before: str, changes: str) -> str:
+    """Return what a page shows that had `before` and got `changes`."""
+    whole = re.compile(r'(<g role="none" data-chunk=")([^"]+)(" )[^>]*(>.*?</g>)')
+    contents = {digest: rest for _, digest, _, rest in whole.findall(before)}
+    return re.sub(
+        r'<g data-same="([^"]+)" ([^>]*)></g>',
+        lambda m: f'<g role="none" data-chunk="{m[1]}" {m[2]}{contents[m[1]]}',
+        changes,
+    )
+
+
+@given(size=st.integers(1, 300), places=st.lists(st.integers(0, 299), min_size=1, max_size=4))
+@settings(max_examples=40, deadline=None)
+def test_the_changes_of_a_drawing_make_the_next_one_of_the_one_before(
+    size: int, places: list[int]
+) -> None:
+    tree = random_tree(size)
+    before = drawing_of(tree)
+    for place in places:
+        add_leaf(tree, f"n{place % size}")
+    after = drawing_of(tree)
+    changes = after.changes(frozenset(chunk.digest for chunk in before.chunks))
+    assert with_changes(before.svg.text, changes.text) == after.svg.text
+
+
+def test_a_new_node_of_a_large_tree_changes_few_chunks() -> None:
+    tree = random_tree(3_000)
+    known = frozenset(chunk.digest for chunk in drawing_of(tree).chunks)
+    changed: list[int] = []
+    for place in range(100, 3_000, 290):
+        add_leaf(tree, f"n{place}")
+        chunks = drawing_of(tree).chunks
+        changed.append(sum(chunk.digest not in known for chunk in chunks))
+        known = frozenset(chunk.digest for chunk in chunks)
+    assert len(known) > 40
+    assert sum(changed) / len(changed) < 8
 
 
 def test_no_long_edge_is_in_a_chunk_that_a_browser_hides() -> None:
     drawing = drawing_of(random_tree(3_000))
     for (left, top, right, bottom), group in boxes(drawing.svg.text):
+        x, y = origin(group)
         for path in group.iter("path"):
             numbers = str(path.get("d")).replace("M", " ").replace("H", " ").replace("V", " ")
             start = list(map(int, numbers.split()))[:2]
-            assert left <= start[0] <= right + 6
-            assert top <= start[1] <= bottom
+            assert left <= x + start[0] <= right + 6
+            assert top <= y + start[1] <= bottom
     assert drawing.svg.text.count("M") >= 2_999
 
 

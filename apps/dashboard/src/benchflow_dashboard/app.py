@@ -108,6 +108,8 @@ _MACHINE_PATHS: Final = ("/api/", "/v1/", "/healthz", "/metrics")
 """Errors below these paths, and of streams, are JSON."""
 
 _NOT_COMPRESSED: Final = ("^/static", "/live", "/evidence/")
+_GZIP_LEVEL: Final = 5
+"""A large tree takes a third of the time of level 9, and a fifth more bytes."""
 
 API: Final[tuple[ControllerRouterHandler, ...]] = (check_health, show_metrics, API_V1)
 """The route handlers for machines."""
@@ -157,7 +159,9 @@ def create_app(settings: DashboardSettings, *, index: Index | None = None) -> Li
         before_send=[add_security_headers],
         exception_handlers={HTTPException: show_error, BenchFlowError: show_fault},
         template_config=_templates(),
-        compression_config=CompressionConfig(backend="gzip", exclude=[*_NOT_COMPRESSED]),
+        compression_config=CompressionConfig(
+            backend="gzip", gzip_compress_level=_GZIP_LEVEL, exclude=[*_NOT_COMPRESSED]
+        ),
         dependencies={name: _constant(value) for name, value in injected.items()},
         state=State({**injected, "access": access, "hosts": hosts}),
         before_request=note_versions,

@@ -21,11 +21,11 @@ from .reader import QUEUE, Delivery, LiveReader, Subscription
 
 TOPICS: Final = ("runs", "monitor")
 """What a page may watch beside rollouts. `runs` also covers jobs."""
-_LOG_SEC: Final = 0.1
-"""How often the logs of running rollouts are looked at."""
+_LOG_SEC: Final = 0.05
 _ENDED_SEC: Final = 1.0
 _BREATH_SEC: Final = 0.05
-"""The least time between two frames of a topic."""
+"""The least time between two frames of a topic. The logs of running rollouts are looked at each
+`_LOG_SEC + _BREATH_SEC`."""
 MAX_READERS: Final = 1_000
 
 _logger = logging.getLogger(__name__)

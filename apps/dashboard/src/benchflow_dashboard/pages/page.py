@@ -82,7 +82,7 @@ def render(
             "live_versions": request.state.get("live_versions", {}),
             **(context or {}),
         },
-        headers={"Vary": "HX-Request, Cookie"},
+        headers={"Vary": "HX-Request, Live-Drawing, Cookie"},
     )
 
 

@@ -65,7 +65,8 @@ def show_rollout(
     query = RolloutQuery.of(request.query_params)
     with index.read() as session:
         annotations = read_annotations(session, entry.id)
-    view = RolloutPage.of(loaded, query, trees, list_place(index, entry, query))
+    place, shown = list_place(index, entry, query), request.headers.get("live-drawing")
+    view = RolloutPage.of(loaded, query, trees, place, shown=shown)
     return render(
         request,
         "rollout.html",

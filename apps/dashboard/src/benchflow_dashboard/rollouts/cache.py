@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
+from benchflow_contracts import StoreError
 from benchflow_store import StoredRollout
 
 _ROLLOUTS: Final = 64
@@ -49,7 +50,7 @@ class RolloutCache:
             if entry is not None and entry.signature == signature:
                 self._entries.move_to_end(directory)
                 return entry
-        stored = StoredRollout(directory)
+        stored = _read(directory, entry, signature)
         events = stored.log.events
         if events:
             _ = stored.tree
@@ -72,6 +73,18 @@ class RolloutCache:
         ):
             _, dropped = self._entries.popitem(last=False)
             total -= dropped.log_bytes
+
+
+def _read(directory: Path, known: LoadedRollout | None, signature: Signature) -> StoredRollout:
+    """Return the rollout. Of a log that has grown, only the new lines are read."""
+    is_same_log = known is not None and known.signature[0][0] == signature[0][0]
+    if known is None or not is_same_log or signature[0][2] < known.stored.log.size:
+        return StoredRollout(directory)
+    try:
+        return known.stored.with_new_events()
+    except StoreError:
+        # The file was written anew in place. Its own error, if any, is the one to report.
+        return StoredRollout(directory)
 
 
 def _signature(directory: Path) -> Signature:

@@ -77,6 +77,12 @@ const refresh = (wait = 0) => {
   live.timer = setTimeout(readPage, Math.max(wait, next, 0));
 };
 
+// The server leaves out the groups of a tree, and the list, that this page has.
+const shownParts = () => {
+  const tree = document.querySelector("[data-drawing]");
+  return tree ? { "Live-Drawing": tree.dataset.drawing } : {};
+};
+
 const readPage = async () => {
   if (live.isBusy) return;
   live.isBusy = true;
@@ -85,7 +91,8 @@ const readPage = async () => {
   const here = location.href;
   let wait = 0;
   try {
-    const response = await fetch(here, { signal: AbortSignal.timeout(20_000) });
+    const signal = AbortSignal.timeout(20_000);
+    const response = await fetch(here, { headers: shownParts(), signal });
     if (response.redirected && new URL(response.url).pathname === "/login") live.state = "ended";
     else if (!response.ok) throw new Error(String(response.status));
     else {
@@ -121,8 +128,12 @@ const isOfReader = (name, element) =>
   (name === "tabindex" && element.getAttribute("role") === "treeitem") ||
   (name === "data-near" && element.localName === "g");
 
+// tree.js has changed the tree already. A list without its content has not changed.
+const isPatched = (old, next) => old.id === "tree" || next.matches?.("ol[data-same]");
+
 const callbacks = {
-  beforeNodeMorphed: (old, next) => !(old.isEqualNode && old.isEqualNode(next)),
+  beforeNodeMorphed: (old, next) =>
+    !isPatched(old, next) && !(old.isEqualNode && old.isEqualNode(next)),
   beforeAttributeUpdated: (name, element) => !isOfReader(name, element),
 };
 
@@ -135,6 +146,7 @@ const patch = (text) => {
     location.reload();
     return;
   }
+  document.dispatchEvent(new CustomEvent("live:page", { detail: { page, callbacks } }));
   for (const region of document.querySelectorAll("[data-live-region]")) {
     const next = page.getElementById(region.id);
     if (next) Idiomorph.morph(region, next, { callbacks });

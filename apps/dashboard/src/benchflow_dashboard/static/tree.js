@@ -300,7 +300,60 @@ document.addEventListener("live:patch", (event) => {
   tree.focus = tree.items.includes(document.activeElement) ? document.activeElement.id : null;
 });
 
+// Groups are matched by the digest of their content, or by their first node. A group without its
+// content has moved, or has not changed.
+const patchTree = (root, next, callbacks) => {
+  const before = [...root.children].filter((each) => each.matches("[data-chunk]"));
+  const byDigest = new Map(before.map((group) => [group.dataset.chunk, group]));
+  const after = [...next.children].map((group) => {
+    const same = byDigest.get(group.dataset.same || group.dataset.chunk);
+    return { group, same };
+  });
+  if (after.some(({ group, same }) => group.dataset.same && !same)) {
+    location.reload();
+    return;
+  }
+  const unused = new Set(before);
+  for (const { same } of after) unused.delete(same);
+  const byNode = new Map([...unused].map((group) => [firstNode(group), group]));
+  const groups = after.map(({ group, same }) => {
+    const old = same || byNode.get(firstNode(group));
+    unused.delete(old);
+    if (!old) return document.importNode(group, true);
+    if (!same) Idiomorph.morph(old, group, { callbacks });
+    for (const name of ["data-box", "transform"]) copyAttribute(name, group, old);
+    return old;
+  });
+  for (const group of unused) group.remove();
+  let place = root.firstElementChild;
+  for (const group of groups) {
+    if (group === place) place = place.nextElementSibling;
+    else root.insertBefore(group, place);
+  }
+  for (const name of ["class", "width", "height", "viewBox"])
+    copyAttribute(name, next, root);
+};
+
+const firstNode = (group) => {
+  const item = group.querySelector("a");
+  return item ? item.id : "";
+};
+
+const copyAttribute = (name, from, to) => {
+  const value = from.getAttribute(name);
+  if (value === null) to.removeAttribute(name);
+  else if (to.getAttribute(name) !== value) to.setAttribute(name, value);
+};
+
+document.addEventListener("live:page", ({ detail: { page, callbacks } }) => {
+  const [root, next] = [treeRoot(), page.getElementById("tree")];
+  if (root && next) patchTree(root, next, callbacks);
+});
+
 document.addEventListener("live:patched", () => {
+  const pane = document.querySelector("#pane");
+  const selected = pane && itemOf(pane.dataset.node);
+  if (selected) setSelected(selected);
   const current = tree.current && tree.current.id;
   readTree();
   const [again, focus] = [current, tree.focus].map((id) => id && document.getElementById(id));

@@ -7,10 +7,11 @@ from dataclasses import dataclass
 from typing import Final, TypeVar, cast
 
 from benchflow_contracts import ModelCall, StoreError
-from benchflow_store import StoredRollout
+from benchflow_store import RolloutProgress, StoredRollout
 
 from benchflow_dashboard.rollouts import LoadedRollout
 
+from .chunks import digest_of
 from .display import DisplayTree, Folding
 from .facts import TreeFacts
 from .measure import Measure, Mode, measure
@@ -21,6 +22,8 @@ from .unseen_text import UnseenText
 _ENTRIES: Final = 64
 _BYTES: Final = 64 << 20
 """The bound on the sum of the cached drawings."""
+_SENT: Final = 256
+"""The drawings that pages have, of which the digests of the chunks are known."""
 
 _Result = TypeVar("_Result")
 
@@ -49,6 +52,10 @@ class DrawnTree:
     """The drawn nodes that are not folded."""
     folds_chains: bool
     unseen: UnseenText
+    digests: frozenset[str]
+    """The digests of the chunks, and that of `unseen`."""
+    name: str
+    """Equal for drawings with the same digests, wherever their chunks are."""
 
 
 class TreeCache:
@@ -58,6 +65,7 @@ class TreeCache:
         """Create an empty cache with room for `entries`, and for drawings of `size` characters."""
         self._entries, self._size = entries, size
         self._cached: OrderedDict[Hashable, tuple[object, int]] = OrderedDict()
+        self._sent: OrderedDict[str, frozenset[str]] = OrderedDict()
         self._lock = threading.Lock()
 
     def facts(self, loaded: LoadedRollout) -> TreeFacts:
@@ -77,12 +85,30 @@ class TreeCache:
             return found
         return self._drawing(loaded, choices, frozenset({selected}))
 
+    def known_parts(self, drawn: DrawnTree, shown: str | None) -> frozenset[str]:
+        """Return the digests of the parts that a page has, and note that the page gets `drawn`.
+
+        `shown` is the name of the drawing in the page. The result is empty if the name is unknown.
+        """
+        with self._lock:
+            known = self._sent.get(shown or "")
+            self._sent[drawn.name] = drawn.digests
+            self._sent.move_to_end(drawn.name)
+            while len(self._sent) > _SENT:
+                self._sent.popitem(last=False)
+        return known or frozenset()
+
+    def progress(self, loaded: LoadedRollout) -> RolloutProgress:
+        """Return what each branch of a running rollout does."""
+        key = (loaded.stored.directory, loaded.signature, "progress")
+        return self._get(key, lambda: (RolloutProgress.of(loaded.stored.log.events), 0))
+
     def _drawing(
         self, loaded: LoadedRollout, choices: DrawingChoices, visible: frozenset[str]
     ) -> DrawnTree:
         def compute() -> tuple[DrawnTree, int]:
             drawn = _draw(loaded, choices, self.facts(loaded), visible)
-            return drawn, len(drawn.drawing.svg.text)
+            return drawn, sum(len(chunk.content) for chunk in drawn.drawing.chunks)
 
         key = (loaded.stored.directory, loaded.signature, choices, visible)
         return self._get(key, compute)
@@ -121,13 +147,17 @@ def _draw(
     marks = Marks(a=choices.a, best=facts.best, running=facts.running)
     drawing = draw(display, numbers, marks, Links(choices.others, choices.opened))
     shown = zip(display.nodes, display.folds, strict=True)
+    unseen = UnseenText.of(tree, display, f"{choices.others} {choices.opened}")
+    digests = frozenset([unseen.digest, *(chunk.digest for chunk in drawing.chunks)])
     return DrawnTree(
         drawing=drawing,
         overview=overview(display, drawing, numbers),
         measure=numbers,
         ids=frozenset(node.id for node, fold in shown if fold != "chain"),
         folds_chains=folds,
-        unseen=UnseenText.of(tree, display),
+        unseen=unseen,
+        digests=digests,
+        name=digest_of(" ".join(sorted(digests))),
     )
 
 

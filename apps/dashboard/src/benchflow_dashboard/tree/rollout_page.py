@@ -6,7 +6,7 @@ from typing import TypedDict
 from urllib.parse import quote
 
 from benchflow_contracts import RolloutNode, RolloutRecord, StoreError
-from benchflow_store import RolloutProgress, StoredRollout, writer_of
+from benchflow_store import StoredRollout, writer_of
 from benchflow_store.progress import span
 
 from benchflow_dashboard.page_time import page_time
@@ -96,6 +96,8 @@ class RolloutPage:
     facts: TreeFacts
     drawn: DrawnTree
     svg: SvgText
+    has_unseen: bool
+    """Whether the browser has the list of texts that are not drawn."""
     root: str
     nodes: int
     events: int
@@ -117,7 +119,7 @@ class RolloutPage:
 
     def unseen_urls(self) -> list[tuple[str, str, str]]:
         """Return the id, the title and the URL of each node whose text is not drawn."""
-        rest = self.query.url(sel=None, page=0).removeprefix("?")
+        rest = self.query.url(sel=None, page=0, full=False).removeprefix("?")
         tail = f"&{rest}" if rest else ""
         return [
             (name, title, f"?sel={quote(name, safe='')}{tail}")
@@ -131,13 +133,19 @@ class RolloutPage:
         query: RolloutQuery,
         cache: TreeCache,
         list_place: ListPlace | None = None,
+        *,
+        shown: str | None = None,
     ) -> "RolloutPage":
-        """Return the page. An unknown or missing selection is the node to look at first."""
+        """Return the page. An unknown or missing selection is the node to look at first.
+
+        `shown` is the name of the drawing that the browser has, which gets the changes only.
+        """
         stored = loaded.stored
         facts = cache.facts(loaded)
         node = selected_node(stored, facts, query.sel)
         query = replace(query, sel=node.id)
         drawn = cache.drawing(loaded, _choices(query), node.id)
+        known = cache.known_parts(drawn, shown)
         record = _record(stored)
         parts = [] if node.step is None else step_parts(node.step, is_full=query.full)
         path = _path(node, query)
@@ -147,11 +155,12 @@ class RolloutPage:
             task=stored.tree.task_id,
             status=stored.tree.status,
             reason=_reason(record, stored),
-            **_activity(stored, query),
+            **_activity(loaded, cache, query),
             query=query,
             facts=facts,
             drawn=drawn,
-            svg=drawn.drawing.selecting(node.id),
+            svg=drawn.drawing.changes(known) if known else drawn.drawing.selecting(node.id),
+            has_unseen=drawn.unseen.digest in known,
             root=stored.tree.root.id,
             nodes=len(stored.tree.index),
             events=loaded.seq + 1,
@@ -194,10 +203,11 @@ def _choices(query: RolloutQuery) -> DrawingChoices:
     )
 
 
-def _activity(stored: StoredRollout, query: RolloutQuery) -> "_Activity":
+def _activity(loaded: LoadedRollout, cache: TreeCache, query: RolloutQuery) -> "_Activity":
+    stored = loaded.stored
     if stored.tree.status != "running":
         return {"now": (), "liveness": ""}
-    progress, process = RolloutProgress.of(stored.log.events), writer_of(stored.directory)
+    progress, process = cache.progress(loaded), writer_of(stored.directory)
     now, last = page_time(), progress.last_sign or 0.0
     age = f"last event {span(max(0.0, now - last))} ago"
     if process is None:

@@ -1,7 +1,7 @@
 """A rollout tree as SVG text. It has presentation attributes and classes, and no `style`."""
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from html import escape
 from typing import Final, Literal
 from urllib.parse import quote
@@ -11,6 +11,7 @@ from benchflow_store import step_title
 
 from benchflow_dashboard.visible_text import one_line
 
+from .chunks import Chunk, ChunkBuilder
 from .display import DisplayTree
 from .glyphs import Kind, fold_label, kind_of, letter_of, shape, words_of
 from .layout import tidy_rows
@@ -44,8 +45,6 @@ _GRIDS: Final[Mapping[Detail, _Grid]] = {
     "numbers": _Grid(column=62, row=26, title=0),
     "shapes": _Grid(column=32, row=24, title=0),
 }
-_CHUNK: Final = (1_600, 600)
-"""The maximum width and height of a chunk, in pixels."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,52 +95,41 @@ def quote_id(name: str) -> str:
     return quote(name, safe="", errors="replace")
 
 
-@dataclass(slots=True)
-class _Chunk:
-    """Near nodes that follow each other in depth-first order. A browser hides them as one."""
-
-    left: int
-    top: int
-    right: int
-    bottom: int
-    items: list[str] = field(default_factory=list[str])
-    edges: dict[str, list[str]] = field(default_factory=dict[str, list[str]])
-    """The path data by class."""
-
-    def fits(self, x: int, y: int) -> bool:
-        """Return whether the chunk stays small with a point at `x`, `y`."""
-        width = max(self.right, x) - min(self.left, x)
-        height = max(self.bottom, y) - min(self.top, y)
-        return width <= _CHUNK[0] and height <= _CHUNK[1]
-
-    def cover(self, x: int, y: int) -> None:
-        """Extend the chunk by a point."""
-        self.left, self.right = min(self.left, x), max(self.right, x)
-        self.top, self.bottom = min(self.top, y), max(self.bottom, y)
-
-    def draw(self) -> str:
-        """Return the group of the chunk. The edges are below the nodes."""
-        # Without the role, browsers take its items for links that are not in a tree.
-        paths = (f'<path class="{name}" d="{"".join(d)}"/>' for name, d in self.edges.items())
-        box = f"{self.left} {self.top} {self.right} {self.bottom}"
-        return f'<g role="none" data-box="{box}">{"".join(paths)}{"".join(self.items)}</g>'
-
-
 @dataclass(frozen=True, slots=True)
 class Drawing:
     """A drawn tree."""
 
-    svg: SvgText
+    head: str
+    """The attributes of the SVG element."""
+    chunks: Sequence[Chunk]
+    """In depth-first order of their nodes."""
     width: int
     height: int
     detail: Detail
     ys: Sequence[int]
     """The height of each drawn node, in pixels."""
 
+    @property
+    def svg(self) -> SvgText:
+        """The whole drawing."""
+        return self._svg(chunk.draw() for chunk in self.chunks)
+
     def selecting(self, name: str) -> SvgText:
         """Return the drawing with the node `name` selected."""
         start = f'<a id="t-{quote_id(name)}" '
         return SvgText(self.svg.text.replace(start, f'{start}aria-selected="true" ', 1))
+
+    def changes(self, known: frozenset[str]) -> SvgText:
+        """Return the drawing for a page that has chunks with the digests `known`.
+
+        Those chunks have a place and no content. No node is selected.
+        """
+        return self._svg(
+            chunk.draw_moved() if chunk.digest in known else chunk.draw() for chunk in self.chunks
+        )
+
+    def _svg(self, groups: Iterable[str]) -> SvgText:
+        return SvgText(f"<svg {self.head}>{''.join(groups)}</svg>")
 
 
 def detail_of(nodes: int) -> Detail:
@@ -161,13 +149,13 @@ def draw(display: DisplayTree, measure: Measure, marks: Marks, links: Links) -> 
     grid = _GRIDS[detail]
     xs = [grid.left + depth * grid.column for depth in display.depths]
     ys = [grid.top + row * grid.row for row in tidy_rows(display.children)]
-    body = _Pen(display, measure, marks, links, links.suffix(), detail, xs, ys).draw()
+    chunks = _Pen(display, measure, marks, links, links.suffix(), detail, xs, ys).draw()
     width, height = max(xs) + grid.column, max(ys) + grid.row
-    svg = (
-        f'<svg id="tree" class="tree {detail}" role="tree" aria-label="Rollout tree"'
-        f' width="{width}" height="{height}" viewBox="0 0 {width} {height}">{body}</svg>'
+    head = (
+        f'id="tree" class="tree {detail}" role="tree" aria-label="Rollout tree"'
+        f' width="{width}" height="{height}" viewBox="0 0 {width} {height}"'
     )
-    return Drawing(SvgText(svg), width, height, detail, ys)
+    return Drawing(head, chunks, width, height, detail, ys)
 
 
 @dataclass(frozen=True, slots=True)
@@ -183,43 +171,42 @@ class _Pen:
     xs: list[int]
     ys: list[int]
 
-    def draw(self) -> str:
+    def draw(self) -> list[Chunk]:
         """Return all chunks, in depth-first order of their nodes."""
-        xs, ys, parents = self.xs, self.ys, self.display.parents
+        xs, ys, parents, nodes = self.xs, self.ys, self.display.parents, self.display.nodes
         positions = _positions(self.display)
-        far = _Chunk(0, 0, 0, 0)
-        chunk = _Chunk(xs[0], ys[0], xs[0], ys[0])
-        chunks = [far, chunk]
+        far = ChunkBuilder(0, 0)
+        chunk = ChunkBuilder(xs[0], ys[0])
+        chunks = [chunk]
         for place, parent in enumerate(parents):
             x, y = xs[place], ys[place]
-            if not chunk.fits(x, y):
-                chunk = _Chunk(x, y, x, y)
+            if chunk.ends_before(nodes[place].id, x, y):
+                chunk = ChunkBuilder(x, y)
                 chunks.append(chunk)
             chunk.cover(x, y)
             if parent >= 0:
                 self._draw_edge(chunk, far, parent, place)
-            chunk.items.append(self._item(place, *positions[place]))
+            chunk.items.append(self._item(place, positions[place], chunk))
         # Long edges cross the chunks, so they are never hidden.
-        long = far.draw().replace(' data-box="0 0 0 0"', "", 1) if far.edges else ""
-        return long + "".join(each.draw() for each in chunks[1:])
+        return [each.build() for each in ([far] if far.edges else []) + chunks]
 
-    def _draw_edge(self, chunk: _Chunk, far: _Chunk, parent: int, place: int) -> None:
+    def _draw_edge(self, chunk: ChunkBuilder, far: ChunkBuilder, parent: int, place: int) -> None:
         node = self.display.nodes[place]
-        start, end, top, y = self.xs[parent], self.xs[place], self.ys[parent], self.ys[place]
-        name = "edge"
+        start, end = (self.xs[parent], self.ys[parent]), (self.xs[place], self.ys[place])
+        css = "edge"
         if node.step is None and node.error is not None:
-            name = "edge ghost"
+            css = "edge ghost"
         elif node.id in self.marks.best:
-            name = "edge best"
-        if chunk.fits(start, top):
-            chunk.cover(start, top)
+            css = "edge best"
+        if chunk.fits(*start):
+            chunk.cover(*start)
         else:
             chunk = far
-        bend = f"H{end - 14}V{y}" if y != top else ""
-        chunk.edges.setdefault(name, []).append(f"M{start + 6} {top}{bend}H{end - 6}")
+        chunk.add_edge(css, start, end)
 
-    def _item(self, place: int, position: int, siblings: int) -> str:
+    def _item(self, place: int, position: tuple[int, int], chunk: ChunkBuilder) -> str:
         display = self.display
+        x, y = self.xs[place] - chunk.x, self.ys[place] - chunk.y
         node, fold, hidden = display.nodes[place], display.folds[place], display.hidden[place]
         name = node.id
         kind = kind_of(node, fold, is_running=name in self.marks.running)
@@ -232,11 +219,10 @@ class _Pen:
         css = self.measure.classes.get(name, "")
         return (
             f'<a id="t-{quoted}" href="{url}#t-{quoted}" role="treeitem"'
-            f' aria-level="{display.depths[place] + 1}" aria-posinset="{position}"'
-            f' aria-setsize="{siblings}"{expanded}'
+            f' aria-level="{display.depths[place] + 1}" aria-posinset="{position[0]}"'
+            f' aria-setsize="{position[1]}"{expanded}'
             f' aria-label="{self._name(node, kind, label, shown, hidden)}">'
-            f"{shape(kind, self.xs[place], self.ys[place], css)}"
-            f"{self._text(place, kind, *shown)}</a>"
+            f"{shape(kind, x, y, css)}{self._text(place, x, y, kind, shown)}</a>"
         )
 
     def _shown(self, node: RolloutNode, kind: Kind, label: str, hidden: int) -> tuple[str, str]:
@@ -266,10 +252,10 @@ class _Pen:
             parts.append(escape(one_line(_title(node), _NAME)))
         return ", ".join(filter(None, parts))
 
-    def _text(self, place: int, kind: Kind, values: str, title: str) -> str:
+    def _text(self, place: int, x: int, y: int, kind: Kind, shown: tuple[str, str]) -> str:
+        values, title = shown
         if not values and not title:
             return ""
-        x, y = self.xs[place], self.ys[place]
         if kind in {"chain", "subtree"}:
             return f'<text class="count" x="{x}" y="{y + 4}">{values}</text>'
         # The edge to the children is on the right of a node.

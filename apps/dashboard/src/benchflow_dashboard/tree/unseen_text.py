@@ -5,6 +5,7 @@ from typing import Final
 
 from benchflow_contracts import RolloutTree
 
+from .chunks import digest_of
 from .display import DisplayTree, depth_first
 from .node_pane import title_of
 from .svg import detail_of
@@ -21,10 +22,15 @@ class UnseenText:
     """The id and the title, in depth-first order."""
     more: int
     """Further nodes, which are not listed."""
+    digest: str
+    """Equal if and only if the rows are, and the URLs of their links."""
 
     @classmethod
-    def of(cls, tree: RolloutTree, display: DisplayTree) -> "UnseenText":
-        """Return what the drawing of `display` does not show of `tree`."""
+    def of(cls, tree: RolloutTree, display: DisplayTree, links: str = "") -> "UnseenText":
+        """Return what the drawing of `display` does not show of `tree`.
+
+        `links` has the choices of the reader that the URLs of the rows depend on.
+        """
         seen: set[str] = set()
         if detail_of(len(display.nodes)) == "text":
             shown = zip(display.nodes, display.folds, strict=True)
@@ -35,4 +41,5 @@ class UnseenText:
             if node.parent is not None and node.id not in seen
         ]
         rows = tuple((node.id, title_of(node)) for node in unseen[:MOST])
-        return cls(rows, max(len(unseen) - MOST, 0))
+        digest = digest_of(f"{links} {rows}")
+        return cls(rows, max(len(unseen) - MOST, 0), digest)
