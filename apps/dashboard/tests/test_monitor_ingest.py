@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import gzip
 import json
+import re
 import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -14,17 +15,19 @@ from benchflow_contracts import UsageError
 from benchflow_contracts.redaction import MASK
 from benchflow_dashboard import DashboardSettings, create_app
 from benchflow_dashboard.monitor.assembler import Assembler
-from benchflow_dashboard.monitor.codec import redact_patterns
 from benchflow_dashboard.monitor.config import (
     MonitorConfig,
     PriceTable,
     RewardTable,
     read_monitor_config,
 )
+from benchflow_dashboard.monitor.credentials import mask_credential_bytes, mask_credentials
 from benchflow_dashboard.monitor.database import MonitorDatabase
 from benchflow_dashboard.monitor.keys import add_key
 from benchflow_dashboard.monitor.scoring import OnlineScorer, is_sampled
 from benchflow_dashboard.monitor.service import MonitorService
+from hypothesis import given
+from hypothesis import strategies as st
 from litestar.testing import TestClient
 from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import (
     ExportTraceServiceRequest,
@@ -37,6 +40,15 @@ if TYPE_CHECKING:
     from benchflow_store.database import Location
     from litestar import Litestar
 
+ANY_CREDENTIAL = re.compile(
+    r"sk-[A-Za-z0-9_-]{16,}"
+    r"|(?:gh[pousr]|github_pat|glpat|xox[abprs]|npm|hf|pypi)[_-][A-Za-z0-9_-]{16,}"
+    r"|A(?:KIA|SIA)[0-9A-Z]{16}"
+    r"|AIza[0-9A-Za-z_-]{30,}"
+    r"|eyJ[A-Za-z0-9_-]*\.[A-Za-z0-9_-]{8,}\.[A-Za-z0-9_-]{8,}"
+    r"|(?<=[Bb]earer )[A-Za-z0-9._~+/=-]{16,}"
+    r"|-----BEGIN [A-Z ]*PRIVATE KEY-----[A-Za-z0-9+/=\\\s]*-----END [A-Z ]*PRIVATE KEY-----"
+)
 ROOT = Path(__file__).parents[3]
 ADDRESS = "http://127.0.0.1:8642"
 PROTOBUF = {"content-type": "application/x-protobuf"}
@@ -182,7 +194,28 @@ def test_the_time_of_a_search_for_credentials_grows_with_the_length_alone(
     body: str, left: str
 ) -> None:
     # A search in quadratic time took a second for 40 kB, and the first two have 800 kB and more.
-    assert redact_patterns(body) == left
+    assert mask_credentials(body) == left
+
+
+_PIECES = st.sampled_from(
+    [
+        *("sk-", "ghp_", "gho-", "hf_", "npm-", "pypi-", "xoxb-", "AKIA", "AIza", "eyJ"),
+        *(".", " ", "earer ", "Bearer ", "x" * 16, "A1" * 8, "-----BEGIN RSA PRIVATE KEY-----"),
+        *("-----END RSA PRIVATE KEY-----", "github_pat_", "glpat-", "_", "-", "task-", "\\n"),
+    ]
+)
+
+
+@given(st.lists(_PIECES, max_size=14))
+def test_masked_text_has_no_credential_and_other_text_stays(pieces: list[str]) -> None:
+    text = "".join(pieces)
+
+    masked = mask_credentials(text)
+
+    assert mask_credentials(masked) == masked
+    assert mask_credential_bytes(text.encode()) == masked.encode()
+    assert (masked == text) == (ANY_CREDENTIAL.search(text) is None)
+    assert ANY_CREDENTIAL.search(masked) is None
 
 
 @pytest.mark.parametrize(

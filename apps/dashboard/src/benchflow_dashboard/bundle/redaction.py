@@ -15,10 +15,9 @@ from benchflow_engine.secrets import secrets_of
 from benchflow_store import StoredRollout
 from pydantic import ValidationError
 
-from benchflow_dashboard.monitor.codec import SECRET_PATTERNS
+from benchflow_dashboard.monitor.credentials import mask_credential_bytes
 
 _SECRET_NAMES: Final = re.compile(r"KEY|TOKEN|SECRET|PASSW|CREDENTIAL", re.IGNORECASE)
-_PATTERNS: Final = re.compile(SECRET_PATTERNS.pattern.encode())
 
 
 class BundleRedactor:
@@ -45,7 +44,7 @@ class BundleRedactor:
 
     @staticmethod
     def _masked(data: bytes) -> bytes:
-        return _PATTERNS.sub(MASK.encode(), data)
+        return mask_credential_bytes(data)
 
     def _counted(self, before: bytes, after: bytes) -> bytes:
         self.changes += before != after

@@ -2,13 +2,13 @@
 
 import hashlib
 import json
-import re
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, fields
 from typing import Any, Final, cast
 
-from benchflow_contracts.redaction import MASK
 from benchflow_traces import LogRecord, Span, SpanEvent
+
+from .credentials import mask_credentials
 
 MAX_ROW: Final = 2 * 2**20
 """Characters of one row. Longer texts in it are cut."""
@@ -21,28 +21,7 @@ _CONVERSATION: Final = (
     "thread.id",
 )
 
-SECRET_PATTERNS: Final = re.compile(
-    r"sk-[A-Za-z0-9_-]{16,}"
-    r"|(?:gh[pousr]|github_pat|glpat|xox[abprs]|npm|hf|pypi)[_-][A-Za-z0-9_-]{16,}"
-    r"|A(?:KIA|SIA)[0-9A-Z]{16}"
-    r"|AIza[0-9A-Za-z_-]{30,}"
-    r"|eyJ(?:(?!eyJ)[A-Za-z0-9_-])*+\.[A-Za-z0-9_-]{8,}+\.[A-Za-z0-9_-]{8,}+"
-    r"|(?<=[Bb]earer )[A-Za-z0-9._~+/=-]{16,}"
-    r"|-----BEGIN [A-Z ]*PRIVATE KEY-----(?:[A-Za-z0-9+/=\\\s]|-(?!----BEGIN ))*?"
-    r"-----END [A-Z ]*PRIVATE KEY-----"
-)
-"""Credentials by their shape: of model providers, code hosts, clouds, JSON web tokens and keys.
-
-Texts of agents are searched, so the time must grow with the length only: a search for the rest of a
-token or of a key ends where the next one could begin.
-"""
-
 Redaction = Callable[[str], str]
-
-
-def redact_patterns(text: str) -> str:
-    """Return `text` with `MASK` in place of credentials."""
-    return SECRET_PATTERNS.sub(MASK, text)
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,7 +37,7 @@ class SpanRow:
     body: str
 
 
-def span_rows(spans: Iterable[Span], redact: Redaction = redact_patterns) -> list[SpanRow]:
+def span_rows(spans: Iterable[Span], redact: Redaction = mask_credentials) -> list[SpanRow]:
     """Return the rows of spans."""
     return [
         SpanRow(
@@ -75,7 +54,7 @@ def span_rows(spans: Iterable[Span], redact: Redaction = redact_patterns) -> lis
     ]
 
 
-def log_rows(records: Iterable[LogRecord], redact: Redaction = redact_patterns) -> list[SpanRow]:
+def log_rows(records: Iterable[LogRecord], redact: Redaction = mask_credentials) -> list[SpanRow]:
     """Return the rows of log records. Equal records have equal ids."""
     rows: list[SpanRow] = []
     for record in records:
@@ -114,7 +93,7 @@ def _conversation(attributes: Mapping[str, object]) -> str | None:
     for key in _CONVERSATION:
         value = attributes.get(key)
         if isinstance(value, str) and value:
-            return redact_patterns(value)[:200]
+            return mask_credentials(value)[:200]
     return None
 
 
@@ -132,14 +111,17 @@ def _events(span: Span) -> list[dict[str, Any]]:
 
 def _body(item: Mapping[str, Any], redact: Redaction) -> str:
     # ensure_ascii: Postgres refuses NUL, and UTF-8 has no lone surrogates.
-    text = json.dumps(item, default=_plain, separators=(",", ":"))
+    text = _ENCODER.encode(item)
     if len(text) > MAX_ROW:
-        text = json.dumps(_cut(item, MAX_ROW // 8), default=_plain, separators=(",", ":"))
+        text = _ENCODER.encode(_cut(item, MAX_ROW // 8))
     return redact(text)
 
 
 def _plain(value: object) -> str:
     return value.hex()[:2000] if isinstance(value, bytes) else str(value)
+
+
+_ENCODER: Final = json.JSONEncoder(default=_plain, separators=(",", ":"))
 
 
 def _cut(value: object, limit: int) -> object:

@@ -19,8 +19,9 @@ from benchflow_dashboard.settings import DashboardSettings
 
 from .alerts import AlertManager
 from .assembler import Assembler
-from .codec import SpanRow, log_rows, redact_patterns, span_rows
+from .codec import SpanRow, log_rows, span_rows
 from .config import MonitorConfig, read_monitor_config
+from .credentials import mask_credentials
 from .database import MonitorDatabase
 from .keys import IngestKey, read_keys
 from .reader import MonitorReader
@@ -85,7 +86,7 @@ class MonitorService:
         return log_rows(records, self._redact)
 
     def _redact(self, text: str) -> str:
-        clean = redact_patterns(text)
+        clean = mask_credentials(text)
         return self._redactor.json(clean.encode()).decode() if self._redactor else clean
 
     async def take_quota(self, request: Request[Any, Any, Any], spans: int) -> None:
