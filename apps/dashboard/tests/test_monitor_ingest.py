@@ -323,10 +323,27 @@ def test_a_rollout_without_its_end_is_closed_when_it_is_idle(service: MonitorSer
     _store(service, _step(0))
     _clock(service).now += 599
     _assemble(service)
-    assert service.reader.query("SELECT closed FROM monitor_rollouts") == [(0,)]
+    sql = "SELECT closed, status FROM monitor_rollouts"
+    assert service.reader.query(sql) == [(0, "running")]
     _clock(service).now += 2
     _assemble(service)
-    assert service.reader.query("SELECT closed FROM monitor_rollouts") == [(1,)]
+    assert service.reader.query(sql) == [(1, "unfinished")]
+
+
+def test_under_load_rollouts_that_are_over_are_stored_and_new_ones_are_shown(
+    service: MonitorService,
+) -> None:
+    _store(service, *(_step(0, f"old-{n}") for n in range(600)), *(_ended(1, "old-0"),))
+    _assemble(service)
+    _clock(service).now += 598
+    _store(service, *(_step(0, f"new-{n}") for n in range(40)))
+    _clock(service).now += 3
+
+    while _assemble(service):
+        pass
+
+    sql = "SELECT closed, count(*) FROM monitor_rollouts GROUP BY closed ORDER BY closed"
+    assert service.reader.query(sql) == [(0, 40), (1, 600)]
 
 
 def test_a_recorded_run_of_codex_is_stored_as_one_rollout(

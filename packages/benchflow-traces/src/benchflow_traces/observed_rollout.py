@@ -77,6 +77,15 @@ class ObservedRollout:
     """Scores that the program itself gave."""
     questions: int = 0
     """How often the agent waited for a person."""
+    has_spans: bool = True
+    """Whether there are spans. Log records alone do not report the end of a conversation."""
+
+    @property
+    def final_status(self) -> str:
+        """The status of a rollout that is over: `unfinished` if its end was not reported."""
+        if self.tree.status != "running":
+            return self.tree.status
+        return "unfinished" if self.has_spans else "completed"
 
     @property
     def steps(self) -> tuple[Step, ...]:
@@ -132,6 +141,7 @@ def observed_rollout(key: str, items: Iterable[Item]) -> ObservedRollout:
         unknown_spans=sum(item.reading is None for item in known),
         evaluations=tuple(fold.evaluations),
         questions=fold.questions,
+        has_spans=bool(spans),
     )
 
 
@@ -358,7 +368,7 @@ def _union(first: object, second: object) -> object:
     if isinstance(first, Mapping) and isinstance(second, Mapping):
         known = cast("Mapping[str, object]", first)
         return {**cast("Mapping[str, object]", second), **known}
-    return second if first is None else first
+    return second if first is None else first  # pyright: ignore[reportUnknownVariableType]
 
 
 def _with_id(call: CalledTool, identifier: str) -> CalledTool:

@@ -11,8 +11,8 @@ from typing import Final
 from benchflow_traces import ObservedRollout, observed_rollouts
 
 from .config import MonitorConfig
-from .database import MonitorDatabase, OpenTrace
-from .facts import Price, facts_of
+from .database import FoldedConversation, FoldedRollout, MonitorDatabase, OpenTrace
+from .facts import Price, RolloutFacts, facts_of
 from .scoring import OnlineScorer
 from .work_thread import WorkThread
 
@@ -22,12 +22,19 @@ _REFRESH_SEC: Final = 2.0
 _RETENTION_SEC: Final = 60.0
 
 
+_CHUNK: Final = 50
+"""Conversations that are folded, scored and stored together."""
+_OVER_LIMIT: Final = 500
+_REFRESH_LIMIT: Final = 50
+"""Rollouts of one pass. Under load, those that are over go before those that still run."""
+
+
 @dataclass(frozen=True, slots=True)
 class _Due:
-    """The rollouts of some traces, and whether the traces are over."""
+    """The rollouts of a conversation, and whether its traces are over."""
 
     traces: Sequence[OpenTrace]
-    rollouts: Sequence[ObservedRollout]
+    rollouts: Sequence[tuple[ObservedRollout, RolloutFacts]]
     is_closed: bool
 
 
@@ -60,12 +67,14 @@ class Assembler:
     async def run(self, interval: float = 0.5) -> None:
         """Assemble until this task is cancelled. A fault of the database is tried again."""
         while True:
+            pause = interval
             try:
-                await self.assemble()
+                if await self.assemble() >= _OVER_LIMIT:
+                    pause = 0.0
             except Exception as error:  # noqa: BLE001 - one bad trace must not end the server
                 _logger.warning("rollouts were not assembled: %s", error)
                 await self._thread.run(self._close)
-            await asyncio.sleep(interval)
+            await asyncio.sleep(pause)
 
     async def assemble(self) -> int:
         """Fold what changed and score what is over, once. Return the number of rollouts.
@@ -75,13 +84,12 @@ class Assembler:
         """
         stored = 0
         seen: set[str] = set()
-        for trace in await self._thread.run(self._due):
-            if trace.trace in seen:
-                continue
-            due = await self._thread.run(self._load, trace)
-            seen |= {one.trace for one in due.traces}
-            await self._store(due)
-            stored += len(due.rollouts)
+        due = await self._thread.run(self._due)
+        for begin in range(0, len(due), _CHUNK):
+            chunk = await self._thread.run(self._load, due[begin : begin + _CHUNK], seen)
+            folded = await self._scored(chunk)
+            await self._thread.run(self._connected().keep_conversations, folded, self._clock())
+            stored += sum(len(one.rollouts) for one in folded)
         await self._thread.run(self._retain)
         if stored:
             self.on_change()
@@ -93,39 +101,46 @@ class Assembler:
         self._close()
 
     def _due(self) -> list[OpenTrace]:
-        now = self._clock()
-        traces = self._connected().open_traces()
-        return [one for one in traces if self._is_over(one, now) or _stale(one, now)]
+        now, database = self._clock(), self._connected()
+        grace, idle = now - self._config.grace_sec, now - self._config.idle_sec
+        over = database.traces_over(grace, min(grace, idle), _OVER_LIMIT)
+        return [*over, *database.traces_changed(now - _REFRESH_SEC, _REFRESH_LIMIT)]
 
     def _is_over(self, trace: OpenTrace, now: float) -> bool:
         wait = self._config.grace_sec if trace.has_root else self._config.idle_sec
         return trace.changed + wait <= now
 
-    def _load(self, trace: OpenTrace) -> _Due:
-        database = self._connected()
-        # Read before the spans: a span that comes meanwhile leaves its trace open.
-        is_open = {one.trace: one for one in database.open_traces(limit=100_000)}
-        spans, logs, traces = database.conversation_of(trace.trace)
-        parts = [is_open[name] for name in traces if name in is_open]
-        now = self._clock()
-        rollouts = observed_rollouts(spans, logs)
-        return _Due(parts, rollouts, all(self._is_over(one, now) for one in parts))
+    def _load(self, due: Sequence[OpenTrace], seen: set[str]) -> list[_Due]:
+        """Fold the conversations of traces that are not in `seen`, and add their traces to it."""
+        database, now = self._connected(), self._clock()
+        loaded: list[_Due] = []
+        for trace in due:
+            if trace.trace in seen:
+                continue
+            traces = database.traces_with(trace.trace)
+            seen |= traces
+            # Read before the spans: a span that comes meanwhile leaves its trace open.
+            parts = database.open_among(traces)
+            rollouts = observed_rollouts(*database.items_of(traces))
+            facts = [(one, facts_of(one, self._prices)) for one in rollouts]
+            loaded.append(_Due(parts, facts, all(self._is_over(one, now) for one in parts)))
+        return loaded
 
-    async def _store(self, due: _Due) -> None:
-        for rollout in due.rollouts:
+    async def _scored(self, chunk: Sequence[_Due]) -> list[FoldedConversation]:
+        """Score the rollouts that are over, at the same time: a reward may wait for a judge."""
+
+        async def score(due: _Due, rollout: ObservedRollout, facts: RolloutFacts) -> FoldedRollout:
             scores = await self._scorer.score(rollout) if due.is_closed else []
-            facts = facts_of(rollout, self._prices)
-            await self._thread.run(
-                self._connected().keep_rollout,
-                rollout,
-                facts,
-                scores,
-                is_closed=due.is_closed,
-                now=self._clock(),
-            )
-        await self._thread.run(
-            self._connected().settle, due.traces, is_closed=due.is_closed, now=self._clock()
-        )
+            return FoldedRollout(rollout, facts, scores, due.is_closed)
+
+        async with asyncio.TaskGroup() as group:
+            tasks = [
+                [group.create_task(score(due, *folded)) for folded in due.rollouts] for due in chunk
+            ]
+        return [
+            FoldedConversation(due.traces, [task.result() for task in scored], due.is_closed)
+            for due, scored in zip(chunk, tasks, strict=True)
+        ]
 
     def _retain(self) -> None:
         now = self._clock()
@@ -143,7 +158,3 @@ class Assembler:
         database, self._database = self._database, None
         if database is not None:
             database.close()
-
-
-def _stale(trace: OpenTrace, now: float) -> bool:
-    return trace.changed > trace.folded and now - trace.folded >= _REFRESH_SEC

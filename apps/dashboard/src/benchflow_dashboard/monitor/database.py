@@ -66,6 +66,25 @@ class Score:
     verdict: VerifyResult
 
 
+@dataclass(frozen=True, slots=True)
+class FoldedRollout:
+    """A rollout as it is stored."""
+
+    rollout: ObservedRollout
+    facts: RolloutFacts
+    scores: Sequence[Score]
+    is_closed: bool
+
+
+@dataclass(frozen=True, slots=True)
+class FoldedConversation:
+    """The rollouts of a conversation, and its open traces as they were when it was read."""
+
+    traces: Sequence[OpenTrace]
+    rollouts: Sequence[FoldedRollout]
+    is_closed: bool
+
+
 class MonitorDatabase:
     """One connection. Use it from one thread at a time.
 
@@ -112,19 +131,44 @@ class MonitorDatabase:
 
     def keep_spans(self, rows: Iterable[SpanRow], now: float) -> None:
         """Store spans durably, and open their traces. Repeats change nothing."""
-        known = list(rows)
+        # In one order: two processes that lock the same rows would wait for each other.
+        known = sorted(rows, key=lambda row: (row.trace, row.id))
         with self._db.write_transaction(sum(len(row.body) for row in known)):
             self._db.execute_many(_KEEP_SPAN, [_span_row(row, now) for row in known])
             traces = dict.fromkeys(row.trace for row in known)
             self._db.execute_many(_OPEN, [(trace, now, trace) for trace in traces])
 
-    def open_traces(self, limit: int = 500) -> list[OpenTrace]:
-        """Return the open traces, those that changed first before others."""
-        sql = "SELECT trace, changed, folded, has_root FROM monitor_open ORDER BY changed LIMIT ?"
-        return [OpenTrace(r[0], r[1], r[2], bool(r[3])) for r in self._db.query(sql, (limit,))]
+    def traces_over(self, rooted_before: float, before: float, limit: int) -> list[OpenTrace]:
+        """Return the open traces that are over, those that changed first before others.
+
+        A trace is over without a change since `before`, or with its root since `rooted_before`.
+        """
+        where = "changed <= ? OR (has_root = 1 AND changed <= ?) ORDER BY changed LIMIT ?"
+        return self._open_where(where, (before, rooted_before, limit))
+
+    def traces_changed(self, folded_before: float, limit: int) -> list[OpenTrace]:
+        """Return open traces that changed since they were folded, which is before a time.
+
+        Those that were never folded come first.
+        """
+        where = "changed > folded AND folded <= ? ORDER BY folded, changed LIMIT ?"
+        return self._open_where(where, (folded_before, limit))
+
+    def open_among(self, traces: Iterable[str]) -> list[OpenTrace]:
+        """Return those of some traces that are open."""
+        return [one for trace in traces for one in self._open_where("trace = ?", (trace,))]
+
+    def _open_where(self, condition: str, values: Sequence[object]) -> list[OpenTrace]:
+        sql = f"SELECT trace, changed, folded, has_root FROM monitor_open WHERE {condition}"  # noqa: S608
+        return [OpenTrace(r[0], r[1], r[2], bool(r[3])) for r in self._db.query(sql, values)]
 
     def conversation_of(self, trace: str) -> tuple[list[Span], list[LogRecord], set[str]]:
-        """Return the spans, the log records and the traces of the conversation of a trace.
+        """Return the spans, the log records and the traces of the conversation of a trace."""
+        traces = self.traces_with(trace)
+        return *self.items_of(traces), traces
+
+    def traces_with(self, trace: str) -> set[str]:
+        """Return the traces of the conversation of a trace.
 
         Traces that name the same conversation belong together, at most `MAX_TRACES` of them.
         """
@@ -134,11 +178,15 @@ class MonitorDatabase:
             names |= new
             fresh = set[str]().union(*map(self._traces, new)) - traces
             traces |= set(sorted(fresh)[: MAX_TRACES - len(traces)])
+        return traces
+
+    def items_of(self, traces: Iterable[str]) -> tuple[list[Span], list[LogRecord]]:
+        """Return the spans and the log records of traces."""
         bodies: list[tuple[str, str]] = []
         for one in sorted(traces):
             sql = "SELECT id, body FROM monitor_spans WHERE trace = ?"
             bodies += [(row[0], row[1]) for row in self._db.query(sql, (one,))]
-        return *parse_rows(bodies), traces
+        return parse_rows(bodies)
 
     def _traces(self, name: str) -> set[str]:
         sql = "SELECT DISTINCT trace FROM monitor_spans WHERE conversation = ? LIMIT ?"
@@ -148,53 +196,33 @@ class MonitorDatabase:
         sql = "SELECT DISTINCT conversation FROM monitor_spans WHERE trace = ?"
         return {row[0] for row in self._db.query(sql, (trace,)) if row[0] is not None}
 
-    def keep_rollout(
-        self,
-        rollout: ObservedRollout,
-        facts: RolloutFacts,
-        scores: Iterable[Score],
-        *,
-        is_closed: bool,
-        now: float,
-    ) -> None:
-        """Store a rollout in place of its earlier row, with all its rewards."""
-        error = next((node.error for node in rollout.tree.leaves if node.error), None)
-        values = (
-            rollout.id,
-            rollout.service,
-            rollout.version,
-            rollout.environment,
-            rollout.tree.status,
-            int(is_closed),
-            rollout.started_at,
-            rollout.ended_at,
-            now,
-            rollout.spans,
-            rollout.unknown_spans,
-            ",".join(rollout.models),
-            ",".join(rollout.dialects),
-            "" if error is None else f"{error.type}: {error.message}"[:1000],
-            *astuple(facts),
-        )
-        rows = [*_reward_rows(rollout.id, scores), *_reported(rollout.id, rollout.evaluations)]
-        with self._db.write_transaction():
-            self._db.query("DELETE FROM monitor_rollouts WHERE id = ?", (rollout.id,))
-            self._db.query(_KEEP_ROLLOUT, values)
-            self._db.query("DELETE FROM monitor_rewards WHERE rollout = ?", (rollout.id,))
-            self._db.execute_many(_KEEP_REWARD, rows)
+    def keep_conversations(self, folded: Iterable[FoldedConversation], now: float) -> None:
+        """Store the rollouts of conversations in place of their earlier rows, with all rewards.
 
-    def settle(self, traces: Iterable[OpenTrace], *, is_closed: bool, now: float) -> None:
-        """Close open traces, or note that they were folded. One that changed since stays open."""
-        sql = (
-            "DELETE FROM monitor_open WHERE trace = ? AND changed = ?"
-            if is_closed
-            else "UPDATE monitor_open SET folded = ? WHERE trace = ? AND changed = ?"
-        )
-        with self._db.write_transaction():
+        Traces of a closed conversation are closed. A trace that changed since it was read stays
+        open. A conversation that another process closed meanwhile is left as it is.
+        """
+        # Two processes may fold the same rollout: the second one must see what the first stored.
+        with self._db.write_transaction(exclusive=True):
+            kept = [one for one in folded if self._is_open(one)]
+            rollouts = [rollout for one in kept for rollout in one.rollouts]
+            keys = [(one.rollout.id,) for one in rollouts]
+            rewards = [row for one in rollouts for row in _all_rewards(one)]
+            closed = [(t.trace, t.changed) for one in kept if one.is_closed for t in one.traces]
+            noted = [(now, t.trace) for one in kept if not one.is_closed for t in one.traces]
+            self._db.execute_many("DELETE FROM monitor_rollouts WHERE id = ?", keys)
             self._db.execute_many(
-                sql,
-                [(t.trace, t.changed) if is_closed else (now, t.trace, t.changed) for t in traces],
+                _KEEP_ROLLOUT, [_rollout_row(rollout, now) for rollout in rollouts]
             )
+            self._db.execute_many("DELETE FROM monitor_rewards WHERE rollout = ?", keys)
+            self._db.execute_many(_KEEP_REWARD, rewards)
+            self._db.execute_many(
+                "DELETE FROM monitor_open WHERE trace = ? AND changed = ?", closed
+            )
+            self._db.execute_many("UPDATE monitor_open SET folded = ? WHERE trace = ?", noted)
+
+    def _is_open(self, folded: FoldedConversation) -> bool:
+        return len(self.open_among(one.trace for one in folded.traces)) == len(folded.traces)
 
     def delete_before(self, moment: float, limit: int = 5_000) -> int:
         """Delete spans that came before `moment`. Rollouts and rewards stay. Return the number."""
@@ -216,6 +244,34 @@ def _plain(value: object) -> object:
 def _span_row(row: SpanRow, now: float) -> Row:
     times = (row.start_ns, row.end_ns)
     return (row.trace, row.id, row.conversation, *times, int(row.is_root), now, row.body)
+
+
+def _rollout_row(folded: FoldedRollout, now: float) -> Row:
+    rollout = folded.rollout
+    error = next((node.error for node in rollout.tree.leaves if node.error), None)
+    return (
+        rollout.id,
+        rollout.service,
+        rollout.version,
+        rollout.environment,
+        rollout.final_status if folded.is_closed else rollout.tree.status,
+        int(folded.is_closed),
+        rollout.started_at,
+        rollout.ended_at,
+        now,
+        rollout.spans,
+        rollout.unknown_spans,
+        ",".join(rollout.models),
+        ",".join(rollout.dialects),
+        "" if error is None else f"{error.type}: {error.message}"[:1000],
+        *astuple(folded.facts),
+    )
+
+
+def _all_rewards(folded: FoldedRollout) -> list[Row]:
+    rollout = folded.rollout
+    reported = _reported(rollout.id, rollout.evaluations)
+    return [*_reward_rows(rollout.id, folded.scores), *reported]
 
 
 def _reward_rows(rollout: str, scores: Iterable[Score]) -> list[Row]:

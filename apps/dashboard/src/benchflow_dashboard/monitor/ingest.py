@@ -1,6 +1,5 @@
 """The routes for traces: OTLP over HTTP, and the records of `benchflow-monitor`."""
 
-import asyncio
 import json
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -90,7 +89,7 @@ async def _receive(
 ) -> Decoded:
     body = await _body(request)
     try:
-        decoded = await asyncio.to_thread(decode, body, request.headers)
+        decoded = await monitor.decoding.run(decode, body, request.headers)
         await monitor.take_quota(request, len(decoded.rows))
         await monitor.writer.store(decoded.rows)
     except OtlpError as error:

@@ -34,6 +34,8 @@ from .writer import SpanWriter
 _logger = logging.getLogger(__name__)
 _QUOTA_SEC: Final = 10.0
 _SEND_SEC: Final = 2.0
+_DECODERS: Final = 2
+"""Threads that decode requests. More would take the interpreter from those that make pages."""
 _CHECK_EVERY: Final = 15
 """The rules are checked each half minute."""
 
@@ -64,6 +66,7 @@ class MonitorService:
         )
         self.reader = MonitorReader(MonitorDatabase(location))
         self.writer = SpanWriter(location, max_waiting=self.config.max_waiting_mb * 2**20)
+        self.decoding = WorkThread(_DECODERS)
         self._thread = WorkThread()
         scorer = OnlineScorer(self.config)
         self.assembler = Assembler(location, self.config, scorer, thread=self._thread)
@@ -136,6 +139,7 @@ class MonitorService:
 
     def close(self) -> None:
         """Store what waits, and close the database. Idempotent."""
+        self.decoding.close()
         self._thread.close()
         self.writer.close()
         self.assembler.close()

@@ -1,4 +1,4 @@
-"""One thread for the work on the database."""
+"""Threads for work that takes processor time or waits for the database."""
 
 import asyncio
 from collections.abc import Callable
@@ -11,10 +11,13 @@ T = TypeVar("T")
 
 
 class WorkThread:
-    """Runs functions one after the other. A task that is cancelled does not stop its function."""
+    """Runs functions one after the other, or in a few threads.
 
-    def __init__(self) -> None:
-        self._pool = ThreadPoolExecutor(1, thread_name_prefix="monitor")
+    A task that is cancelled does not stop its function.
+    """
+
+    def __init__(self, threads: int = 1) -> None:
+        self._pool = ThreadPoolExecutor(threads, thread_name_prefix="monitor")
 
     async def run(self, function: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
         """Return what `function` returns."""
