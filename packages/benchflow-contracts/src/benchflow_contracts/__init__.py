@@ -25,6 +25,7 @@ if TYPE_CHECKING:
         StepActivity as StepActivity,
         StepHandler as StepHandler,
         SupportsActivity as SupportsActivity,
+        SupportsCallForks as SupportsCallForks,
         ToolActivity as ToolActivity,
     )
     from .ask import (
@@ -157,11 +158,13 @@ if TYPE_CHECKING:
     )
     from .gateway import (
         CallBudget as CallBudget,
+        CallGate as CallGate,
         ModelApi as ModelApi,
         ModelCall as ModelCall,
         ModelGateway as ModelGateway,
         ModelRoute as ModelRoute,
         PolicyEndpoint as PolicyEndpoint,
+        SupportsCallGate as SupportsCallGate,
         SupportsCallReports as SupportsCallReports,
         UpstreamAnswer as UpstreamAnswer,
     )
@@ -319,7 +322,7 @@ _HOMES = {
         "agent": (
             "Activity ActivityHandler Agent AgentCapabilities AgentNeeds AskUserHandler "
             "McpServer Role Session SessionSnapshot SessionState StepActivity StepHandler "
-            "SupportsActivity ToolActivity"
+            "SupportsActivity SupportsCallForks ToolActivity"
         ),
         "ask": "Answer Ask AskChannel AskKind AskOption Question",
         "base": "BaseEnvironment BaseProvider BaseSandbox refuse_unsupported",
@@ -358,8 +361,8 @@ _HOMES = {
             "FetchingProviderFactory RewardFactory SandboxProviderFactory TaskAdapterFactory"
         ),
         "gateway": (
-            "CallBudget ModelApi ModelCall ModelGateway ModelRoute PolicyEndpoint "
-            "SupportsCallReports UpstreamAnswer"
+            "CallBudget CallGate ModelApi ModelCall ModelGateway ModelRoute PolicyEndpoint "
+            "SupportsCallGate SupportsCallReports UpstreamAnswer"
         ),
         "identity": "RolloutIdentity",
         "image": "ImageRecipe PullPolicy",

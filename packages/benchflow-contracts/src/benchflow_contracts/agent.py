@@ -131,6 +131,8 @@ class SessionState(RareModel):
     """The agent's process, for `Sandbox.attach`."""
     ask: Ask | None = None
     """The question that was open."""
+    at_call: bool = False
+    """Whether the agent was in a turn and waited for its model; see `SupportsCallForks`."""
     steps: tuple[Step, ...] = ()
     data: Mapping[str, Any] = {}
     """JSON values that only the agent's plane reads."""
@@ -222,6 +224,44 @@ class SupportsActivity(Protocol):
         """Call `handler` at the start of each step, and at the start and result of each tool call.
 
         The handler must not block. An activity may belong to a step that is never reported.
+        """
+        ...
+
+
+@runtime_checkable
+class SupportsCallForks(Protocol):
+    """A `Session` that can be forked while its agent waits for the model.
+
+    The model's endpoint has just refused a call for a moment, so the agent is about to repeat it.
+    """
+
+    async def end_step(self, *, also_empty: bool) -> None:
+        """End the open step of the running turn, and report the step.
+
+        A step without an action of the agent is only ended with `also_empty`, because it may have
+        model calls. Wait until the agent has reported the results of its tool calls.
+
+        Raises:
+            SnapshotError: No turn runs, the agent waits for an answer, or a tool call does not end
+                within a few seconds; `retryable` if a later try may succeed.
+        """
+        ...
+
+    async def capture_at_call(self) -> SessionState:
+        """Return what `capture` does, within a turn. Call it inside `sandbox.freeze()`.
+
+        Raises:
+            SnapshotError: As `end_step`.
+        """
+        ...
+
+    async def resume_turn(self) -> StopReason:
+        """Run the rest of the restored turn, as `prompt` does.
+
+        Call it once, as the first call after `Agent.attach` with a state `at_call`.
+
+        Raises:
+            RuntimeError: The state is not `at_call`.
         """
         ...
 

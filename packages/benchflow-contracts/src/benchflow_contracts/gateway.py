@@ -1,6 +1,6 @@
 """The model gateway, which records every model call of a rollout before it answers."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, Protocol, runtime_checkable
 
@@ -147,6 +147,26 @@ class SupportsCallReports(Protocol):
         """Call `callback` with the outline of each call from now on, after it is recorded.
 
         The callback must not block or raise.
+        """
+        ...
+
+
+CallGate = Callable[[int | None], Awaitable[bool]]
+"""Returns whether a call goes to the upstream. The argument is the number of the call, from 1:
+the calls of the agent's work that the route has answered with 200, replayed ones too, plus 1. It
+is `None` for a call beside the work."""
+
+
+@runtime_checkable
+class SupportsCallGate(Protocol):
+    """A `ModelRoute` that asks before a call goes to the upstream."""
+
+    def before_call(self, gate: CallGate) -> None:
+        """Await `gate` with each complete request that the upstream would answer, from now on.
+
+        The agent waits meanwhile. If the result is false, the agent gets a temporary error
+        (HTTP 503) and repeats its request later. Such a request is not a call: it is not
+        recorded, not counted, and costs nothing. The gate must not raise.
         """
         ...
 

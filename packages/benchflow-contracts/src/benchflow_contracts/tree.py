@@ -83,6 +83,10 @@ class BranchRecord(Model):
     """For a fork with one child for each answer: the probability that the task's user gives the
     answer, by the child's label. They add up to less than 1 if the user may say something else.
     `None` if the user was not asked."""
+    call: int | None = None
+    """The number of the model call at which the node was forked, from 1 along the path from the
+    root. Only answered calls of the agent's work count. `None` at any other fork. Each child gets
+    its own answer to this call."""
 
 
 @dataclass(slots=True, eq=False)

@@ -26,6 +26,10 @@ class RecordLimitError(AgentError):
     default_hint = "raise --model-record-mb, if the agent needs calls of this size"
 
 
+class DeferredError(Exception):
+    """The agent must repeat its request later. The request is not a call."""
+
+
 class RefusedError(Exception):
     """A call that gets an error in the agent's own wire format."""
 

@@ -12,7 +12,7 @@ from benchflow_contracts.pausing import running_timeout
 from .body import declared_size, parse_body, read_body
 from .documents import Document, DocumentError, read_document, write_document
 from .draft import Draft
-from .errors import RefusalKind, RefusedError
+from .errors import DeferredError, RefusalKind, RefusedError
 from .limits import Limits
 from .proxied_call import ProxiedCall
 from .route import Route
@@ -79,6 +79,9 @@ class Exchange:
         del body, text
         try:
             return await self._serve(draft, raw)
+        except DeferredError:
+            body = self._wire.refusal("upstream", "the rollout is being forked; try again")
+            return await self._send_json(503, body, {"x-should-retry": "true"})
         except RefusedError as refused:
             return await self._refuse(draft, refused)
         except StoreError as error:
@@ -94,6 +97,7 @@ class Exchange:
         if self._route.replay(draft):
             draft.drop_request()
             return await self._reply(draft, {})
+        await self._route.pass_gate(draft)
         await self._route.pause.wait_running()
         upstream = self._upstream = self._route.upstream
         proxied = self._proxied = ProxiedCall(self._wire, upstream, draft.request, raw)

@@ -8,6 +8,7 @@ from typing import cast
 
 from benchflow_contracts import (
     BenchFlowError,
+    CallGate,
     Endpoint,
     ModelApi,
     ModelCall,
@@ -21,7 +22,7 @@ from benchflow_contracts.redaction import redactor
 from .call_log import CallLog
 from .documents import Document, text_of
 from .draft import Draft
-from .errors import CallBudgetError, RecordLimitError, RefusedError
+from .errors import CallBudgetError, DeferredError, RecordLimitError, RefusedError
 from .meter import Meter
 from .purpose import PurposeRule
 from .replay import DivergedError, Replay
@@ -64,7 +65,12 @@ class Route:
         self._redactor = redactor()
         self.pause = pause_switch()
         """During a pause of the rollout, no call goes to the upstream or back to the agent."""
-        self._next = log.count
+        # A deferred request leaves a gap, so the count of calls is not the last number.
+        numbers = (int(call.id.rpartition(".")[2]) for call in log.outline)
+        self._next = max(numbers, default=0)
+        self._answered = 0
+        """The calls of the agent's work that were answered since the route was opened."""
+        self._gate: CallGate | None = None
         self._tasks: set[asyncio.Task[object]] = set()
         self._idle = asyncio.Event()
         self._idle.set()
@@ -101,6 +107,22 @@ class Route:
     def on_call(self, callback: Callable[[ModelCall], None]) -> None:
         """Call `callback` with the outline of each call after it is recorded."""
         self._log.on_call = callback
+
+    def before_call(self, gate: CallGate) -> None:
+        """Await `gate` before each call that the upstream would answer; see `SupportsCallGate`."""
+        self._gate = gate
+
+    async def pass_gate(self, draft: Draft) -> None:
+        """Wait until the call may go to the upstream.
+
+        Raises:
+            DeferredError: The agent must repeat its request later.
+        """
+        if self._gate is None:
+            return
+        number = self._answered + 1 if draft.purpose == "main" else None
+        if not await self._gate(number):
+            raise DeferredError
 
     def fail(self, error: BenchFlowError) -> None:
         """Store and report the error that ends the agent's work. Only the first error counts."""
@@ -231,6 +253,7 @@ class Route:
         if draft.recorded:
             return
         draft.recorded = True
+        self._answered += draft.purpose == "main" and draft.status == 200 and draft.error is None
         cost = self._rules.meter.end(draft.model, draft.usage) if draft.charged else None
         try:
             self._log.append(draft.to_call(cost), draft.text, draft.upstream_text)

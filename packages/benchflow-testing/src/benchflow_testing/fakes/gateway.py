@@ -8,7 +8,7 @@ from typing import Any
 
 from benchflow_contracts.door import Endpoint
 from benchflow_contracts.errors import AgentError, BenchFlowError, ReplayDivergedError
-from benchflow_contracts.gateway import CallBudget, ModelCall, PolicyEndpoint
+from benchflow_contracts.gateway import CallBudget, CallGate, ModelCall, PolicyEndpoint
 from benchflow_contracts.step import Usage
 
 from .faults import FakeFaults, Fault
@@ -50,6 +50,9 @@ class FakeModelRoute:
         self._calls: list[ModelCall] = []
         self._watchers: list[Callable[[BenchFlowError], None]] = []
         self._call_watcher: Callable[[ModelCall], None] | None = None
+        self._gate: CallGate | None = None
+        self.deferred = 0
+        """The number of requests that the gate deferred."""
         self.error: BenchFlowError | None = None
         self._in_flight = 0
         self._quiet = asyncio.Event()
@@ -79,6 +82,10 @@ class FakeModelRoute:
     def on_call(self, callback: Callable[[ModelCall], None]) -> None:
         """Call `callback` with each call from now on."""
         self._call_watcher = callback
+
+    def before_call(self, gate: CallGate) -> None:
+        """Await `gate` before each call that is not replayed."""
+        self._gate = gate
 
     def fail(self, error: BenchFlowError) -> None:
         """End the agent's work with an error. Only the first error counts."""
@@ -111,6 +118,9 @@ class FakeModelRoute:
         self.begin()
         try:
             await self._gateway.faults.raise_or_hang("call")
+            if not await self._may_pass():
+                self.deferred += 1
+                return self._refusal(request, 503, "the call is deferred")
             call = self._answer(request)
             self._calls.append(call)
             if self._call_watcher is not None:
@@ -118,6 +128,12 @@ class FakeModelRoute:
             return call
         finally:
             self.end()
+
+    async def _may_pass(self) -> bool:
+        if self._gate is None or self._replay or self.closed:
+            return True
+        answered = sum(call.status == 200 for call in self._calls)
+        return await self._gate(answered + 1)
 
     async def quiesce(self, timeout: float) -> bool:
         """Wait until no call is in flight."""
