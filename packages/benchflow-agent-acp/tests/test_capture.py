@@ -72,6 +72,10 @@ class Mind:
             self.later = update(say("still thinking"))
             cut, self.later = self.later[:25], self.later[25:]
             return update({**side, "status": working}) + update(call) + asks + cut
+        if text.startswith("call"):
+            working = "in_progress" if "working" in text else "completed"
+            side = {"sessionUpdate": "tool_call", "toolCallId": "side", "title": "side"}
+            return update({**side, "status": working})  # and now the model is called
         return self.end(f"heard {self.heard}")
 
     def answered(self, message):
@@ -173,6 +177,7 @@ def forked(memory_process, body):
             boxes.append((at or parent).fork(memory_process()))
             return await MIND.attach(boxes[-1], ROLE, again)
 
+        child.boxes = boxes
         session = await MIND.connect(parent, ROLE)
         try:
             return await body(session, child)
@@ -241,6 +246,96 @@ def test_each_child_gives_the_pending_question_its_own_answer(memory_process):
         assert last.message == f"heard ['ask', '{day}']"
     assert [step.answer for step in parent] == [step.answer for step in ends[0][0][:-1]]
     assert len({step.id for step in parent}) == len(parent)
+
+
+async def at_call(session, child, prompt, body):
+    """Run `body` while the parent's agent waits for its model, then let the model answer."""
+    acted, ends = asyncio.Event(), []
+    session.on_activity(lambda _: acted.set())
+    async with asyncio.TaskGroup() as group:
+        turn = group.create_task(session.prompt(prompt))
+        await acted.wait()
+        try:
+            ends.append(await body())
+        finally:
+            mind = child.boxes[0].mind
+            await child.boxes[0].process.raw(mind.end("the parent's answer"))
+        assert await turn == "end_turn"
+    return ends[0]
+
+
+def test_each_child_continues_its_turn_with_an_answer_of_its_own_model(memory_process):
+    async def body(session, child):
+        async def fork():
+            with pytest.raises(SnapshotError, match="does not wait for exactly one answer"):
+                await session.capture()
+            await session.end_step(also_empty=False)
+            await session.end_step(also_empty=False)
+            state = await session.capture_at_call()
+            assert (state.at_call, state.ask) == (True, None)
+            for said in ("one", "two"):
+                twin = await child(state)
+                async with asyncio.TaskGroup() as group:
+                    turn = group.create_task(twin.resume_turn())
+                    box = child.boxes[-1]
+                    await box.process.raw(box.mind.end(said))
+                assert turn.result() == "end_turn"
+                with pytest.raises(RuntimeError, match="not forked at a model call"):
+                    await twin.resume_turn()
+                children.append(twin.steps)
+                assert await heard(twin) == "heard ['call', 'recall']"
+
+        children = []
+        with pytest.raises(RuntimeError, match="not forked at a model call"):
+            await session.resume_turn()
+        await at_call(session, child, "call", fork)
+        return children, session.steps
+
+    children, parent = forked(memory_process, body)
+    for steps in (*children, parent):
+        assert [step.prompt for step in steps] == ["call", None]
+        assert [seen.tool_call_id for seen in steps[0].observations] == ["side"]
+    said = [steps[1].message for steps in (*children, parent)]
+    assert said == ["one", "two", "the parent's answer"]
+    assert children[0][0] == parent[0]
+
+
+def test_a_step_that_may_have_calls_ends_also_if_it_is_empty(memory_process):
+    async def body(session, child):
+        async def end():
+            await session.end_step(also_empty=True)
+            await session.end_step(also_empty=False)
+            await session.end_step(also_empty=True)
+
+        await at_call(session, child, "call", end)
+        return session.steps
+
+    steps = forked(memory_process, body)
+    assert [len(step.observations) for step in steps] == [1, 0, 0]
+    assert [step.message for step in steps] == ["", "", "the parent's answer"]
+    assert len({step.id for step in steps}) == 3
+
+
+def test_a_session_is_not_at_a_call_between_turns_or_while_a_tool_runs(memory_process, monkeypatch):
+    monkeypatch.setattr("benchflow_agent_acp.session._TOOLS_END_SEC", 0.05)
+
+    async def body(session, child):
+        async def fork():
+            for work in (session.end_step(also_empty=True), session.capture_at_call()):
+                with pytest.raises(SnapshotError, match="tool call is running") as caught:
+                    await work
+                assert caught.value.retryable
+
+        for work in (session.end_step(also_empty=True), session.capture_at_call()):
+            with pytest.raises(SnapshotError, match="not in a turn"):
+                await work
+        await at_call(session, child, "call, working on the side", fork)
+        await session.aclose()
+        with pytest.raises(SnapshotError, match="has ended"):
+            await session.end_step(also_empty=True)
+        return len(session.steps)
+
+    assert forked(memory_process, body) == 1
 
 
 def test_a_captured_question_accepts_one_valid_answer(memory_process):

@@ -205,6 +205,7 @@ events = st.one_of(
     st.just(prompt("go")),
     st.just(end()),
     st.just(("end", {"reason": "x"})),
+    st.just(("step", {"reason": "a fork"})),
 )
 
 

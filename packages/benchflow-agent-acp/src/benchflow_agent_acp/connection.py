@@ -206,6 +206,10 @@ class Connection:
             return False
         return True
 
+    def end_step(self, reason: str) -> None:
+        """Write a `step` record into the log: the open step of the running turn ends here."""
+        self._record("step", json.dumps({"reason": reason}).encode(), {"reason": reason})
+
     def end(self, reason: str) -> None:
         """Write an `end` record into the log: the running turn has no further messages."""
         self._record("end", json.dumps({"reason": reason}).encode(), {"reason": reason})

@@ -15,9 +15,9 @@ from .framing import parse_message
 _LOG_DEPTH = 128
 _TAIL_BYTES = 4096
 
-Direction = Literal["in", "out", "noise", "end"]
+Direction = Literal["in", "out", "noise", "step", "end"]
 """`in`: from the agent. `out`: to the agent. `noise`: a line of the agent that is not a message.
-`end`: the running turn has no further messages."""
+`step`: the client ended the open step. `end`: the running turn has no further messages."""
 
 
 @dataclass(frozen=True, slots=True)

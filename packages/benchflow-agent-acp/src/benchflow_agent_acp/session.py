@@ -1,5 +1,6 @@
 """A live ACP session: prompts, asks, steps and cancellation."""
 
+import asyncio
 import logging
 from typing import Any
 
@@ -32,6 +33,9 @@ from .steps import StepBuilder
 from .turn_clock import TurnClock
 
 CANCEL_GRACE_SEC = 10.0
+_TOOLS_END_SEC = 5.0
+"""How long `end_step` waits for the results of tool calls that the agent is about to report."""
+_TOOLS_POLL_SEC = 0.01
 
 _CANCELLED = Answer(outcome="cancelled")
 _log = logging.getLogger(__name__)
@@ -130,11 +134,49 @@ class AcpSession:
             SnapshotError: The agent is in a turn and does not wait for exactly one answer.
                 Retryable, unless the session has ended.
         """
+        await self._drain()
+        return self._state(self._fork_point())
+
+    async def end_step(self, *, also_empty: bool) -> None:
+        """End the open step while the agent waits for its model; see `SupportsCallForks`."""
+        self._expect_turn()
+        try:
+            async with asyncio.timeout(_TOOLS_END_SEC):
+                await self._drain()
+                # A sandbox without pipes of this host may deliver the output with a delay.
+                while self._has_tools():
+                    await asyncio.sleep(_TOOLS_POLL_SEC)
+                    await self._drain()
+        except TimeoutError:
+            raise self._retryable_error("a tool call is running") from None
+        self._expect_call()
+        if also_empty or self._builder.has_action:
+            self._connection.end_step("the rollout is at a model call")
+
+    async def capture_at_call(self) -> SessionState:
+        """Copy the client's state while the agent waits for its model. See `capture`."""
+        await self._drain()
+        self._expect_call()
+        return self._state(None, at_call=True)
+
+    async def resume_turn(self) -> StopReason:
+        """Run the rest of the turn that was forked at a model call. The turn's clock restarts.
+
+        Raises:
+            RuntimeError: The session was not in a turn when it was forked.
+        """
+        state = self._connection.state
+        if state.prompt_id is None or self._clock is not None or state.requests:
+            raise RuntimeError(f"agent {self._agent!r} was not forked at a model call")
+        return await self._turn(None)
+
+    async def _drain(self) -> None:
         try:
             await self._connection.drain()
         except AgentError as error:
             raise SnapshotError(f"agent {self._agent!r} cannot be forked: {error}") from error
-        ask = self._fork_point()
+
+    def _state(self, ask: Ask | None, *, at_call: bool = False) -> SessionState:
         terminals = self._services.terminals.state()
         client = ClientState.from_parts(
             self._connection.state, self._builder.state(), terminals, self._base
@@ -144,6 +186,7 @@ class AcpSession:
             session_id=self.id,
             process_id=self._connection.process_id,
             ask=ask,
+            at_call=at_call,
             steps=tuple(self._builder.steps),
             data=client.data(),
         )
@@ -232,12 +275,31 @@ class AcpSession:
         assert reason is not None
         return reason
 
-    def _fork_point(self) -> Ask | None:
-        """Return the Ask to fork at, or `None` at a turn boundary."""
+    def _expect_turn(self) -> None:
+        self._expect_open()
+        if self._connection.state.prompt_id is None:
+            raise SnapshotError(f"agent {self._agent!r} is not in a turn")
+
+    def _expect_open(self) -> None:
         if self._connection.closed_reason is not None:
             raise SnapshotError(f"the session has ended: {self._connection.closed_reason}")
         if not self._connection.is_settled:
             raise self._retryable_error("a message is being sent")
+
+    def _expect_call(self) -> None:
+        """Raise `SnapshotError` unless the agent is in a turn and only waits for its model."""
+        self._expect_turn()
+        if self._connection.state.requests or self._cancelling:
+            raise self._retryable_error("it waits for an answer of its client")
+        if self._has_tools():
+            raise self._retryable_error("a tool call is running")
+
+    def _has_tools(self) -> bool:
+        return bool(self._builder.running() or self._services.terminals.running)
+
+    def _fork_point(self) -> Ask | None:
+        """Return the Ask to fork at, or `None` at a turn boundary."""
+        self._expect_open()
         state = self._connection.state
         if state.prompt_id is None:
             return None

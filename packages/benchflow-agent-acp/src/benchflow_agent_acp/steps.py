@@ -54,7 +54,8 @@ class StepBuilder:
     """Builds steps from wire records. The same records always give the same steps.
 
     A step ends when a thought, message or tool call begins after a tool result, when the agent
-    asks (the answer opens the next step), and when its prompt turn ends. Updates outside of a
+    asks (the answer opens the next step), when the client says so (a fork at a model call), and
+    when its prompt turn ends. Updates outside of a
     turn, such as the replay of a loaded session, are ignored. Step ids count from `first`, so a
     loaded session continues its numbers.
     """
@@ -112,6 +113,12 @@ class StepBuilder:
             calls = self._draft.calls
             self._draft.calls = {key: self._tools.get(key, call) for key, call in calls.items()}
 
+    @property
+    def has_action(self) -> bool:
+        """Whether the agent thought, wrote or acted in the open step."""
+        draft = self._draft
+        return draft is not None and (draft.has_begun or draft.has_result)
+
     def running(self) -> set[str]:
         """Return the ids of the tool calls of this turn that are in progress."""
         return {key for key, tool in self._tools.items() if tool.status == "in_progress"}
@@ -127,6 +134,9 @@ class StepBuilder:
             self._feed_out(record)
         elif record.dir == "in":
             self._feed_in(record)
+        elif record.dir == "step" and self._prompt_id is not None:
+            self._draft = self._draft or StepDraft(started_at=record.t)
+            self._close_draft(record.t)
         elif record.dir == "end" and self._draft is not None:
             self._draft.meta["incomplete"] = True
             self._end_turn(record.t, None, None)

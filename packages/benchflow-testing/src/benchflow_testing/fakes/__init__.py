@@ -24,7 +24,7 @@ from .program import FakeProgram
 from .provider import FAKE_CAPABILITIES, FAKE_WITHOUT_LIVE, FakeSandboxProvider
 from .reward import FakeReward
 from .sandbox import FakeSandbox
-from .script import Act, Crash, Hang, Move, Pose, Say, Stop, ask_with_options
+from .script import Act, Crash, Hang, Move, Pose, Say, Stop, Think, ask_with_options
 from .session import FakeSession
 from .task_adapter import FakeTaskAdapter, write_broken_task, write_fake_task
 from .user import FakeUserModel
@@ -73,6 +73,7 @@ __all__ = [
     "ProgramHandler",
     "Say",
     "Stop",
+    "Think",
     "ask_with_options",
     "fake_finished_rollout",
     "fake_hostile_rollout",

@@ -61,7 +61,17 @@ class Stop:
     reason: StopReason
 
 
-Move = Say | Act | Pose | Hang | Crash | Stop
+@dataclass(frozen=True, slots=True)
+class Think:
+    """A model call between two actions. The agent says the returned text.
+
+    `run` repeats a call that was deferred, so a fork at the call can continue with it.
+    """
+
+    run: "Callable[[FakeSession], Awaitable[str]]"
+
+
+Move = Say | Act | Pose | Think | Hang | Crash | Stop
 
 
 def ask_with_options(

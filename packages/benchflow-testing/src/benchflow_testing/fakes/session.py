@@ -36,7 +36,7 @@ from .faults import FakeFaults
 from .process import FakeProcess
 from .program import FakeProgram
 from .sandbox import FakeSandbox
-from .script import Act, Crash, Hang, Move, Pose, Say, Stop
+from .script import Act, Crash, Hang, Move, Pose, Say, Stop, Think
 
 _T = TypeVar("_T")
 
@@ -55,8 +55,10 @@ class _Draft:
     tool_calls: list[ToolCall] = field(default_factory=list[ToolCall])
     observations: list[Observation] = field(default_factory=list[Observation])
     started_at: float = field(default_factory=time.time)
+    acted_at: float = 0
+    """The time of the last result of a tool call."""
 
-    def finished(self, ask: Ask | None, stop_reason: StopReason | None) -> Step:
+    def finished(self, ask: Ask | None, stop_reason: StopReason | None, at: float) -> Step:
         return Step(
             id=f"step-{uuid4().hex[:12]}",
             role=self.role,
@@ -70,7 +72,7 @@ class _Draft:
             ask=ask,
             stop_reason=stop_reason,
             started_at=self.started_at,
-            finished_at=time.time(),
+            finished_at=max(self.started_at, at),
         )
 
 
@@ -116,6 +118,9 @@ class FakeSession:
         self._asking: Ask | None = None
         self._carried = False
         self._heard: list[Answer] = []
+        self._played = 0
+        """The moves that began since the last answer of the turn, or since its start."""
+        self._is_thinking = self._carried_at_call = False
         self._process = process
         if process is None and isinstance(sandbox, FakeSandbox):
             self._process = sandbox.place(FakeProgram(), agent)
@@ -142,7 +147,7 @@ class FakeSession:
         self.prompts.append(text)
         moves = self._turns[self._turn] if self._turn < len(self._turns) else ()
         self._turn += 1
-        self._heard = []
+        self._heard, self._played = [], 0
         self._draft = _Draft(self.role.name, self.role.skills, prompt=text)
         return await self._run(list(moves))
 
@@ -157,6 +162,34 @@ class FakeSession:
         self._carried, self._asking = False, None
         self._hear(answer)
         return await self._run(self._rest_of_turn())
+
+    async def end_step(self, *, also_empty: bool) -> None:
+        """End the open step while the agent thinks."""
+        await self._faults.raise_or_hang("end_step")
+        self._expect_thinking()
+        if also_empty or self._draft.has_begun:
+            self._finish()
+
+    async def capture_at_call(self) -> SessionState:
+        """Copy the position in the script, at a model call."""
+        await self._faults.raise_or_hang("capture")
+        self._expect_thinking()
+        return self._state(None).model_copy(update={"at_call": True})
+
+    async def resume_turn(self) -> StopReason:
+        """Play the turn from the model call at which it was forked."""
+        if not self._carried_at_call:
+            raise RuntimeError(f"session {self.id!r} was not forked at a model call")
+        self._check_usable()
+        await self._faults.raise_or_hang("resume_turn")
+        self._carried_at_call = False
+        moves = self._rest_of_turn()[self._played :]
+        return await self._run(moves)
+
+    def _expect_thinking(self) -> None:
+        self._check_usable()
+        if not self._is_thinking:
+            raise SnapshotError(f"session {self.id!r} is not at a model call", retryable=True)
 
     async def _run(self, moves: list[Move]) -> StopReason:
         self._cancelled = False
@@ -217,19 +250,22 @@ class FakeSession:
         """Copy the position in the script, at a turn boundary or while an Ask waits."""
         await self._faults.raise_or_hang("capture")
         self._check_usable()
-        if self._process is None or not isinstance(self.sandbox, FakeSandbox):
-            raise SnapshotError(f"session {self.id!r} has no process in its sandbox")
-        if not self.sandbox.gate.frozen:
-            raise SnapshotError(f"the sandbox of session {self.id!r} is not frozen")
         if self._scope is not None and self._asking is None:
             raise SnapshotError(
                 f"a tool call of session {self.id!r} may be running", retryable=True
             )
+        return self._state(self._asking)
+
+    def _state(self, ask: Ask | None) -> SessionState:
+        if self._process is None or not isinstance(self.sandbox, FakeSandbox):
+            raise SnapshotError(f"session {self.id!r} has no process in its sandbox")
+        if not self.sandbox.gate.frozen:
+            raise SnapshotError(f"the sandbox of session {self.id!r} is not frozen")
         return SessionState(
             agent=self._agent,
             session_id=self.id,
             process_id=self._process.id,
-            ask=self._asking,
+            ask=ask,
             steps=tuple(self._steps),
             data={
                 "turn": self._turn,
@@ -237,6 +273,8 @@ class FakeSession:
                 "prompts": list(self.prompts),
                 "answers": [answer.model_dump(mode="json") for answer in self.answers],
                 "heard": len(self._heard),
+                "prompt": self._draft.prompt,
+                "played": self._played - self._is_thinking,
             },
         )
 
@@ -250,6 +288,8 @@ class FakeSession:
         self.answers = [Answer.model_validate(answer) for answer in data["answers"]]
         self._heard = self.answers[len(self.answers) - data["heard"] :]
         self._asking, self._carried = state.ask, state.ask is not None
+        self._played, self._carried_at_call = data["played"], state.at_call
+        self._draft.prompt = data["prompt"]
 
     async def aclose(self) -> None:
         """End the session and its process. Idempotent."""
@@ -260,13 +300,12 @@ class FakeSession:
     async def _play(self, moves: list[Move]) -> StopReason:
         while moves:
             move = moves.pop(0)
+            self._played += 1
             match move:
                 case Say():
-                    if self._draft.observations:
-                        self._finish()
-                    self._begin()
-                    self._draft.message += move.message
-                    self._draft.reasoning += move.reasoning
+                    self._say(move)
+                case Think():
+                    self._say(Say(await self._think(move)))
                 case Act():
                     await self._act(move)
                 case Pose():
@@ -279,6 +318,20 @@ class FakeSession:
                 case Stop():
                     return move.reason
         return "end_turn"
+
+    def _say(self, move: Say) -> None:
+        if self._draft.observations:
+            self._finish(at=self._draft.acted_at)
+        self._begin()
+        self._draft.message += move.message
+        self._draft.reasoning += move.reasoning
+
+    async def _think(self, move: Think) -> str:
+        self._is_thinking = True
+        try:
+            return await self._unless_idle(move.run(self))
+        finally:
+            self._is_thinking = False
 
     async def _act(self, move: Act) -> None:
         call = ToolCall(
@@ -295,6 +348,7 @@ class FakeSession:
                 raise
             seen = Observation(tool_call_id=call.id, status="failed", content=str(error))
         self._draft.observations.append(seen)
+        self._draft.acted_at = time.time()
         self._report(call, seen.status)
 
     def _begin(self) -> None:
@@ -323,6 +377,7 @@ class FakeSession:
     def _hear(self, answer: Answer) -> Answer:
         self.answers.append(answer)
         self._heard.append(answer)
+        self._played = 0
         self._draft.answer = answer
         return answer
 
@@ -346,8 +401,14 @@ class FakeSession:
                 raise
             raise self._die(AgentTimeoutError(f"no update for {limit} s")) from error
 
-    def _finish(self, *, ask: Ask | None = None, stop_reason: StopReason | None = None) -> None:
-        step = self._draft.finished(ask, stop_reason)
+    def _finish(
+        self,
+        *,
+        ask: Ask | None = None,
+        stop_reason: StopReason | None = None,
+        at: float | None = None,
+    ) -> None:
+        step = self._draft.finished(ask, stop_reason, time.time() if at is None else at)
         self._steps.append(step)
         self._draft = _Draft(self.role.name, self.role.skills)
         for handler in self._step_handlers:
