@@ -16,7 +16,7 @@ from benchflow_contracts import (
     RewardFiles,
     Role,
 )
-from pydantic import AfterValidator, BeforeValidator, Field
+from pydantic import AfterValidator, BeforeValidator, Field, model_validator
 
 
 class Turn(Model):
@@ -90,6 +90,15 @@ class GroupBranch(_Branch):
     """Children of `group`, `value` and `best-of`."""
     at: int = Field(default=0, ge=0)
     """Turn before which `group` and `best-of` fork, from 0."""
+    at_call: int | None = Field(default=None, ge=1)
+    """Model call at which `group` forks instead of before a turn, from 1. Answered calls of the
+    agent's work count. Each child gets its own answer to this call."""
+
+    @model_validator(mode="after")
+    def _check_place(self) -> "GroupBranch":
+        if self.at_call is not None and self.at:
+            raise ValueError("a group forks before a turn (at) or at a model call (at_call)")
+        return self
 
 
 class ValueBranch(_Branch):
@@ -100,9 +109,29 @@ class ValueBranch(_Branch):
     """
 
     kind: Literal["value"] = "value"
-    n: int = Field(default=4, ge=2)
+    n: int = Field(default=4, ge=1)
     every: int = Field(default=1, ge=1)
     """Turn starts and questions from one fork of `value` to the next."""
+    every_call: int | None = Field(default=None, ge=1)
+    """Model calls from one fork of `value` to the next, instead of turn starts and questions."""
+    call_share: float | None = Field(default=None, gt=0, le=1)
+    """Probability that `value` forks at a model call, instead of at turn starts and questions.
+    The calls are chosen at random, as in Tree-GRPO."""
+    seed: int = 0
+    """Seed of the choice of model calls. The same seed and rollout id choose the same calls."""
+
+    @property
+    def at_calls(self) -> bool:
+        """Whether the states are model calls."""
+        return self.every_call is not None or self.call_share is not None
+
+    @model_validator(mode="after")
+    def _check_calls(self) -> "ValueBranch":
+        if self.every_call is not None and self.call_share is not None:
+            raise ValueError("choose each n-th call (every_call) or random calls (call_share)")
+        if self.at_calls and self.every > 1:
+            raise ValueError("every counts turns and questions, and the forks are at model calls")
+        return self
 
 
 class BestOfBranch(_Branch):

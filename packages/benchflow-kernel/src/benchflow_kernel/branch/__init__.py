@@ -3,7 +3,15 @@
 from .capture import Captured, FidelitySelector, check_child, take_checkpoint
 from .checkpoint import Checkpoint, CheckpointRefs
 from .fork_limits import BranchBudgetTracker, MachineSlots
-from .policy import children_of, forks_at_ask, forks_at_turn, labels_of, needs_base_checkpoint
+from .policy import (
+    children_of,
+    forks_at_ask,
+    forks_at_call,
+    forks_at_calls,
+    forks_at_turn,
+    labels_of,
+    needs_base_checkpoint,
+)
 from .replay import Exchange, Replay, ReplayLog
 
 __all__ = [
@@ -19,6 +27,8 @@ __all__ = [
     "check_child",
     "children_of",
     "forks_at_ask",
+    "forks_at_call",
+    "forks_at_calls",
     "forks_at_turn",
     "labels_of",
     "needs_base_checkpoint",

@@ -30,7 +30,7 @@ _TRIES: Final = 3
 _PAUSE_SEC: Final = 0.1
 
 _MID_TURN = (
-    "the question came in the middle of a turn, where the agent's session cannot be"
+    "the fork is in the middle of a turn, where the agent's session cannot be"
     " restored from its files; each child starts from the last checkpoint and gets the same prompt"
 )
 

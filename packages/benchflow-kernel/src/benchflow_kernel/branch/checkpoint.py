@@ -15,7 +15,7 @@ class Checkpoint:
     """The start of a child: environment, files, and sessions or processes."""
 
     turn: int
-    """The next turn at that instant, or the running turn if `ask` is set."""
+    """The next turn at that instant, or the running turn with `ask` or `at_call`."""
     image: SandboxImage
     state: EnvState | None
     """The environment's state at that instant."""
@@ -33,6 +33,12 @@ class Checkpoint:
         """The open question, if the checkpoint was taken during a turn."""
         states = () if self.live is None else self.live.sessions.values()
         return next((carry.ask for _, carry in states if carry.ask is not None), None)
+
+    @property
+    def at_call(self) -> bool:
+        """Whether the checkpoint was taken while the agent waited for its model."""
+        states = () if self.live is None else self.live.sessions.values()
+        return any(carry.at_call for _, carry in states)
 
     @property
     def layers(self) -> Mapping[str, str]:

@@ -1,8 +1,10 @@
 """Decide by the branch policy whether, and into which children, a state is forked."""
 
+import hashlib
+
 from benchflow_contracts import Ask
 
-from benchflow_kernel.config import AskUserBranch, BranchPolicy, ValueBranch
+from benchflow_kernel.config import AskUserBranch, BranchPolicy, GroupBranch, ValueBranch
 
 
 def forks_at_turn(policy: BranchPolicy, turn: int, states: int) -> bool:
@@ -11,9 +13,38 @@ def forks_at_turn(policy: BranchPolicy, turn: int, states: int) -> bool:
         case "ask-user":
             return False
         case "group" | "best-of":
-            return turn == policy.at
+            return turn == policy.at and not forks_at_calls(policy)
         case "value":
-            return states % policy.every == 0
+            return states % policy.every == 0 and not forks_at_calls(policy)
+
+
+def forks_at_calls(policy: BranchPolicy | None) -> bool:
+    """Return whether `policy` forks at model calls instead of at turns and questions."""
+    match policy:
+        case GroupBranch():
+            return policy.at_call is not None
+        case ValueBranch():
+            return policy.at_calls
+        case _:
+            return False
+
+
+def forks_at_call(policy: BranchPolicy, call: int, rollout_id: str) -> bool:
+    """Return whether `policy` forks at model call number `call` of a path, from 1.
+
+    A random choice depends only on the seed, the rollout and the number.
+    """
+    match policy:
+        case GroupBranch():
+            return call == policy.at_call
+        case ValueBranch(every_call=int(every)):
+            return call % every == 0
+        case ValueBranch(call_share=float(share)):
+            text = f"{policy.seed}\0{rollout_id}\0{call}"
+            digest = hashlib.sha256(text.encode()).digest()
+            return int.from_bytes(digest[:8], "big") < share * 2**64
+        case _:
+            return False
 
 
 def forks_at_ask(policy: BranchPolicy, ask: Ask, states: int) -> bool:
@@ -25,7 +56,7 @@ def forks_at_ask(policy: BranchPolicy, ask: Ask, states: int) -> bool:
     if ask.kind != "question":
         return False
     if isinstance(policy, ValueBranch):
-        return states % policy.every == 0
+        return states % policy.every == 0 and not policy.at_calls
     return isinstance(policy, AskUserBranch) and ask.branchable and _has_distinct_options(ask)
 
 
@@ -33,7 +64,7 @@ def needs_base_checkpoint(policy: BranchPolicy, turn: int) -> bool:
     """Return whether a later fork may need a checkpoint of the start of `turn`."""
     if policy.require == "live":
         return False
-    return policy.kind in {"ask-user", "value"} or turn == 0
+    return policy.kind in {"ask-user", "value"} or forks_at_calls(policy) or turn == 0
 
 
 def children_of(policy: BranchPolicy, ask: Ask | None) -> int:

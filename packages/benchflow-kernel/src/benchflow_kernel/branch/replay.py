@@ -26,19 +26,48 @@ class Replay:
     A child may only continue after exactly the same questions. After another question the
     agent has diverged, and its return is not a sample of the state of the fork. `since` is
     the child's first turn. `until` is the turn of a fork at a turn boundary; a fork at a
-    question is reached when the `script` ends.
+    question is reached when the `script` ends, and a fork at a model call (`call` is its number)
+    when the call is made.
     """
 
-    def __init__(self, script: Sequence[Exchange] = (), *, since: int = 0, until: int = 0) -> None:
+    def __init__(
+        self,
+        script: Sequence[Exchange] = (),
+        *,
+        since: int = 0,
+        until: int = 0,
+        call: int | None = None,
+    ) -> None:
         self._script = tuple(script)
         self._next = 0
         self._turn = since
         self._until = until
+        self._call = call
 
     @property
     def is_finished(self) -> bool:
         """Whether the fork is reached. From here the child continues without the record."""
-        return self._next == len(self._script) and self._turn >= self._until
+        is_past = self._next == len(self._script) and self._turn >= self._until
+        return is_past and self._call is None
+
+    @property
+    def awaits_call(self) -> bool:
+        """Whether a model call is the fork, and the child has not made the call."""
+        return self._call is not None
+
+    def reach_call(self, call: int) -> None:
+        """Note that the child makes the first model call that the record does not answer.
+
+        Raises:
+            SnapshotError: The child diverged: the fork is at another call or in another turn.
+        """
+        if call != self._call or self._next < len(self._script) or self._turn < self._until:
+            raise SnapshotError(
+                f"the child diverged: it made model call {call} where its parent was forked at call"
+                f" {self._call}",
+                hint=_HINT,
+            )
+        self._call = None
 
     def take(self, turn: int, ask: Ask) -> Answer | None:
         """Return the recorded answer, with the ids of this `ask`.
@@ -65,18 +94,26 @@ class Replay:
         """
         if self._next < len(self._script) and self._script[self._next].turn <= turn:
             raise _divergence("it ended its turn", self._script[self._next])
+        if self._call is not None and turn >= self._until:
+            raise SnapshotError(
+                f"the child diverged: it ended its turn where its parent made model call"
+                f" {self._call}",
+                hint=_HINT,
+            )
         self._turn = turn + 1
 
 
 class ReplayLog:
     """The last checkpoint of a branch, with the questions and model calls since then."""
 
-    def __init__(self, base: Checkpoint | None, refs: CheckpointRefs) -> None:
+    def __init__(self, base: Checkpoint | None, refs: CheckpointRefs, *, answered: int = 0) -> None:
         self._refs = refs
         self._own: Checkpoint | None = None
         self._exchanges: list[Exchange] = []
         self.calls_before = 0
         """The number of model calls of the branch at the base checkpoint."""
+        self.answered_before = answered
+        """The answered calls of the agent's work on the path to the base checkpoint."""
         self.base_checkpoint = base
 
     def append(self, exchange: Exchange) -> int:
@@ -88,13 +125,16 @@ class ReplayLog:
         """Add the answer to the question at `place`."""
         self._exchanges[place] = replace(self._exchanges[place], answer=answer)
 
-    async def rebase(self, base: Checkpoint, calls: int) -> None:
-        """Use `base` as the new start, after `calls` model calls of the branch."""
+    async def rebase(self, base: Checkpoint, calls: int, answered: int) -> None:
+        """Use `base` as the new start, after `calls` model calls of the branch.
+
+        `answered` are the answered calls of the agent's work on the path.
+        """
         old, self._own = self._own, base
         self.base_checkpoint = base
         self._refs.acquire(base)
         self._exchanges.clear()
-        self.calls_before = calls
+        self.calls_before, self.answered_before = calls, answered
         await self._refs.release(old)
 
     @property

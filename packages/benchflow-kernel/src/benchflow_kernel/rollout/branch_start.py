@@ -23,7 +23,7 @@ class Position:
     node: str
     """The node of the tree."""
     turn: int
-    """The turn that comes next, or that runs while a question is open."""
+    """The turn that comes next, or that runs at a question or at a model call."""
     schedule: tuple[LoweredTurn, ...]
     """The declared turns and the nudges so far."""
     checkpoint: Checkpoint | None = None
@@ -32,6 +32,11 @@ class Position:
     """Questions and answers since the checkpoint. An open question is the last."""
     calls: tuple[ModelCall, ...] = ()
     """The recorded model calls since the checkpoint."""
+    calls_before: int = 0
+    """The answered calls of the agent's work on the path to the checkpoint."""
+    call: int | None = None
+    """The model call that comes next, if the position is at one: its number on the path, from 1.
+    A replay from the checkpoint ends there."""
     ended: bool = False
     """Whether the agents have ended. The branch is then only graded."""
     ungraded_step: int | None = None
@@ -100,6 +105,7 @@ class Fork:
             reason=self.reason,
             children=children_of(self.policy, self.ask),
             answers=self._answers_by_label(),
+            call=self.position.call,
         )
 
     def children(self, new_id: Callable[[], str]) -> list[BranchStart]:

@@ -82,7 +82,7 @@ class CheckpointManifest(RareModel):
     node: str
     """The node of the rollout to resume from."""
     turn: int = Field(ge=0)
-    """The next turn, or the running turn while a question is open."""
+    """The next turn, or the running turn at an open question or a model call."""
     checkpoint_turn: int = Field(ge=0)
     """The turn in which the image was taken. A replay starts there."""
     ended: bool = False
@@ -101,6 +101,10 @@ class CheckpointManifest(RareModel):
     schedule: tuple[SavedTurn, ...]
     script: tuple[SavedExchange, ...] = ()
     calls: tuple[ModelCall, ...] = ()
+    calls_before: int = Field(default=0, ge=0)
+    """The answered calls of the agent's work on the path to the image."""
+    call: int | None = Field(default=None, ge=1)
+    """The number of the model call that comes next, if the node was forked at one."""
     history: tuple[SavedStep, ...] = ()
     """The steps from the root to the node. A resumed trajectory begins with them."""
     taken_at: float
@@ -118,6 +122,11 @@ class CheckpointManifest(RareModel):
         """The open question at the node."""
         last = self.script[-1] if self.script else None
         return last.ask if last is not None and last.answer is None else None
+
+    @property
+    def in_turn(self) -> bool:
+        """Whether the node is within a turn: at an open question, or at a model call."""
+        return self.ask is not None or self.call is not None
 
 
 def read_manifest(path: Path) -> CheckpointManifest:

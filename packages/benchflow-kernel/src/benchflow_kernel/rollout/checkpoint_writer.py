@@ -179,6 +179,8 @@ def _manifest(
             SavedExchange(turn=e.turn, ask=e.ask, answer=e.answer) for e in position.script
         ),
         calls=position.calls,
+        calls_before=position.calls_before,
+        call=position.call,
         history=tuple(_saved_steps(plan, path)),
         taken_at=time.time(),
     )

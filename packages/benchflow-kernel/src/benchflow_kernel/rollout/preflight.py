@@ -3,6 +3,7 @@
 from collections.abc import Iterator, Sequence
 
 from benchflow_contracts import (
+    MODEL_DOOR,
     Reward,
     SandboxCapabilities,
     SandboxUnsupportedError,
@@ -11,6 +12,7 @@ from benchflow_contracts import (
     stops_processes,
 )
 
+from benchflow_kernel.branch import forks_at_calls
 from benchflow_kernel.branch.policy import policies
 from benchflow_kernel.config import BestOfBranch, BranchPolicy, GroupBranch, RolloutConfig
 from benchflow_kernel.errors import FidelityError
@@ -23,19 +25,29 @@ def needs_capabilities(config: RolloutConfig) -> bool:
 
 
 def check_turns(plan: Plan) -> None:
-    """Refuse a fork before a turn that does not exist.
+    """Refuse a fork before a turn that does not exist, or at model calls that nobody sees.
 
     Raises:
-        UsageError: The plan has fewer turns.
+        UsageError: The plan has fewer turns, or no gateway before a model.
     """
     policy, turns = plan.config.branch, plan.max_turns
-    for part in policies(policy) if policy is not None else ():
+    for part in policies(policy):
+        if forks_at_calls(part):
+            _check_model(plan, part)
         if isinstance(part, GroupBranch | BestOfBranch) and part.at >= turns:
             raise UsageError(
                 f"policy {part.kind!r} forks before turn {part.at}, and the rollout has at most"
                 f" {turns} turns",
                 hint="turns are counted from 0",
             )
+
+
+def _check_model(plan: Plan, policy: BranchPolicy) -> None:
+    if plan.planes.gateway is None or plan.spec.door(MODEL_DOOR) is None:
+        raise UsageError(
+            f"policy {policy.kind!r} forks at model calls, and no gateway sees the agent's calls",
+            hint="use an agent that acts through a model, with --base-url and without --no-gateway",
+        )
 
 
 def check_shared_files(plan: Plan) -> None:
@@ -195,10 +207,11 @@ def _check_fidelity(plan: Plan, policy: BranchPolicy, capabilities: SandboxCapab
                 f" snapshots ({reason})",
                 hint="run `bench doctor`, or require a lower fidelity: --branch-require",
             )
-        if part.require == "state" and part.kind == "ask-user":
+        in_turn = "an ask" if part.kind == "ask-user" else "a model call"
+        if part.require == "state" and (part.kind == "ask-user" or forks_at_calls(part)):
             raise FidelityError(
-                "fidelity 'state' is not available at an ask: files do not restore an agent that"
-                f" waits, and sandbox {provider!r} has no live snapshots ({reason})",
+                f"fidelity 'state' is not available at {in_turn}: files do not restore an agent"
+                f" that waits, and sandbox {provider!r} has no live snapshots ({reason})",
                 hint="require fidelity 'replay', or no fidelity",
             )
         if part.require == "state" and no_files:

@@ -47,7 +47,7 @@ def resumed_turns(
         )
         for turn in manifest.schedule
     ]
-    open_turn = manifest.ask is not None
+    open_turn = manifest.in_turn
     if prompt is not None:
         role = schedule[min(manifest.turn, len(schedule) - 1)].role
         del schedule[manifest.turn + open_turn :]
@@ -106,6 +106,8 @@ def resumed_position(
         checkpoint=checkpoint,
         script=tuple(Exchange(turn=e.turn, ask=e.ask, answer=e.answer) for e in manifest.script),
         calls=manifest.calls,
+        calls_before=manifest.calls_before,
+        call=manifest.call,
         ended=only_graded,
         ungraded_step=manifest.ungraded_step if only_graded else None,
     )
@@ -148,7 +150,7 @@ def _check_model(session: SavedSession, role: Role) -> None:
 
 def _check_replay(manifest: CheckpointManifest, plan: Plan) -> None:
     """Refuse another agent for a replayed turn: an agent cannot join a running turn."""
-    within = range(manifest.checkpoint_turn, manifest.turn + (manifest.ask is not None))
+    within = range(manifest.checkpoint_turn, manifest.turn + manifest.in_turn)
     for index in within:
         saved, role = manifest.schedule[index], plan.turns[index].role
         if (saved.agent, saved.model) != (role.agent, role.model):

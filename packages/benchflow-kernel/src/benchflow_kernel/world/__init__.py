@@ -1,7 +1,13 @@
 """One sandbox with its environment and its agents, from the start to the teardown."""
 
 from .liveness import watch_sandbox
-from .sessions import CarriedSessions, LiveSessions, LiveWorld, SessionHandlers
+from .sessions import (
+    CarriedSessions,
+    LiveSessions,
+    LiveWorld,
+    SessionHandlers,
+    call_forks_of,
+)
 from .task_processes import run_setup, wait_healthy
 from .world import World
 
@@ -11,6 +17,7 @@ __all__ = [
     "LiveWorld",
     "SessionHandlers",
     "World",
+    "call_forks_of",
     "run_setup",
     "wait_healthy",
     "watch_sandbox",

@@ -1,7 +1,8 @@
 """The agent sessions of one world."""
 
 import re
-from collections.abc import Mapping
+from collections.abc import Generator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import cast
@@ -15,8 +16,10 @@ from benchflow_contracts import (
     Session,
     SessionSnapshot,
     SessionState,
+    SnapshotError,
     StepHandler,
     SupportsActivity,
+    SupportsCallForks,
 )
 
 from benchflow_kernel.faults import within
@@ -62,6 +65,8 @@ class Sessions:
         self._carried = dict(carried)
         self._opened = 0
         self._open: dict[str, tuple[Role, Session]] = {}
+        self._calling: str | None = None
+        """The role whose agent waits for its model, inside `at_call`."""
 
     async def get(self, sandbox: Sandbox, role: Role, handlers: SessionHandlers) -> Session:
         """Return the session of `role`, connected and with its handlers set.
@@ -124,8 +129,32 @@ class Sessions:
             SnapshotError: A session cannot be carried from this point.
         """
         return {
-            name: (role, await session.capture()) for name, (role, session) in self._open.items()
+            name: (role, await self._capture(name, session))
+            for name, (role, session) in self._open.items()
         }
+
+    async def _capture(self, name: str, session: Session) -> SessionState:
+        if name != self._calling:
+            return await session.capture()
+        return await call_forks_of(session, name).capture_at_call()
+
+    @contextmanager
+    def at_call(self, role: str) -> Generator[None]:
+        """Inside this block, `capture` captures the session of `role` within its turn."""
+        self._calling = role
+        try:
+            yield
+        finally:
+            self._calling = None
+
+    async def end_step(self, role: str, *, also_empty: bool) -> None:
+        """End the open step of `role`, whose agent waits for its model, also an empty one.
+
+        Raises:
+            SnapshotError: The agent does not only wait for its model, or its session cannot be
+                forked there.
+        """
+        await call_forks_of(self._open[role][1], role).end_step(also_empty=also_empty)
 
     async def aclose(self) -> None:
         """End every agent. Idempotent. The next turn of a role opens a new session.
@@ -168,3 +197,14 @@ class Sessions:
             return None
         name = re.sub(r"[^A-Za-z0-9_-]", "-", role.name)
         return self._log_dir / f"{self._opened + 1}-{name}" if self._opened else self._log_dir
+
+
+def call_forks_of(session: Session, role: str) -> SupportsCallForks:
+    """Return `session` as one that can be forked at a model call.
+
+    Raises:
+        SnapshotError: It cannot.
+    """
+    if not isinstance(session, SupportsCallForks):
+        raise SnapshotError(f"the session of role {role!r} cannot be forked at a model call")
+    return session

@@ -15,6 +15,7 @@ from typing import Literal
 from benchflow_contracts import (
     MODEL_DOOR,
     BenchFlowError,
+    CallGate,
     DoorPath,
     Environment,
     EnvState,
@@ -31,6 +32,7 @@ from benchflow_contracts import (
     SandboxSpec,
     SandboxUnsupportedError,
     SnapshotError,
+    SupportsCallGate,
     SupportsCallReports,
     Task,
     TracksFileChanges,
@@ -85,6 +87,7 @@ class World:
         self._earlier_calls = 0
         """The number of model calls of an earlier rollout at the start of the route's record."""
         self._on_call: Callable[[ModelCall], None] | None = None
+        self._call_gate: CallGate | None = None
         self._user: UserModel | None = None
         self._leaks: list[BenchFlowError] = []
         self.phases = Phases(plan)
@@ -160,9 +163,12 @@ class World:
         if self._route is not None:
             self._route.watch(on_error)
 
-    def report_calls(self, on_call: Callable[[ModelCall], None]) -> None:
-        """Call `on_call` with the outline of each new model call. Call this before `open`."""
-        self._on_call = on_call
+    def watch_calls(self, on_call: Callable[[ModelCall], None], gate: CallGate | None) -> None:
+        """Call `on_call` with the outline of each new model call. Call this before `open`.
+
+        `gate` decides about each call that is not replayed, if the route is a `SupportsCallGate`.
+        """
+        self._on_call, self._call_gate = on_call, gate
 
     async def open(
         self,
@@ -424,6 +430,8 @@ class World:
             self._earlier_calls = len(self._route.outline())
             if self._on_call is not None and isinstance(self._route, SupportsCallReports):
                 self._route.on_call(self._on_call)
+            if self._call_gate is not None and isinstance(self._route, SupportsCallGate):
+                self._route.before_call(self._call_gate)
 
     async def _upload_task_files(self) -> None:
         """Upload the task's files and run its setup commands."""

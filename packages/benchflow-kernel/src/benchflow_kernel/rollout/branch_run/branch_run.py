@@ -15,7 +15,7 @@ from benchflow_contracts import (
 )
 from benchflow_contracts.pausing import running_timeout
 
-from benchflow_kernel.branch import Checkpoint, Replay, ReplayLog, check_child
+from benchflow_kernel.branch import Checkpoint, Replay, ReplayLog, check_child, forks_at_calls
 from benchflow_kernel.faults import boundary, node_error, run_beside_check
 from benchflow_kernel.resolve import Plan
 from benchflow_kernel.rollout.branch_start import BranchStart, Fork, Position
@@ -23,9 +23,10 @@ from benchflow_kernel.rollout.record import Journal
 from benchflow_kernel.world import World
 
 from .activity_recorder import ActivityRecorder
+from .call_responder import CallResponder
 from .callbacks import AskResponder, StepRecorder
 from .fork_controller import ForkController, ForkServices
-from .progress import BranchContext, BranchState, Interruption, Progress
+from .progress import BranchContext, BranchState, Interruption, Progress, count_answered
 from .rollout_saver import RolloutSaver
 from .state_recorder import StateRecorder
 from .task_steps import TaskSteps
@@ -49,10 +50,11 @@ class BranchRun:
         on_fork: Callable[[Fork], None],
     ) -> None:
         branch = BranchContext(plan, journal, world, start)
-        progress, interruption = Progress(start), Interruption()
+        progress = Progress(start, lambda: count_answered(world.calls))
+        interruption = Interruption()
         position = start.position
-        replay = Replay(position.script, since=progress.turn, until=position.turn)
-        replay_log = ReplayLog(start.checkpoint, services.refs)
+        replay = _replay_of(position, progress)
+        replay_log = ReplayLog(start.checkpoint, services.refs, answered=position.calls_before)
         states = StateRecorder(branch)
         activity = ActivityRecorder(branch, progress, replay, interruption)
         forks = ForkController(branch, services, replay_log, states, on_fork)
@@ -61,6 +63,7 @@ class BranchRun:
         responder = AskResponder(
             branch, progress, replay, replay_log, forks, saver, activity, interruption
         )
+        calls = CallResponder(branch, progress, replay, recorder, forks, interruption)
         self._branch = branch
         self._replay = replay
         self._forks = forks
@@ -68,10 +71,11 @@ class BranchRun:
         self._steps = TaskSteps(branch)
         self._states = states
         self._turns = TurnRunner(
-            branch, progress, replay, recorder, responder, activity, interruption
+            branch, progress, replay, recorder, responder, calls, activity, interruption
         )
         self.progress = progress
-        world.report_calls(activity.report_call)
+        is_gated = position.call is not None or forks_at_calls(start.policy)
+        world.watch_calls(activity.report_call, calls.admit if is_gated else None)
 
     async def open(self) -> None:
         """Make the world from the task, or from the checkpoint of the branch.
@@ -240,7 +244,7 @@ class BranchRun:
         cursor, ask = self.progress.cursor, self._turns.restored_ask
         if ask is not None:
             return await self._forks.at_restored_ask(cursor, ask)
-        if not self._replay.is_finished:
+        if self._turns.at_call or not self._replay.is_finished:
             return None
         await self._saver.at_turn(cursor)
         return await self._forks.at_turn(cursor)
@@ -292,6 +296,18 @@ class BranchRun:
         if self._turns.early_end is not None:
             self._branch.journal.record_failure(self.progress.tip, self._turns.early_end)
         await self._branch.world.save_shared_files()
+
+
+def _replay_of(position: Position, progress: Progress) -> Replay:
+    """Return the replay from the checkpoint of a position to the position."""
+    checkpoint = position.checkpoint
+    is_there = checkpoint is not None and checkpoint.at_call
+    return Replay(
+        position.script,
+        since=progress.turn,
+        until=position.turn,
+        call=None if is_there else position.call,
+    )
 
 
 def _seed_of(rollout_id: str, node: str) -> int:

@@ -117,6 +117,15 @@ class StepRecorder:
         self.prompt: str | None = None
         """The prompt that the next step answers."""
 
+    @property
+    def has_new_calls(self) -> bool:
+        """Whether model calls have ended that belong to no step yet."""
+        return len(self._branch.world.calls) > self._assigned_calls
+
+    def skip_calls(self) -> None:
+        """Note that all model calls so far belong to recorded steps."""
+        self._assigned_calls = len(self._branch.world.calls)
+
     def record(self, step: Step) -> None:
         """Add `step` below the last node. If the record cannot be written, end the branch."""
         prompt, self.prompt = self.prompt, None

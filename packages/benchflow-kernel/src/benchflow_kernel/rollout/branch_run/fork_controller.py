@@ -30,6 +30,7 @@ from benchflow_kernel.branch import (
     needs_base_checkpoint,
 )
 from benchflow_kernel.config import BranchPolicy
+from benchflow_kernel.errors import FidelityError
 from benchflow_kernel.faults import boundary
 from benchflow_kernel.rollout.branch_start import Fork, Position
 from benchflow_kernel.rollout.checkpoint_writer import CheckpointWriter
@@ -116,6 +117,32 @@ class ForkController:
             raise AgentProtocolError(f"the session did not end a step with ask {ask.id!r}")
         return await self._fork(cursor, policy, ask)
 
+    def allows(self, cursor: Cursor, policy: BranchPolicy) -> bool:
+        """Return whether the budget allows a fork that is not at a question."""
+        return self._is_allowed(cursor, policy, None)
+
+    async def at_call(self, cursor: Cursor, call: int) -> Fork | None:
+        """Fork at a model call that is deferred. If `None`, the agent's call goes on.
+
+        Raises:
+            FidelityError: The policy requires a fidelity that is not available here.
+        """
+        policy = self._branch.start.policy
+        assert policy is not None, "the policy decided to fork"
+        return await self._fork(cursor, policy, None, call)
+
+    def refuse_call(self, cursor: Cursor, reason: str) -> None:
+        """Record why the branch does not fork at a model call.
+
+        Raises:
+            FidelityError: The policy requires a fidelity.
+        """
+        policy = self._branch.start.policy
+        assert policy is not None, "the policy decided to fork"
+        if policy.require is not None:
+            raise FidelityError(f"fidelity {policy.require!r} is not available: {reason}")
+        self._record_refusal(cursor, policy, reason)
+
     async def at_restored_ask(self, cursor: Cursor, ask: Ask) -> Fork | None:
         """Fork at the open question of a saved checkpoint, without another capture."""
         start, policy = self._branch.start, self._branch.start.policy
@@ -150,7 +177,7 @@ class ForkController:
         captured = await self._services.selector.capture(
             self._branch.world, cursor.turn, mid_turn=False, require=None
         )
-        position = await self._position(cursor, captured, None)
+        position = await self._position(cursor, captured, None, in_turn=False)
         await self._services.writer.save(position, captured.fidelity, fork=False)
         return position
 
@@ -225,15 +252,19 @@ class ForkController:
             steps = branch.journal.node(cursor.node).steps
             return await answer_probabilities(branch.world.user, ask, steps)
 
-    async def _fork(self, cursor: Cursor, policy: BranchPolicy, ask: Ask | None) -> Fork | None:
+    async def _fork(
+        self, cursor: Cursor, policy: BranchPolicy, ask: Ask | None, call: int | None = None
+    ) -> Fork | None:
         answers = await self._answers(cursor, policy, ask)
+        in_turn = ask is not None or call is not None
         captured = await self._services.selector.capture(
-            self._branch.world, cursor.turn, mid_turn=ask is not None, require=policy.require
+            self._branch.world, cursor.turn, mid_turn=in_turn, require=policy.require
         )
         checkpoint = captured.checkpoint
         if checkpoint is not None and not await self._fits_on_disk(cursor, policy, checkpoint):
             return None
-        position = await self._position(cursor, captured, ask)
+        position = await self._position(cursor, captured, ask, in_turn=in_turn)
+        position = replace(position, call=call)
         await self._state_recorder.at_fork(cursor.node, checkpoint)
         await self._services.writer.save(position, captured.fidelity, fork=True)
         self._services.budget.record_fork()
@@ -248,7 +279,9 @@ class ForkController:
             main=self._branch.start.main,
         )
 
-    async def _position(self, cursor: Cursor, captured: Captured, ask: Ask | None) -> Position:
+    async def _position(
+        self, cursor: Cursor, captured: Captured, ask: Ask | None, *, in_turn: bool
+    ) -> Position:
         """Return how to return here, and acquire the checkpoint for it."""
         question = open_question(cursor, ask)
         checkpoint, refs = captured.checkpoint, self._services.refs
@@ -258,8 +291,9 @@ class ForkController:
             refs.acquire(base)
             script = (*self._replay_log.script, *question)
             calls = self._branch.world.calls_since(self._replay_log.calls_before)
-            return position_at(cursor, base, script, calls)
-        if ask is None:
+            answered = self._replay_log.answered_before
+            return replace(position_at(cursor, base, script, calls), calls_before=answered)
+        if not in_turn:
             await self._rebase(cursor, checkpoint)
             refs.acquire(checkpoint)
         else:
@@ -271,7 +305,7 @@ class ForkController:
         self._services.refs.acquire(base)
         await self._record(cursor, base)
         try:
-            await self._replay_log.rebase(base, len(self._branch.world.calls))
+            await self._replay_log.rebase(base, len(self._branch.world.calls), cursor.calls)
         finally:
             await self._services.refs.release(base)
 
@@ -353,4 +387,5 @@ def position_at(
         checkpoint=checkpoint,
         script=script,
         calls=calls,
+        calls_before=cursor.calls,
     )

@@ -1,10 +1,11 @@
 """The place of one branch: its turn, its last node and its state."""
 
 import asyncio
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from enum import Enum, auto
 
-from benchflow_contracts import BenchFlowError
+from benchflow_contracts import BenchFlowError, ModelCall
 
 from benchflow_kernel.resolve import LoweredTurn, Plan
 from benchflow_kernel.rollout.branch_start import BranchStart, Fork
@@ -42,13 +43,18 @@ class Cursor:
     node: str
     turn: int
     schedule: tuple[LoweredTurn, ...]
+    calls: int = 0
+    """The answered model calls of the agent's work on the path to this state."""
 
 
 class Progress:
     """The turns, the last node and the state of one branch."""
 
-    def __init__(self, start: BranchStart) -> None:
+    def __init__(self, start: BranchStart, answered: Callable[[], int] = int) -> None:
+        """`answered` returns the answered calls of the agent's work in this world."""
         checkpoint = start.checkpoint
+        self._calls_before = start.position.calls_before
+        self._answered = answered
         self.schedule = start.position.schedule
         self.turn = 0 if checkpoint is None else checkpoint.turn
         """The index of the turn that runs, or that comes next."""
@@ -63,7 +69,8 @@ class Progress:
     @property
     def cursor(self) -> Cursor:
         """The branch's place in the tree and in its schedule."""
-        return Cursor(self.tip, self.turn, self.schedule)
+        calls = self._calls_before + self._answered()
+        return Cursor(self.tip, self.turn, self.schedule, calls)
 
     @property
     def has_turns(self) -> bool:
@@ -122,3 +129,9 @@ class Interruption:
         if self.reason is None:
             self.reason = reason
             self._scope.reschedule(asyncio.get_running_loop().time())
+
+
+def count_answered(calls: Sequence[ModelCall]) -> int:
+    """Return the number of answered model calls of the agent's work, replayed ones too."""
+    answered = (call.purpose == "main" and call.status == 200 and not call.error for call in calls)
+    return sum(answered)

@@ -22,9 +22,10 @@ from benchflow_contracts import (
 from benchflow_kernel.branch import Replay
 from benchflow_kernel.faults import boundary, node_error
 from benchflow_kernel.rollout.branch_start import Fork
-from benchflow_kernel.world import LiveSessions, SessionHandlers, watch_sandbox
+from benchflow_kernel.world import LiveSessions, SessionHandlers, call_forks_of, watch_sandbox
 
 from .activity_recorder import ActivityRecorder
+from .call_responder import CallResponder
 from .callbacks import AskResponder, StepRecorder
 from .progress import BranchContext, BranchState, Interruption, Progress
 
@@ -39,6 +40,7 @@ class TurnRunner:
         replay: Replay,
         recorder: StepRecorder,
         responder: AskResponder,
+        calls: CallResponder,
         activity: ActivityRecorder,
         interruption: Interruption,
     ) -> None:
@@ -47,11 +49,14 @@ class TurnRunner:
         self._replay = replay
         self._recorder = recorder
         self._responder = responder
+        self._calls = calls
         self._activity = activity
         self._interruption = interruption
         checkpoint = branch.start.checkpoint
         self.restored_ask: Ask | None = None if checkpoint is None else checkpoint.ask
         """The question that was open in the checkpoint, until it is answered."""
+        self.at_call = checkpoint is not None and checkpoint.at_call
+        """Whether the checkpoint is at a model call, until its turn continues."""
         self.early_end: NodeError | None = None
         """Why the agent ended its work early. The branch is still graded."""
 
@@ -130,7 +135,10 @@ class TurnRunner:
         try:
             async with interruption.new_scope():
                 self._branch.world.watch_model(self._on_outside_error)
-                async with watch_sandbox(self._branch.world.sandbox, self._on_outside_error):
+                async with (
+                    watch_sandbox(self._branch.world.sandbox, self._on_outside_error),
+                    self._calls.during_turn(),
+                ):
                     with boundary("agent"):
                         stop = await turn()
         except (AgentError, SandboxLimitError) as error:
@@ -152,10 +160,14 @@ class TurnRunner:
         return stop
 
     async def _turn_call(self, session: Session) -> Callable[[], Awaitable[StopReason]]:
-        """Return the call that runs the turn: a prompt, or the answer to the restored question."""
+        """Return the call that runs the turn: a prompt, or the rest of a restored turn."""
         ask, self.restored_ask = self.restored_ask, None
         if ask is not None:
             return partial(session.answer, await self._responder.answer_restored(ask))
+        if self.at_call:
+            self.at_call = False
+            self._activity.start_turn(None)
+            return call_forks_of(session, self._progress.current.role.name).resume_turn
         self._recorder.prompt = prompt = self._text()
         self._activity.start_turn(prompt)
         return partial(session.prompt, prompt)
