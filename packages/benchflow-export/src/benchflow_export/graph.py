@@ -104,6 +104,8 @@ def message_graph(
         node, path = stack.pop()
         if node.step is not None:
             path = _extend(graph, node, node.step, path, calls, instruction)
+        if node.branch is not None and node.branch.call is not None:
+            path = _add_shared_prompt(graph, node, path, calls)
         stack.extend((child, path) for child in reversed(node.children))
     return graph
 
@@ -116,15 +118,57 @@ def _extend(
     calls: Mapping[str, ModelCall],
     instruction: str | None,
 ) -> _Path:
-    recorded = [calls[ident] for ident in step.model_calls if ident in calls]
-    main = [call for call in recorded if call.purpose == "main"]
-    chats = [(call, chat) for call in main if (chat := _read_chat(call)) is not None]
+    chats = _chats_of(step, calls)
     graph.by_source[node.id] = []
     if not chats:
         return _add_reported(graph, node, path, instruction)
     for call, chat in chats:
         path = _add_call(graph, node, call, chat, path)
     return path
+
+
+def _chats_of(step: Step, calls: Mapping[str, ModelCall]) -> "list[tuple[ModelCall, _Chat]]":
+    recorded = [calls[ident] for ident in step.model_calls if ident in calls]
+    main = [call for call in recorded if call.purpose == "main"]
+    return [(call, chat) for call in main if (chat := _read_chat(call)) is not None]
+
+
+def _add_shared_prompt(
+    graph: MessageGraph, fork: RolloutNode, path: _Path, calls: Mapping[str, ModelCall]
+) -> _Path:
+    """Add the new messages in the prompt of the call at which a node was forked, once.
+
+    The children have them in common. If a child had another prompt, none is added here.
+    """
+    chats = [_chats_of(child.step, calls) for child in fork.children if child.step is not None]
+    first = [each[0] for each in chats if each]
+    if not first or len(first) < len(chats):
+        return path
+    call, chat = first[0]
+    prompt, sent = call.prompt_token_ids or (), chat.sent_v1
+    is_same = all(
+        other.prompt_token_ids == call.prompt_token_ids and each.sent_v1 == sent
+        for other, each in first
+    )
+    if not is_same or not _continues(path, sent, prompt):
+        return path
+    at = path.at
+    fresh = chat.sent[len(path.seen) :]
+    added = [at := _add(graph, fork, at, each, timestamp=call.started_at) for each in fresh]
+    if not added:
+        return path
+    added[-1].tokens = prompt[len(path.tokens) :]
+    return _Path(at=at, seen=sent, tokens=prompt)
+
+
+def _continues(path: _Path, sent: tuple[dict[str, Any], ...], prompt: tuple[int, ...]) -> bool:
+    """Return whether a request begins with the messages and tokens of the path.
+
+    After steps without calls, the request repeats their messages. Do not add them twice.
+    """
+    only_reported = path.at is not None and not path.seen
+    is_longer = sent[: len(path.seen)] == path.seen and prompt[: len(path.tokens)] == path.tokens
+    return is_longer and not only_reported
 
 
 @dataclass(frozen=True, slots=True)
@@ -190,11 +234,8 @@ def _add_call(
     """Add the messages that are new in the call's request, and the reply of the model."""
     sent = chat.sent_v1
     prompt, completion = call.prompt_token_ids or (), call.completion_token_ids or ()
-    continues = sent[: len(path.seen)] == path.seen and prompt[: len(path.tokens)] == path.tokens
-    # After steps without calls, the request repeats their messages. Do not add them twice.
-    only_reported = path.at is not None and not path.seen
     broken: _Path | None = None
-    if only_reported or not continues:
+    if not _continues(path, sent, prompt):
         broken, path = (path if path.tokens else None), _Path()
     fresh, delta = chat.sent[len(path.seen) :], prompt[len(path.tokens) :]
     at = path.at
@@ -212,16 +253,24 @@ def _add_call(
 
 
 def _add(
-    graph: MessageGraph, node: RolloutNode, parent: GraphNode | None, message: Message
+    graph: MessageGraph,
+    node: RolloutNode,
+    parent: GraphNode | None,
+    message: Message,
+    *,
+    timestamp: float | None = None,
 ) -> GraphNode:
-    assert node.step is not None
-    of_node = graph.by_source[node.id]
+    """Add a message to the messages of `node`. A node without a step needs the `timestamp`."""
+    if timestamp is None:
+        assert node.step is not None
+        timestamp = node.step.finished_at
+    of_node = graph.by_source.setdefault(node.id, [])
     message_node = GraphNode(
         id=f"{node.id}.{len(of_node)}",
         source=node.id,
         parent=parent,
         message=message,
-        timestamp=node.step.finished_at,
+        timestamp=timestamp,
         start=0 if parent is None else parent.start + len(parent.tokens),
     )
     of_node.append(message_node)
