@@ -39,10 +39,11 @@ def credit(node: "Credit") -> str:
 
 
 def fork(record: "BranchRecord") -> str:
-    """Return the size and fidelity of a fork, or the reason that the node was not forked."""
+    """Return the size, place and fidelity of a fork, or the reason that there is no fork."""
     if not record.children:
         return record.reason
-    return f"fork x{record.children} ({record.fidelity})"
+    place = "" if record.call is None else f" at model call {record.call}"
+    return f"fork x{record.children}{place} ({record.fidelity})"
 
 
 def took(seconds: Mapping[str, float]) -> str:

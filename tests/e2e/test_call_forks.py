@@ -1,0 +1,109 @@
+"""Forks of the policy agent at a model call: one prefix, and one answer for each child."""
+
+import threading
+from pathlib import Path
+from typing import Any
+
+import pytest
+from benchflow_export import samples_of
+from benchflow_store import StoredRollout
+from scripted_llm import ModelReply, ModelRequest, ScriptedLlm, ToolUse
+
+pytestmark = pytest.mark.timeout(300)
+
+TASKS = Path(__file__).parents[2] / "benchmarks" / "clawsbench" / "tasks"
+ARCHIVE = (TASKS / "archive-newsletters/solution/solve.sh").read_text()
+
+
+class Sampler:
+    """Look, then act, then end. Of the samples of the second call, only each third solves."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self.acts = 0
+
+    def __call__(self, request: ModelRequest) -> ModelReply:
+        seen = request.tool_results
+        if not seen:
+            return shell("echo looked | tee look")
+        if len(seen) == 1:
+            with self._lock:
+                self.acts += 1
+                return shell(ARCHIVE if self.acts % 3 == 1 else f"echo {self.acts} > other")
+        return ModelReply(text=f"Done after {self.acts} samples.")
+
+
+def shell(command: str) -> ModelReply:
+    return ModelReply(tools=(ToolUse("shell", {"command": command}),))
+
+
+def run(bench: Any, llm: ScriptedLlm, *more: object, code: int = 0) -> Any:
+    endpoint = ("--base-url", f"{llm.url}/v1", "--model", "scripted", "--upstream", "vllm")
+    task = TASKS / "archive-newsletters"
+    return bench("run", task, "--agent", "policy", *endpoint, *more, "--json", code=code)
+
+
+@pytest.mark.parametrize("fidelity", ["live", "replay"])
+def test_a_group_at_a_call_shares_its_prefix_token_for_token(
+    bench: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, fidelity: str
+) -> None:
+    if fidelity == "replay":
+        monkeypatch.setenv("BENCHFLOW_CRIU", "/nonexistent")
+    sampler = Sampler()
+    group = ("--branch", "group", "--branch-at-call", 2, "--branch-n", 3)
+    with ScriptedLlm(sampler) as llm:
+        record = run(bench, llm, *group, "--branch-require", fidelity)
+        looks = sum(not request.tool_results for request in llm.requests)
+    # The prefix was sampled once, and the call of the fork once for each child.
+    assert (looks, sampler.acts) == (1, 3)
+    rollout = StoredRollout(tmp_path / record["directory"])
+    (fork,) = [node for node in rollout.tree.nodes if node.branch]
+    assert fork.branch is not None
+    assert (fork.branch.call, fork.branch.fidelity) == (2, fidelity)
+    assert [leaf.reward for leaf in rollout.tree.leaves].count(1.0) == 1
+    assert record["value"]["n"] == 3
+    assert_equal_prefixes(rollout)
+    assert_samples_share_their_prefix(rollout)
+    shown = bench("rollout", "tree", tmp_path / record["directory"])
+    assert f"fork x3 at model call 2 ({fidelity})" in shown
+
+
+def assert_equal_prefixes(rollout: StoredRollout) -> None:
+    """The calls of the fork have one prompt: the tokens of the call before, and what followed."""
+    paths = [
+        [rollout.calls[call] for step in leaf.steps for call in step.model_calls]
+        for leaf in rollout.tree.leaves
+    ]
+    assert [len(path) for path in paths] == [3, 3, 3]
+    assert len({path[0].id for path in paths}) == 1
+    first = paths[0][0]
+    assert first.prompt_token_ids
+    assert first.completion_token_ids
+    begin = first.prompt_token_ids + first.completion_token_ids
+    prompts = {path[1].prompt_token_ids for path in paths}
+    assert len(prompts) == 1
+    assert all(prompt[: len(begin)] == begin for prompt in prompts if prompt)
+    assert len({path[1].id for path in paths}) == 3
+    assert not any(path[1].replayed for path in paths)
+
+
+def assert_samples_share_their_prefix(rollout: StoredRollout) -> None:
+    samples = samples_of(rollout.read_finished())
+    assert len(samples) == 3
+    at = [next(i for i, s in enumerate(x.spans) if s.call == x_call(x, 1)) for x in samples]
+    assert len(set(at)) == 1
+    assert len({tuple(span.id for span in x.spans[: at[0]]) for x in samples}) == 1
+    assert len({x.spans[at[0]].id for x in samples}) == 3
+    assert all(sample.breaks == 0 for sample in samples)
+    for sample in samples:
+        # The prefix is credited with the mean of the leaves, and the branch with its own return.
+        (own,) = set(sample.advantages["intra"])
+        assert own is not None
+        assert (own > 0) == (sample.reward == 1.0)
+        assert sample.advantages["process"][at[0]] is not None
+        assert sample.advantages["process"][0] is None
+
+
+def x_call(sample: Any, number: int) -> str:
+    calls = [span.call for span in sample.spans if span.call is not None]
+    return list(dict.fromkeys(calls))[number]
