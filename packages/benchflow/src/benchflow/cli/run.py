@@ -34,6 +34,7 @@ async def run(
         bench run TASK --agent oracle --branch ask-user --json
         bench run HARBOR-TASK --sandbox docker --agent oracle
         bench run TASK --agent policy --branch best-of --branch-n 3 --branch-at 1
+        bench run TASK --agent policy --branch group --branch-at-call 3 --branch-n 4
         bench run TASK --agent oracle --offline --explain
 
     Args:
