@@ -462,31 +462,23 @@ def agents(session: nox.Session) -> None:
     _pytest(session, "-m", "agents", "--timeout=900", *targets)
 
 
+@nox.session(python=PYTHONS[:1])
+def trainers(session: nox.Session) -> None:
+    """Judge exported trees by the packages of trainers, which are fetched by package name."""
+    _sync_all(session)
+    targets = session.posargs or ["tests/e2e/test_trainer_packages.py"]
+    _pytest(session, "-m", "trainers", "--reruns=0", *targets)
+
+
+# fmt: off
 PERF = (
-    "cli.py",
-    "null_engine.py",
-    "local_sandbox.py",
-    "docker_sandbox.py",
-    "queued.py",
-    "job_schedule.py",
-    "job_run.py",
-    "local_harbor.py",
-    "harbor.py",
-    "live_fork.py",
-    "state_fork.py",
-    "fork_cost.py",
-    "grading.py",
-    "export_samples.py",
-    "value_law.py",
-    "credit_localisation.py",
-    "root_baseline.py",
-    "gateway.py",
-    "analysis.py",
-    "commit.py",
-    "ray_job.py",
-    "monitor.py",
-    "dashboard.py",
+    "cli.py", "null_engine.py", "local_sandbox.py", "docker_sandbox.py", "queued.py",
+    "job_schedule.py", "job_run.py", "local_harbor.py", "harbor.py", "live_fork.py",
+    "state_fork.py", "fork_cost.py", "grading.py", "export_samples.py", "prefix_breaks.py",
+    "value_law.py", "credit_localisation.py", "root_baseline.py", "gateway.py", "analysis.py",
+    "commit.py", "ray_job.py", "monitor.py", "dashboard.py",
 )
+# fmt: on
 
 
 @nox.session(python=PYTHONS[:1])

@@ -97,7 +97,7 @@ ALLOWED = {
         "benchflow_reward",
         "benchflow_store",
     },
-    "benchflow_export": {"pydantic", "benchflow_contracts", "benchflow_kernel"},
+    "benchflow_export": {"pydantic", "benchflow_contracts", "benchflow_kernel", "httpx"},
     "benchflow_jobs": {
         "pydantic",
         "benchflow_contracts",

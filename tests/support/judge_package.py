@@ -18,6 +18,14 @@ def install(package: str, directory: Path) -> Path:
     return venv / "bin" / "python"
 
 
+def install_workspace(python: Path, *packages: str) -> None:
+    """Install packages of this workspace, with what they need of it, beside a trainer's package."""
+    root = Path(__file__).parents[2] / "packages"
+    needed = ("benchflow-contracts", "benchflow-kernel", *packages)
+    paths = [root / name for name in needed]
+    succeed("uv", "pip", "install", "--python", python, *paths, cwd=python.parent)
+
+
 def succeed(*args: object, cwd: Path) -> str:
     """Run a command that must end with exit code 0; return its output."""
     done = subprocess.run(
@@ -26,7 +34,12 @@ def succeed(*args: object, cwd: Path) -> str:
         capture_output=True,
         text=True,
         timeout=240,
-        env={**os.environ, "HF_HUB_OFFLINE": "1", "HF_HOME": str(cwd / "hf")},
+        env={
+            **os.environ,
+            "HF_HUB_OFFLINE": "1",
+            "HF_HOME": str(cwd / "hf"),
+            "LITELLM_LOCAL_MODEL_COST_MAP": "True",
+        },
         check=False,
     )
     assert done.returncode == 0, f"{args}\n{done.stdout}\n{done.stderr}"
