@@ -100,6 +100,7 @@ ALLOWED = {
     "benchflow_export": {"pydantic", "benchflow_contracts", "benchflow_kernel", "httpx"},
     "benchflow_jobs": {
         "pydantic",
+        "pydantic_core",
         "benchflow_contracts",
         "benchflow_engine",
         "benchflow_export",
@@ -110,7 +111,6 @@ ALLOWED = {
         "benchflow_contracts",
         "benchflow_jobs",
         "benchflow_kernel",
-        "pydantic_core",
         "ray",
     },
     "benchflow_store": {

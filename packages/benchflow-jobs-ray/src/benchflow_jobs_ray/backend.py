@@ -10,13 +10,13 @@ from collections.abc import AsyncIterator, Callable, Mapping
 from typing import Any, Final
 
 from benchflow_contracts import CapacityError, Completion, Dispatch, Ticket, UsageError
+from benchflow_jobs.leased_worker import key_of
 from benchflow_jobs.worker import Room
 
 from . import connection
 from .cluster import LocalCluster
 from .connection import LABEL
 from .errors import NoNodeError, RayStartError
-from .host import key_of
 from .node import Node, NodeLostError
 
 _WATCH_SEC: Final = 1.0

@@ -6,10 +6,10 @@ from dataclasses import dataclass, field
 from typing import Any, Final
 
 from benchflow_contracts import Completion, Dispatch
+from benchflow_jobs.leased_worker import key_of
 from benchflow_jobs.worker import Room
 
 from .connection import ActorDiedError, RayError
-from .host import key_of
 
 _PROBE_SEC: Final = 1.0
 """The pause between two calls to an actor that does not answer."""
