@@ -2,7 +2,7 @@
 
 import asyncio
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
 from typing import Final
 
@@ -55,6 +55,11 @@ class LeasedWorker:
         self._closed = asyncio.Event()
 
     @property
+    def running(self) -> int:
+        """The number of attempts without a completion."""
+        return len(self._tickets)
+
+    @property
     def silent_sec(self) -> float:
         """The seconds since the driver renewed its lease."""
         return time.monotonic() - self._renewed
@@ -76,15 +81,18 @@ class LeasedWorker:
         return self._failure
 
     async def run(self, dispatches: list[str]) -> None:
-        """Start attempts, given as JSON. One that arrives twice runs once.
+        """Start attempts, given as JSON; see `start`."""
+        await self.start([Dispatch.model_validate_json(text) for text in dispatches])
+
+    async def start(self, dispatches: Sequence[Dispatch]) -> None:
+        """Start attempts. One that arrives twice runs once.
 
         Raises:
             CapacityError: An attempt needs more than this worker has, or the worker is closed.
         """
         assert self._backend is not None
         self._renewed = time.monotonic()
-        for text in dispatches:
-            dispatch = Dispatch.model_validate_json(text)
+        for dispatch in dispatches:
             key = key_of(dispatch)
             if key in self._accepted:
                 continue

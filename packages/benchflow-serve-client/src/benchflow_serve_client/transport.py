@@ -129,6 +129,7 @@ class ServiceConnection:
         params: Mapping[str, str | float] | None = None,
         key: str | None = None,
         wait_sec: float = 0.0,
+        answer_sec: float = _ANSWER_SEC,
         retry: RetryPolicy | None = None,
     ) -> bytes:
         """Send a request until it is answered, and return the body of the answer.
@@ -139,7 +140,8 @@ class ServiceConnection:
             body: The body of the request, with its secrets.
             params: The query.
             key: The `Idempotency-Key`, the same for each try.
-            wait_sec: How long the service may think before it answers.
+            wait_sec: How long the service may wait before it answers.
+            answer_sec: How long each try may take besides.
             retry: Another policy than that of the connection.
 
         Raises:
@@ -151,7 +153,7 @@ class ServiceConnection:
             content=None if body is None else body_of(body),
             params=params,
             headers={} if key is None else {"Idempotency-Key": key},
-            timeout=httpx.Timeout(_ANSWER_SEC + wait_sec, connect=_CONNECT_SEC),
+            timeout=httpx.Timeout(answer_sec + wait_sec, connect=min(answer_sec, _CONNECT_SEC)),
         )
         timer = RetryTimer(retry or self.retry)
         while True:

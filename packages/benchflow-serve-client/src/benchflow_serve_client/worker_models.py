@@ -25,8 +25,6 @@ class WorkerSessionRequest(Model):
     """The arguments of the executor, as JSON."""
     lease_sec: float = Field(ge=0.1, le=3600, allow_inf_nan=False)
     """How long the driver may be silent."""
-    slots: int | None = Field(default=None, ge=1)
-    """The greatest number of slots that the driver can use (default: all that are free)."""
 
 
 class WorkerSessionStatus(Model):
@@ -34,7 +32,7 @@ class WorkerSessionStatus(Model):
 
     id: SessionId
     capacity: Mapping[str, int]
-    """What the session may use at once. No other session gets these slots."""
+    """What the session may use at once. No other session gets it."""
     running: int
     """Attempts without a completion."""
 

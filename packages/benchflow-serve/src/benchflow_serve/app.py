@@ -1,6 +1,7 @@
 """The HTTP interface of the rollout service."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from contextlib import AbstractAsyncContextManager
 from typing import Any, Final
 
 from benchflow_contracts import BenchFlowError
@@ -14,6 +15,8 @@ from litestar.types import ControllerRouterHandler
 from pydantic import ValidationError
 
 from .core import RolloutService
+from .dispatch_routes import DISPATCH_ROUTES
+from .dispatches import DispatchService
 from .policy_routes import POLICY_ROUTES
 from .problems import show_defect, show_fault, show_http_error, show_wrong_body
 from .security import PUBLIC, HostAllowList, read_tokens, require_token
@@ -31,9 +34,18 @@ ROUTES: Final[tuple[ControllerRouterHandler, ...]] = (check_health, *POLICY_ROUT
 
 
 def create_app(
-    service: RolloutService, *, routes: Sequence[ControllerRouterHandler] = ()
+    service: RolloutService,
+    *,
+    routes: Sequence[ControllerRouterHandler] = (),
+    dispatches: DispatchService | None = None,
 ) -> Litestar:
-    """Return the application of a service, with more routes than those of this package.
+    """Return the application of a service.
+
+    Args:
+        service: The service.
+        routes: More routes than those of this package.
+        dispatches: Runs the dispatches of jobs (default: with `allow_jobs`, on as many slots as
+            the service has for rollouts).
 
     Raises:
         UsageError: The settings have no valid token, or are open to other machines.
@@ -41,8 +53,13 @@ def create_app(
     settings = service.settings
     settings.check_bind()
     tokens, _ = read_tokens(settings)
+    if settings.allow_jobs and dispatches is None:
+        dispatches = DispatchService(settings.slots)
+    parts: list[RolloutService | DispatchService] = [service]
+    if dispatches is not None:
+        parts.append(dispatches)
     return Litestar(
-        route_handlers=[*ROUTES, *routes],
+        route_handlers=[*ROUTES, *(() if dispatches is None else DISPATCH_ROUTES), *routes],
         guards=[require_token],
         middleware=[HostAllowList((*settings.allowed_hosts, settings.host))],
         exception_handlers={
@@ -51,12 +68,18 @@ def create_app(
             ValidationError: show_wrong_body,
             Exception: show_defect,
         },
-        state=State({"service": service, "tokens": tokens}),
-        lifespan=[lambda _: service.running()],
+        state=State({"service": service, "tokens": tokens, "dispatches": dispatches}),
+        lifespan=[_lifespan_of(part) for part in parts],
         request_max_body_size=settings.max_body_bytes,
         openapi_config=_openapi_config(),
         logging_config=None,
     )
+
+
+def _lifespan_of(
+    part: RolloutService | DispatchService,
+) -> Callable[[Litestar], AbstractAsyncContextManager[None]]:
+    return lambda _: part.running()
 
 
 def _openapi_config() -> OpenAPIConfig:
