@@ -86,7 +86,15 @@ ALLOWED = {
     "benchflow_agent_acp": {"pydantic", "benchflow_contracts", "acp"},
     "benchflow_agent_policy": {"benchflow_contracts", "benchflow_agent_acp"},
     "benchflow_env_manifest": {"pydantic", "benchflow_contracts"},
-    "benchflow_gateway": {"pydantic", "pydantic_core", "benchflow_contracts", "aiohttp", "yarl"},
+    "benchflow_gateway": {
+        "pydantic",
+        "pydantic_core",
+        "benchflow_contracts",
+        "aiohttp",
+        "yarl",
+        "renderers",
+        "tokenizers",
+    },
     "benchflow_engine": {
         "pydantic",
         "benchflow_agent_acp",

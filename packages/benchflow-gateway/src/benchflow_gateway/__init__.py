@@ -12,6 +12,7 @@ from .prices import Price, PriceTable
 
 if TYPE_CHECKING:
     from .gateway import HttpGateway
+    from .probe import ProbeError, TokenLevel, probe_tokens
     from .route import Route
     from .upstream import UpstreamKind
 
@@ -22,15 +23,25 @@ __all__ = [
     "Limits",
     "Price",
     "PriceTable",
+    "ProbeError",
     "RecordLimitError",
     "ReplayDivergedError",
     "Route",
+    "TokenLevel",
     "UpstreamKind",
+    "probe_tokens",
     "read_calls",
 ]
 
 # A program that only reads records does not import an HTTP server.
-_HOMES = {"HttpGateway": "gateway", "Route": "route", "UpstreamKind": "upstream"}
+_HOMES = {
+    "HttpGateway": "gateway",
+    "ProbeError": "probe",
+    "Route": "route",
+    "TokenLevel": "probe",
+    "UpstreamKind": "upstream",
+    "probe_tokens": "probe",
+}
 
 
 def __getattr__(name: str) -> object:

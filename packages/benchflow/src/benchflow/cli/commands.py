@@ -228,6 +228,12 @@ GROUPS: dict[str, Group] = {
         {
             "serve": Command("benchflow.cli.gateway:serve", "Serve a recorded model endpoint."),
             "show": Command("benchflow.cli.gateway:show", "Show recorded calls."),
+            "probe": Command(
+                "benchflow.cli.rendering:probe", "Show whether a model endpoint returns tokens."
+            ),
+            "render": Command(
+                "benchflow.cli.rendering:render", "Serve a chat endpoint over a token engine."
+            ),
         },
     ),
     "sandbox": Group(

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Literal
 
 from benchflow_contracts import CallBudget, Endpoint, UsageError
-from benchflow_gateway import HttpGateway, Limits, Price, Route, read_calls
+from benchflow_gateway import HttpGateway, Limits, Price, read_calls
 
 from .flags import Json
 from .output import print_json, print_table
@@ -62,7 +62,7 @@ async def serve(
         api_key_env: Variable on this machine with the server's key.
     """
     _allow_many_connections()
-    endpoint = _endpoint(upstream, api_key_env)
+    endpoint = endpoint_at(upstream, api_key_env)
     recorded = read_calls(replay) if replay is not None else ()
     budget = CallBudget(calls=calls, tokens=tokens, cost_usd=cost_usd)
     limits = Limits(record_bytes=None if record_mb is None else record_mb * _MB)
@@ -76,8 +76,8 @@ async def serve(
         limits=limits,
     ) as gateway:
         route = await gateway.open(rollout, node, upstream=endpoint, replay=recorded, budget=budget)
-        _print_url(route, json=json)
-        await _wait_for_interrupt()
+        print_url(route.endpoint.url, json=json)
+        await wait_for_interrupt()
 
 
 def _allow_many_connections() -> None:
@@ -88,15 +88,17 @@ def _allow_many_connections() -> None:
         resource.setrlimit(resource.RLIMIT_NOFILE, (limit, hard))
 
 
-def _print_url(route: Route, *, json: bool) -> None:
+def print_url(url: str, *, json: bool) -> None:
+    """Print the address of a server that is ready."""
     if json:
-        print_json({"url": route.endpoint.url})
+        print_json({"url": url})
     else:
-        sys.stdout.write(route.endpoint.url + "\n")
+        sys.stdout.write(url + "\n")
     sys.stdout.flush()
 
 
-async def _wait_for_interrupt() -> None:
+async def wait_for_interrupt() -> None:
+    """Wait for Ctrl-C or SIGTERM."""
     # A process in the background of a script starts with SIGINT ignored, so set the handlers.
     stop = asyncio.Event()
     loop = asyncio.get_running_loop()
@@ -105,7 +107,12 @@ async def _wait_for_interrupt() -> None:
     await stop.wait()
 
 
-def _endpoint(url: str, api_key_env: str) -> Endpoint:
+def endpoint_at(url: str, api_key_env: str) -> Endpoint:
+    """Return the endpoint at `url`, with the key in a variable.
+
+    Raises:
+        UsageError: It is not an http(s) URL.
+    """
     if not url.startswith(("http://", "https://")):
         hint = "for example http://127.0.0.1:8000/v1"
         raise UsageError(f"--upstream {url!r} is not an http(s) URL", hint=hint)
