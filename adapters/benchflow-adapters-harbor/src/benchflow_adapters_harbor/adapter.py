@@ -11,13 +11,11 @@ from benchflow_adapters_harbor.config import HarborEnvironment
 from benchflow_adapters_harbor.task import HarborStep, HarborTask
 
 from .blockers import blockers
-from .datasets import read_directory, read_registry, read_repository
-from .datasets.directory import collections, is_task
+from .datasets.directory import collections, is_task, read_directory
 from .datasets.repository import parse_repository
 from .host_policy import HostPolicy
 from .load import load_harbor_task
 from .lowering import lower
-from .migrate import migrate
 from .toml_text import read_toml
 
 
@@ -59,10 +57,14 @@ class HarborAdapter:
         """
         cache = self._cache or cache_directory()
         if _is_registry(source):
+            from .datasets.registry import read_registry  # noqa: PLC0415 - most jobs have none
+
             return read_registry(source, self._policy, cache, dataset=dataset)
         if dataset is not None:
             raise UsageError(f"{source!r} is not a registry.json", hint="leave out --dataset")
         if parse_repository(source) is not None:
+            from .datasets.repository import read_repository  # noqa: PLC0415
+
             return read_repository(source, self._policy, cache)
         return read_directory(Path(source), self._policy)
 
@@ -79,6 +81,8 @@ class HarborAdapter:
             lines = [each.reason for each in problems]
             raise TaskError("; ".join(lines), where=problems[0].where, hint=problems[0].hint)
         if task.terminal_bench is not None:
+            from .migrate import migrate  # noqa: PLC0415
+
             task = migrate(task, self._cache or cache_directory())
         return lower(task, self._policy)
 

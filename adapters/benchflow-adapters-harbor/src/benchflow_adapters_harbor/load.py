@@ -15,7 +15,6 @@ from .config.artifact import MAIN
 from .digest import task_digest
 from .files import check_inside, check_tree, read_text
 from .task import HarborStep, HarborTask
-from .terminal_bench import load_terminal_bench
 from .toml_text import read_toml, validate
 from .verifier_plan import plan_verifier
 
@@ -38,6 +37,8 @@ def load_harbor_task(path: Path) -> HarborTask:
             f"task {str(path)!r} is not a directory", hint="name a directory with a task"
         )
     if not (root / "task.toml").is_file() and (root / "task.yaml").is_file():
+        from .terminal_bench import load_terminal_bench  # noqa: PLC0415
+
         return load_terminal_bench(root)
     file = root / "task.toml"
     raw = read_toml(root, file)

@@ -1,7 +1,11 @@
-"""The dashboard: runs, rollout trees and rewards in the browser. It only reads what runs write."""
+"""The dashboard: runs, rollout trees and rewards in the browser. It only reads what runs write.
 
-from importlib import import_module
+The names below are loaded on first use: `bench --help` needs none of them.
+"""
+
 from typing import TYPE_CHECKING
+
+from benchflow_contracts.lazy_names import lazy_names
 
 if TYPE_CHECKING:
     from .app import create_app
@@ -51,8 +55,5 @@ _HOMES = {
 }
 
 
-def __getattr__(name: str) -> object:
-    """Import a public name on first use: `bench --help` needs none of them."""
-    if name not in _HOMES:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    return getattr(import_module(f".{_HOMES[name]}", __name__), name)
+if not TYPE_CHECKING:
+    __getattr__ = lazy_names(__name__, _HOMES)

@@ -5,8 +5,9 @@ imports it at the first connect. Declarations and the probe are imported on firs
 oracle and nop need neither.
 """
 
-from importlib import import_module
 from typing import TYPE_CHECKING
+
+from benchflow_contracts.lazy_names import lazy_names
 
 from .agent import AcpAgent
 from .builtin import agent_from_file, agent_from_package, shipped_declaration
@@ -48,7 +49,5 @@ _LAZY = {
 }
 
 
-def __getattr__(name: str) -> object:
-    if name not in _LAZY:
-        raise AttributeError(f"module 'benchflow_agent_acp' has no attribute {name!r}")
-    return getattr(import_module(f"benchflow_agent_acp.{_LAZY[name]}"), name)
+if not TYPE_CHECKING:
+    __getattr__ = lazy_names(__name__, _LAZY)

@@ -3,8 +3,9 @@
 The names below are loaded on first use: the statistics, and reports on trials, do not need DuckDB.
 """
 
-from importlib import import_module
 from typing import TYPE_CHECKING
+
+from benchflow_contracts.lazy_names import lazy_names
 
 if TYPE_CHECKING:
     from .fact_files import TABLES, write_parquet
@@ -69,7 +70,5 @@ _MODULES = {
 }
 
 
-def __getattr__(name: str) -> object:
-    if name not in _MODULES:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    return getattr(import_module(f"{__name__}.{_MODULES[name]}"), name)
+if not TYPE_CHECKING:
+    __getattr__ = lazy_names(__name__, _MODULES)

@@ -1,44 +1,58 @@
-"""Finished rollouts in the formats of trainers, and of other installed exporters."""
+"""Finished rollouts in the formats of trainers, and of other installed exporters.
 
-from benchflow_contracts import SharedPrefix
+The names below are loaded on first use: a job without an export imports only its trainer rows.
+"""
 
-from .advantages import with_group_advantages
-from .episode import Shape, episode
-from .exporters import (
-    ExportFormat,
-    export_formats,
-    exporter_with,
-    load_exporter,
-    publish,
-    write_export,
-)
-from .formats import EpisodeExporter, RowExporter
-from .group_sources import GroupServer, GroupSource, RequestedGroups, StoredGroups
-from .messages import Message, steps_to_messages
-from .rollout_groups import (
-    ExcludedLeaf,
-    ExcludedReason,
-    RolloutGroup,
-    TrainerOptions,
-    group_rollouts,
-)
-from .rows import (
-    ExportReport,
-    export_trajectories_to_jsonl,
-    trajectory_to_verifiers_record,
-    write_json_lines,
-)
-from .samples import group_of, samples_of
-from .token_rows import (
-    CreditRow,
-    ResponseRow,
-    credit_rows,
-    fill_rows,
-    response_rows,
-    version_number,
-    version_range,
-)
-from .trainer import leaf_record, read_trainer_rows, with_inter_advantage, write_trainer_rows
+from typing import TYPE_CHECKING
+
+from benchflow_contracts.lazy_names import lazy_names
+
+if TYPE_CHECKING:
+    from benchflow_contracts import SharedPrefix
+
+    from .advantages import with_group_advantages
+    from .episodes import Shape, episode
+    from .exporters import (
+        ExportFormat,
+        export_formats,
+        exporter_with,
+        load_exporter,
+        publish,
+        write_export,
+    )
+    from .formats import EpisodeExporter, RowExporter
+    from .group_sources import GroupServer, GroupSource, RequestedGroups, StoredGroups
+    from .messages import Message, steps_to_messages
+    from .rollout_groups import (
+        ExcludedLeaf,
+        ExcludedReason,
+        RolloutGroup,
+        TrainerOptions,
+        group_rollouts,
+    )
+    from .rows import (
+        ExportReport,
+        export_trajectories_to_jsonl,
+        trajectory_to_verifiers_record,
+        write_json_lines,
+    )
+    from .samples import samples_of
+    from .token_rows import (
+        CreditRow,
+        ResponseRow,
+        credit_rows,
+        fill_rows,
+        response_rows,
+        version_number,
+        version_range,
+    )
+    from .trainer import (
+        group_of,
+        leaf_record,
+        read_trainer_rows,
+        with_inter_advantage,
+        write_trainer_rows,
+    )
 
 __all__ = [
     "CreditRow",
@@ -82,3 +96,36 @@ __all__ = [
     "write_json_lines",
     "write_trainer_rows",
 ]
+
+_HOMES = {
+    name: module
+    for module, names in {
+        "advantages": ("with_group_advantages"),
+        "episodes": ("Shape SharedPrefix episode"),
+        "exporters": (
+            "ExportFormat export_formats exporter_with load_exporter publish write_export"
+        ),
+        "formats": ("EpisodeExporter RowExporter"),
+        "group_sources": ("GroupServer GroupSource RequestedGroups StoredGroups"),
+        "messages": ("Message steps_to_messages"),
+        "rollout_groups": (
+            "ExcludedLeaf ExcludedReason RolloutGroup TrainerOptions group_rollouts"
+        ),
+        "rows": (
+            "ExportReport export_trajectories_to_jsonl "
+            "trajectory_to_verifiers_record write_json_lines"
+        ),
+        "samples": ("samples_of"),
+        "token_rows": (
+            "CreditRow ResponseRow credit_rows fill_rows response_rows version_number version_range"
+        ),
+        "trainer": (
+            "group_of leaf_record read_trainer_rows with_inter_advantage write_trainer_rows"
+        ),
+    }.items()
+    for name in names.split()
+}
+"""The module of each name."""
+
+if not TYPE_CHECKING:
+    __getattr__ = lazy_names(__name__, _HOMES)

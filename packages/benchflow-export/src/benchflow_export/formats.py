@@ -15,7 +15,7 @@ from benchflow_contracts import (
     UsageError,
 )
 
-from .episode import DEFAULT_ESTIMATOR, SHARED_PREFIX, Shape, episode
+from .episodes import DEFAULT_ESTIMATOR, SHARED_PREFIX, Shape, episode
 from .rows import ToolCallFormat, export_trajectories_to_jsonl, write_json_lines
 from .selection import ChosenSamples, Tree, with_inter
 from .trainer import is_chosen, leaf_record, with_inter_advantage

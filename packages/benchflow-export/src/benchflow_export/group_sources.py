@@ -12,7 +12,7 @@ from typing import Protocol
 from benchflow_contracts import FinishedRollout, SampleGroup, UsageError
 
 from .rollout_groups import RolloutGroup, TrainerOptions, group_rollouts
-from .samples import group_of
+from .trainer import group_of
 
 
 class GroupSource(Protocol):

@@ -7,7 +7,6 @@ from typing import Any, Final, cast
 
 from benchflow_contracts import (
     AdvantageEstimator,
-    AnswerSource,
     Credit,
     Event,
     Fidelity,
@@ -25,9 +24,8 @@ from benchflow_contracts import (
 from benchflow_kernel import answer_weights, credit_of, values_below
 
 from .graph import GraphNode, MessageGraph, chat_choice, chat_request, message_graph
+from .trainer import TRUNCATED, answer_of, group_of
 
-TRUNCATED: Final = frozenset({"max_tokens", "max_turn_requests"})
-"""The stop reasons of a turn that a limit ended."""
 _WORST_FIRST: Final[tuple[Fidelity, ...]] = ("replay", "state", "live")
 _EVIDENCE: Final = ("events.jsonl", "config.json")
 _SAMPLING: Final = (
@@ -63,28 +61,6 @@ def samples_of(rollout: FinishedRollout) -> list[Sample]:
         evidence=_evidence(rollout),
     )
     return [view.sample(leaf) for leaf in tree.leaves if leaf.reward is not None]
-
-
-def group_of(rollout: FinishedRollout) -> SampleGroup:
-    """Return the group of a rollout: its task and digest, its job, and its first weights.
-
-    Rollouts of one prompt that began with other weights, or in another job, are in another group,
-    because returns of different policies cannot be compared.
-    """
-    versions = (call.policy_version for call in rollout.calls.values() if call.purpose == "main")
-    return SampleGroup(
-        task_id=rollout.tree.task_id,
-        task_digest=rollout.task_digest,
-        job=rollout.job,
-        policy_version=next((each for each in versions if each is not None), None),
-    )
-
-
-def answer_of(weight: float | None) -> AnswerSource:
-    """Return who gave the answers on the way to a leaf, by their probability."""
-    if weight is None:
-        return "unknown"
-    return "user" if weight > 0 else "counterfactual"
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any, Final, cast
 
 from benchflow_contracts import (
+    AnswerSource,
     Credit,
     Event,
     FinishedRollout,
@@ -13,6 +14,7 @@ from benchflow_contracts import (
     PhaseEntered,
     RolloutNode,
     RolloutTree,
+    SampleGroup,
     Step,
     StoreError,
     TrainingOptions,
@@ -29,7 +31,31 @@ from .rows import (
     trajectory_to_verifiers_record,
     verifiers_timing,
 )
-from .samples import TRUNCATED, answer_of, group_of
+
+TRUNCATED: Final = frozenset({"max_tokens", "max_turn_requests"})
+"""The stop reasons of a turn that a limit ended."""
+
+
+def group_of(rollout: FinishedRollout) -> SampleGroup:
+    """Return the group of a rollout: its task and digest, its job, and its first weights.
+
+    Rollouts of one prompt that began with other weights, or in another job, are in another group,
+    because returns of different policies cannot be compared.
+    """
+    versions = (call.policy_version for call in rollout.calls.values() if call.purpose == "main")
+    return SampleGroup(
+        task_id=rollout.tree.task_id,
+        task_digest=rollout.task_digest,
+        job=rollout.job,
+        policy_version=next((each for each in versions if each is not None), None),
+    )
+
+
+def answer_of(weight: float | None) -> AnswerSource:
+    """Return who gave the answers on the way to a leaf, by their probability."""
+    if weight is None:
+        return "unknown"
+    return "user" if weight > 0 else "counterfactual"
 
 
 def leaf_timing(events: Sequence[Event], leaf: RolloutNode) -> dict[str, Any]:

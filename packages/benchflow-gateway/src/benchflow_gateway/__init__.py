@@ -1,9 +1,9 @@
 """The model gateway: every model call of a rollout, recorded before it is answered."""
 
-from importlib import import_module
 from typing import TYPE_CHECKING
 
 from benchflow_contracts import ReplayDivergedError
+from benchflow_contracts.lazy_names import lazy_names
 
 from .call_log import CallLog, read_calls
 from .errors import CallBudgetError, RecordLimitError
@@ -44,7 +44,5 @@ _HOMES = {
 }
 
 
-def __getattr__(name: str) -> object:
-    if name not in _HOMES:
-        raise AttributeError(f"module 'benchflow_gateway' has no attribute {name!r}")
-    return getattr(import_module(f".{_HOMES[name]}", __name__), name)
+if not TYPE_CHECKING:
+    __getattr__ = lazy_names(__name__, _HOMES)

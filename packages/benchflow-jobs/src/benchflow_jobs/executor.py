@@ -30,7 +30,6 @@ from benchflow_store import MODEL_DIR, read_model_calls, record_from_error, writ
 from .attempt_events import EventCollector, stored_events
 from .holding import RolloutHolds
 from .scheduling import End
-from .status import error_text
 
 RESUMES: Final = "resumes"
 """The key of a payload: the rollout of an earlier attempt, whose rest is run."""
@@ -202,6 +201,8 @@ def end_of(completion: Completion, boundaries: Collection[str] = RETRIED) -> End
         return End(scored=False, fingerprint="lost", may_pass=True, reason="the worker was lost")
     if error is None:
         return End(scored=False, fingerprint="no score", reason="the rollout has no score")
+    from .status import error_text  # noqa: PLC0415 - a job without errors needs no views
+
     return End(
         scored=False,
         fingerprint=fingerprint(error),

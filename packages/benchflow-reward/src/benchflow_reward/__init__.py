@@ -4,12 +4,12 @@ Everything here satisfies the `Reward` contract: `await reward.score(node, evide
 and the reward functions are loaded on first use: most tasks are graded by a script.
 """
 
-from importlib import import_module
 from typing import TYPE_CHECKING
+
+from benchflow_contracts.lazy_names import lazy_names
 
 from .factory import make_rewards
 from .reward_file import ParsedReward, parse_reward
-from .rubric import Rubric
 from .script import (
     NATIVE,
     GradingProtocol,
@@ -32,6 +32,7 @@ if TYPE_CHECKING:
     )
     from .judge import LLMJudge
     from .judge.client import ChatClient
+    from .rubric import Rubric
 
 __all__ = [
     "NATIVE",
@@ -57,6 +58,7 @@ __all__ = [
 ]
 
 _LAZY = {
+    "Rubric": "rubric",
     "AskedUser": "functions",
     "ChatClient": "judge.client",
     "ExactMatch": "functions",
@@ -70,7 +72,5 @@ _LAZY = {
 }
 
 
-def __getattr__(name: str) -> object:
-    if name not in _LAZY:
-        raise AttributeError(f"module 'benchflow_reward' has no attribute {name!r}")
-    return getattr(import_module(f"benchflow_reward.{_LAZY[name]}"), name)
+if not TYPE_CHECKING:
+    __getattr__ = lazy_names(__name__, _LAZY)

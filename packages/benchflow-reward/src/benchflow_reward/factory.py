@@ -7,7 +7,6 @@ from benchflow_contracts import Endpoint, RareModel, Reward, Task, TaskError, Us
 from pydantic import Field, field_validator
 
 from .paths import absolute_path
-from .rubric import Rubric
 from .script import NATIVE, GradingProtocol, ScriptVerifier
 
 
@@ -71,6 +70,8 @@ def make_rewards(
                 "type = 'rewards' needs a reward with a weight above 0",
                 where="task.toml:verifier.rewards",
             )
+        from .rubric import Rubric  # noqa: PLC0415 - see above
+
         return [*signals, Rubric(criteria=counted)]
     if counted:
         raise TaskError(

@@ -17,7 +17,6 @@ from benchflow_contracts import (
     BenchFlowError,
     Cause,
     Grading,
-    ModelCall,
     NodeError,
     Prior,
     RolloutIdentity,
@@ -32,6 +31,7 @@ from benchflow_kernel import value_of
 from benchflow_kernel.faults import node_error
 
 if TYPE_CHECKING:
+    from benchflow_contracts import ModelCall
     from benchflow_kernel import CheckpointManifest
 
 RESUMED_FROM: Final = "resumed_from"
@@ -130,7 +130,7 @@ def read_began_from(meta: Mapping[str, object]) -> BeganFrom:
     )
 
 
-def sum_prior(manifest: "CheckpointManifest", calls: Mapping[str, ModelCall]) -> Prior:
+def sum_prior(manifest: "CheckpointManifest", calls: "Mapping[str, ModelCall]") -> Prior:
     """Sum up the steps to a checkpoint. `calls` are the recorded calls of the attempt."""
     steps = [saved.step for saved in manifest.history if saved.step is not None]
     ids = [call for step in steps for call in step.model_calls]

@@ -1,7 +1,8 @@
 """The rollout tree, as a pure fold of the event log, and its views."""
 
-from importlib import import_module
 from typing import TYPE_CHECKING
+
+from benchflow_contracts.lazy_names import lazy_names
 
 from .credit import answer_weights, credit_of, inter_advantages, value_of, values_below
 from .fold import TreeFold, fold
@@ -60,8 +61,4 @@ _HOMES = {
 """The modules that most rollouts do not use. They are imported on first use."""
 
 if not TYPE_CHECKING:
-
-    def __getattr__(name: str) -> object:
-        if name not in _HOMES:
-            raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-        return getattr(import_module(f".{_HOMES[name]}", __name__), name)
+    __getattr__ = lazy_names(__name__, _HOMES)

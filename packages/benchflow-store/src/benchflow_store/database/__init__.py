@@ -3,8 +3,9 @@
 The names below are loaded on first use: a program imports only the modules that it uses.
 """
 
-from importlib import import_module
 from typing import TYPE_CHECKING
+
+from benchflow_contracts.lazy_names import lazy_names
 
 if TYPE_CHECKING:
     from .connection import ARTIFACTS_DIR, DATABASE_FILE, Location
@@ -147,8 +148,4 @@ _HOMES = {
 """The module of each name."""
 
 if not TYPE_CHECKING:
-
-    def __getattr__(name: str) -> object:
-        if name not in _HOMES:
-            raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-        return getattr(import_module(f".{_HOMES[name]}", __name__), name)
+    __getattr__ = lazy_names(__name__, _HOMES)

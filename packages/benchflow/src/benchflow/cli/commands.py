@@ -54,7 +54,9 @@ GROUPS: dict[str, Group] = {
             "create": Command("benchflow.cli.eval:create", "Run tasks as a job, or resume one."),
             "list": Command("benchflow.cli.eval:list_jobs", "List jobs."),
             "show": Command("benchflow.cli.eval:show", "Show a job's rollouts and rewards."),
-            "export": Command("benchflow.cli.eval:export", "Export a job for another engine."),
+            "export": Command(
+                "benchflow.cli.eval_export:export", "Export a job for another engine."
+            ),
         },
     ),
     "job": Group(

@@ -2,12 +2,9 @@
 
 import shlex
 import sys
-from pathlib import Path
 from typing import Annotated
 
-from benchflow_contracts import TrainingOptions
 from benchflow_engine.flags import RunFlags
-from benchflow_export import exporter_with, load_exporter, write_export
 from benchflow_jobs import JobOptions, JobReport, job_directories, read_job, run_job
 from benchflow_store import read_finished_rollouts
 from cyclopts import Parameter
@@ -15,7 +12,6 @@ from cyclopts import Parameter
 from . import format as fmt
 from .entry import INTERRUPTED
 from .env_file import EnvFile, with_env_files
-from .export_flags import ExportFlags, write_and_report
 from .flags import DEFAULT_JOBS, JobsDir, Json, Progress
 from .foreign_tasks import explain_refusals
 from .live import LiveJob
@@ -117,12 +113,20 @@ async def _preview_or_run(
 
 
 def _check_exporters(names: tuple[str, ...]) -> None:
+    if not names:
+        return
+    from benchflow_export import load_exporter
+
     for name in names:
         load_exporter(name)
 
 
 def _show_and_export(report: JobReport, names: tuple[str, ...], *, json: bool) -> None:
     print_report(report, json=json)
+    if not names:
+        return
+    from benchflow_export import write_export
+
     for name in names:
         target = report.directory / "export" / name / report.job
         rollouts = read_finished_rollouts(report.directory, report.records)
@@ -175,36 +179,6 @@ def show(
         find_job(job, jobs_dir), count_tampered=count_tampered, pass_reward=pass_reward
     )
     print_report(report, json=json)
-
-
-def export(
-    job: str,
-    *,
-    output: Path,
-    format: str = "harbor",  # noqa: A002 - the flag's name
-    options: ExportFlags = TrainingOptions(),
-    jobs_dir: JobsDir = DEFAULT_JOBS,
-    json: Json = False,
-) -> None:
-    """Export a job for a trainer or another engine.
-
-    Examples:
-        bench eval export 2026-11-21 --output rows.jsonl --format verifiers
-        bench eval export 2026-11-21 --output traces.jsonl --format v1-leaves --advantage inter
-        bench eval export 2026-11-21 --output harbor-jobs/2026-11-21
-        bench eval export 2026-11-21 --output harbor-jobs/2026-11-21 && harbor view harbor-jobs
-
-    Args:
-        job: Job: its directory, its name, or a unique start of its name.
-        output: File or directory of the export. An earlier export is replaced; another
-            directory is refused.
-        format: Format of the export; `bench rollout formats` lists the formats. A format of one
-            file is written as that file if --output has its suffix.
-    """
-    exporter_with(format, options)
-    report = read_job(find_job(job, jobs_dir))
-    rollouts = read_finished_rollouts(report.directory, report.records)
-    write_and_report(format, rollouts, output, options, json=json)
 
 
 def print_report(report: JobReport, *, json: bool) -> None:

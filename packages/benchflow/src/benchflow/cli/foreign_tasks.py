@@ -2,11 +2,14 @@
 
 from collections.abc import Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from benchflow_contracts import ListedTask
-from benchflow_engine.task_import import Imported
 
 from .output import note, print_json, print_table
+
+if TYPE_CHECKING:
+    from benchflow_engine.task_import import Imported
 
 
 def show_listed(tasks: Sequence[ListedTask], *, json: bool) -> None:
@@ -22,7 +25,7 @@ def show_listed(tasks: Sequence[ListedTask], *, json: bool) -> None:
     print_table(("task", "format", *facts, "verdict"), rows, empty="no tasks")
 
 
-def show_imported(imported: Imported, directory: Path, *, json: bool) -> int:
+def show_imported(imported: "Imported", directory: Path, *, json: bool) -> int:
     """Print the imported and the refused tasks; return the exit code."""
     if json:
         tasks = {folder: task.model_dump(mode="json") for folder, task in imported.tasks.items()}

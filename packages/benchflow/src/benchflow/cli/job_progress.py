@@ -4,19 +4,19 @@ import math
 import time
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
+from functools import cached_property
 from statistics import fmean, stdev
 from typing import TYPE_CHECKING
 
 from benchflow_contracts import Completion, RolloutRecord
 from benchflow_kernel.resolve import to_json
-from benchflow_store import RolloutProgress
-from benchflow_store.progress import span
 
 from . import format as fmt
 
 if TYPE_CHECKING:
     from benchflow_analysis.statistics import MeanEstimate
     from benchflow_jobs.job_record import JobLimits
+    from benchflow_store import RolloutProgress
     from benchflow_store.database import PlannedSlot
 
 _LEAST = 3
@@ -30,7 +30,13 @@ class Row:
     def __init__(self, slot: "PlannedSlot", now: float) -> None:
         self.slot = slot
         self.started_at = now
-        self.progress = RolloutProgress()
+
+    @cached_property
+    def progress(self) -> "RolloutProgress":
+        """What the rollout does, by its events. Only a live table folds them."""
+        from benchflow_store import RolloutProgress
+
+        return RolloutProgress()
 
 
 class ProgressTracker:
@@ -151,6 +157,8 @@ class ProgressTracker:
 
 def summary(progress: ProgressTracker) -> list[str]:
     """Return the numbers of a job for people, the most important first."""
+    from benchflow_store.progress import span
+
     parts: list[str] = []
     rate, eta = progress.rate(), progress.eta()
     if rate is not None:

@@ -79,10 +79,10 @@ class LiveJob:
         self._tell(f"extended: the job has {total} rollouts")
 
     def started(self, slot: "PlannedSlot") -> Callable[[Event], None]:
-        """Add a row; return the function that receives its events."""
+        """Add a row; return the function that receives its events. Only a table shows them."""
         row = self.progress.started(slot)
         self._emit("started", slot=slot.name)
-        return row.progress.receive
+        return _ignore_event if self._table is None else row.progress.receive
 
     def attempted(self, slot: "PlannedSlot", completion: Completion) -> None:
         """Count an attempt that has ended."""
@@ -140,6 +140,10 @@ class LiveJob:
 def _name(slot: "PlannedSlot") -> str:
     """Return the task, and the variant if there are several."""
     return slot.task if slot.variant == "default" else f"{slot.task}  {slot.variant}"
+
+
+def _ignore_event(event: Event) -> None:
+    """Receive an event that nothing shows."""
 
 
 def _open_table(progress: ProgressTracker) -> "LiveTable":
