@@ -52,7 +52,7 @@ def test_packages_hold_only_re_exports_in_their_init() -> None:
     assert not wrong
 
 
-INITS = sorted(ROOT.glob("packages/*/src/**/__init__.py"))
+INITS = sorted(path for home in HOMES for path in home.glob("src/**/__init__.py"))
 
 
 def lazy_names(path: Path) -> dict[str, str]:
@@ -77,6 +77,8 @@ def test_a_lazy_name_of_a_package_is_what_type_checkers_see(path: Path) -> None:
         module, _, attribute = home.partition(":")
         expected = getattr(import_module(module, name), attribute)
         assert getattr(package, each) is expected, f"{name}.{each}"
+        # The import of a module of the same name would hide the lazy name.
+        assert not (path.parent / f"{each}.py").exists(), f"{name}.{each}"
 
 
 def test_versions_move_in_lockstep() -> None:
