@@ -4,6 +4,7 @@ import sys
 from types import ModuleType
 
 import pytest
+
 from benchflow_contracts.lazy_names import lazy_names
 
 
