@@ -20,7 +20,7 @@ from benchflow_contracts import (
     UpstreamAnswer,
     UsageError,
 )
-from benchflow_kernel import CheckpointManifest, while_log_locked, write_tree
+from benchflow_kernel import CheckpointManifest, Planes, while_log_locked, write_tree
 from benchflow_store import (
     RESUMED_FROM,
     StoredRollout,
@@ -68,7 +68,7 @@ def was_cut_short(directory: Path) -> bool:
         return False
 
 
-async def resume_rollout(
+async def resume_rollout(  # noqa: PLR0913 - one keyword per part of a run
     directory: Path,
     *,
     out: Path,
@@ -77,6 +77,7 @@ async def resume_rollout(
     identity: RolloutIdentity | None = None,
     subscribers: Sequence[Subscriber] = (),
     trust: bool = False,
+    prepare: Callable[[Planes], Planes] | None = None,
     on_answer: Callable[[UpstreamAnswer], None] | None = None,
 ) -> RunResult:
     """Run the rest of the rollout in `directory` as a new attempt in `out`, and return its result.
@@ -88,8 +89,8 @@ async def resume_rollout(
     runs: the result is that of `directory`.
 
     Without `provider`, the recorded one is opened. `config` is the recorded one with the secrets of
-    this process's variables, unless the caller has it. `identity` and `on_answer` are as for
-    `run_in`.
+    this process's variables, unless the caller has it. `identity`, `prepare` and `on_answer` are
+    as for `run_in`.
 
     Raises:
         UsageError: The rollout has ended or runs, its task was changed, a secret is missing, or
@@ -108,9 +109,7 @@ async def resume_rollout(
             if provider is None:
                 await check_endpoint(config)
                 provider = await stack.enter_async_context(open_provider(config))
-            labels = RolloutIdentity(rollout=directory.name).labels()
-            await provider.reap(ReapPolicy(labels=labels))
-            await remove_directories()
+            await _remove_leftovers(provider, directory.name)
             point, image = await _choose(stored, inputs.task, load_agent(config), provider, trust)
             name_successor(directory, out)
             try:
@@ -122,11 +121,17 @@ async def resume_rollout(
                     subscribers=subscribers,
                     identity=identity,
                     continuation=_continuation(point, image),
+                    prepare=prepare,
                     on_answer=on_answer,
                 )
             finally:
                 if image is not None:
                     await provider.discard(image)
+
+
+async def _remove_leftovers(provider: SandboxProvider, rollout: str) -> None:
+    await provider.reap(ReapPolicy(labels=RolloutIdentity(rollout=rollout).labels()))
+    await remove_directories()
 
 
 def _lock_last(directory: Path, locks: ExitStack) -> Path:

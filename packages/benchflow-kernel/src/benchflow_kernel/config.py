@@ -16,7 +16,7 @@ from benchflow_contracts import (
     RewardFiles,
     Role,
 )
-from pydantic import AfterValidator, BeforeValidator, Field, model_validator
+from pydantic import AfterValidator, BeforeValidator, Field, JsonValue, model_validator
 
 
 class Turn(Model):
@@ -200,6 +200,12 @@ class ModelConfig(Model):
     translated. `vllm` also returns the token ids and log-probabilities that training needs."""
     gateway: bool = True
     """Record of every model call, for replay and for training."""
+    sampling: dict[str, JsonValue] = Field(default_factory=dict[str, JsonValue])
+    """Sampling parameters that the gateway sets in each call of the agent, by their names in Chat
+    Completions, such as `temperature`, `top_p` and `max_tokens`. They replace the agent's own."""
+    seed: int | None = Field(default=None, ge=0, lt=2**31)
+    """Seed from which the gateway sets another one in each call of the agent, if the protocol of
+    the endpoint has seeds (default: the agent's own)."""
     record_mb: int = Field(default=512, gt=0)
     """Most disk for the recorded model calls of a rollout, in MB. At the limit the agent's work
     ends, and what is there is graded."""

@@ -14,6 +14,9 @@ from pydantic import Field, JsonValue, SecretStr, StringConstraints, model_valid
 Name = Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,127}$")]
 """A name that is safe in a path of a URL."""
 
+TaskId = Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9][A-Za-z0-9._/-]{0,255}$")]
+"""The id of a task, such as `fix-tests` or `acme/fix-tests`."""
+
 RolloutState = Literal["queued", "running", "parked", "ended"]
 
 Outcome = Literal["scored", "unscored", "cancelled", "dropped", "lost"]
@@ -83,7 +86,7 @@ class GroupPlace(Model):
 class RolloutRequest(Model):
     """One rollout. What is left out is as the server was started."""
 
-    task: Name | InlineTask
+    task: TaskId | InlineTask
     """The id of a task of the server, or a task."""
     group: GroupPlace | None = None
     agent: str | None = None

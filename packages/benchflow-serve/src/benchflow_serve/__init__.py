@@ -2,6 +2,7 @@
 
 from .app import create_app
 from .core import RolloutService
+from .server import ServerAddress, serve
 from .settings import ServeSettings
 
-__all__ = ["RolloutService", "ServeSettings", "create_app"]
+__all__ = ["RolloutService", "ServeSettings", "ServerAddress", "create_app", "serve"]

@@ -19,6 +19,7 @@ from .dispatch_routes import DISPATCH_ROUTES
 from .dispatches import DispatchService
 from .policy_routes import POLICY_ROUTES
 from .problems import show_defect, show_fault, show_http_error, show_wrong_body
+from .routes import ROLLOUT_ROUTES
 from .security import PUBLIC, HostAllowList, read_tokens, require_token
 
 _DESCRIPTION: Final = "Rollouts for a trainer: submit, follow, read, acknowledge."
@@ -30,7 +31,7 @@ async def check_health() -> dict[str, str]:
     return {"status": "ok"}
 
 
-ROUTES: Final[tuple[ControllerRouterHandler, ...]] = (check_health, *POLICY_ROUTES)
+ROUTES: Final[tuple[ControllerRouterHandler, ...]] = (check_health, *ROLLOUT_ROUTES, *POLICY_ROUTES)
 
 
 def create_app(
@@ -38,6 +39,7 @@ def create_app(
     *,
     routes: Sequence[ControllerRouterHandler] = (),
     dispatches: DispatchService | None = None,
+    owns_service: bool = True,
 ) -> Litestar:
     """Return the application of a service.
 
@@ -46,6 +48,8 @@ def create_app(
         routes: More routes than those of this package.
         dispatches: Runs the dispatches of jobs (default: with `allow_jobs`, on as many slots as
             the service has for rollouts).
+        owns_service: Whether the service runs for as long as the application does. Else the caller
+            runs it.
 
     Raises:
         UsageError: The settings have no valid token, or are open to other machines.
@@ -55,7 +59,7 @@ def create_app(
     tokens, _ = read_tokens(settings)
     if settings.allow_jobs and dispatches is None:
         dispatches = DispatchService(settings.slots)
-    parts: list[RolloutService | DispatchService] = [service]
+    parts: list[RolloutService | DispatchService] = [service] if owns_service else []
     if dispatches is not None:
         parts.append(dispatches)
     return Litestar(

@@ -1,20 +1,497 @@
 """The rollout service, without a wire: every front end submits to it and reads from it."""
 
-from collections.abc import AsyncGenerator
-from contextlib import asynccontextmanager
+import asyncio
+import hashlib
+import secrets
+import time
+from collections import Counter
+from collections.abc import AsyncGenerator, Sequence
+from contextlib import AsyncExitStack, asynccontextmanager
+from pathlib import Path
+from types import TracebackType
+from typing import Final
 
-from .policies import Policies
+from benchflow_contracts import Task, UsageError
+from benchflow_engine.preflight import check_agent
+from benchflow_serve_client import (
+    Capacity,
+    GroupRequest,
+    GroupStatus,
+    RolloutEvent,
+    RolloutRequest,
+    RolloutResult,
+    RolloutStatus,
+    TaskPage,
+)
+from benchflow_store.database.errors import JobIsRunningError
+from benchflow_store.database.job_lock import lock_job
+
+from .entries import Entry, Kept, SavedRollout, without_key
+from .groups import Group, SavedGroup, members_of
+from .parts import ServiceParts
+from .policies import Policies, policy_endpoint
+from .problems import (
+    ConflictError,
+    NotFoundError,
+    QueueFullError,
+    RequestRefusedError,
+    ServiceClosedError,
+)
+from .request_config import check_server_config, configure
+from .results import render_result
+from .rollouts import RolloutBoard
+from .runner import RolloutRunner
 from .settings import ServeSettings
+from .store import IdempotentRequest, ServiceStore
+from .task_catalogue import TaskCatalogue, store_inline_task
+
+_UPKEEP_SEC: Final = 1.0
+_DATABASE: Final = "serve.db"
+_MAX_KEY: Final = 200
+
+
+class _TaskOwner(asyncio.TaskGroup):
+    """A group of tasks whose block raises its own error, not a group of errors."""
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        try:
+            await super().__aexit__(kind, error, traceback)
+        except BaseExceptionGroup as group:
+            if error is not None and group.exceptions == (error,):
+                raise error from None
+            raise
 
 
 class RolloutService:
     """Runs rollouts for clients, in the event loop that opens it."""
 
     def __init__(self, settings: ServeSettings) -> None:
+        """Prepare the service.
+
+        Raises:
+            UsageError: The configuration cannot serve, or two tasks have one id.
+            TaskError: A task is malformed.
+        """
+        check_server_config(settings.config)
         self.settings = settings
         self.policies = Policies()
+        options = settings.config.adapter_options()
+        self.catalogue = TaskCatalogue.read(settings.tasks_dirs, options)
+        self._groups: dict[str, Group] = {}
+        self._board: RolloutBoard | None = None
+        self._runner: RolloutRunner | None = None
 
     @asynccontextmanager
     async def running(self) -> AsyncGenerator[None]:
-        """Open what the rollouts share. At the end of the block, each rollout has ended."""
-        yield
+        """Open the record and run what it has. At the end of the block, nothing runs.
+
+        A rollout that still runs at the end of the block is cut, and continues at the next start.
+
+        Raises:
+            UsageError: Another process serves the directory.
+            StoreError: The database cannot be opened.
+        """
+        home = self.settings.directory
+        home.mkdir(parents=True, exist_ok=True, mode=0o700)
+        async with AsyncExitStack() as stack:
+            try:
+                stack.enter_context(lock_job(home))
+            except JobIsRunningError:
+                raise UsageError(
+                    f"another process serves the directory {str(home)!r}",
+                    hint="stop it, or name another directory with --dir",
+                ) from None
+            store = ServiceStore(home / _DATABASE)
+            stack.callback(store.close)
+            epoch = store.begin_epoch()
+            runs = home / "rollouts"
+            runs.mkdir(exist_ok=True, mode=0o700)
+            opened = RolloutRunner.open(self.settings.config, runs, home, epoch)
+            self._runner = await stack.enter_async_context(opened)
+            group = await stack.enter_async_context(_TaskOwner())
+            parts = ServiceParts(self.settings, self.policies, self.catalogue, store, self._runner)
+            board = self._board = RolloutBoard(parts, group)
+            stack.callback(board.close)
+            self._load_groups(store)
+            board.recover()
+            upkeep = group.create_task(self._keep_up())
+            stack.callback(upkeep.cancel)
+            yield
+
+    @property
+    def board(self) -> RolloutBoard:
+        """The rollouts of the service.
+
+        Raises:
+            ServiceClosedError: The service is not running.
+        """
+        if self._board is None:
+            raise ServiceClosedError("the service is not running")
+        return self._board
+
+    async def submit(self, request: RolloutRequest, *, key: str | None = None) -> RolloutStatus:
+        """Put a rollout into the queue, durably.
+
+        With `key`, the same request again returns the same rollout.
+
+        Raises:
+            RequestRefusedError: The request is wrong, or not allowed.
+            ConflictError: Another request had the key, or the place in its group is taken.
+            QueueFullError: The queue is full.
+        """
+        digest = _digest(request)
+        if found := self._find(key, "rollout", digest):
+            return self.status(found)
+        task, place = await self._task_of(request)
+        # Another request may have come while the task was written.
+        if found := self._find(key, "rollout", digest):
+            return self.status(found)
+        self._check(request)
+        self._require_room(1)
+        group = self._join(request, task)
+        entry = self._new_entry(request, task, place)
+        marked = None if key is None else (key, IdempotentRequest(digest, "rollout", entry.id))
+        self.board.add([entry], group=group, key=marked)
+        if request.group is not None:
+            self._groups[request.group.id].members[request.group.index] = entry.id
+        return self.status(entry.id)
+
+    async def submit_group(self, request: GroupRequest, *, key: str | None = None) -> GroupStatus:
+        """Put all rollouts of a group into the queue, or none.
+
+        Raises:
+            RequestRefusedError: The request is wrong, or not allowed.
+            ConflictError: Another request had the key, or a group has the id.
+            QueueFullError: The queue has no place for all of them.
+        """
+        digest = _digest(request)
+        if found := self._find(key, "group", digest):
+            return self.group(found)
+        task, place = await self._task_of(request.rollout)
+        if found := self._find(key, "group", digest):
+            return self.group(found)
+        self._check(request.rollout)
+        self._require_room(request.size)
+        name = request.id or f"group-{secrets.token_hex(8)}"
+        if name in self._groups:
+            raise ConflictError(f"a group has the id {name!r} already")
+        members = members_of(request.rollout, name, request.size)
+        saved = self._join(members[0], task)
+        entries = [self._new_entry(member, task, place) for member in members]
+        marked = None if key is None else (key, IdempotentRequest(digest, "group", name))
+        self.board.add(entries, group=saved, key=marked)
+        self._groups[name].members.update({i: entry.id for i, entry in enumerate(entries)})
+        return self.group(name)
+
+    def status(self, ident: str) -> RolloutStatus:
+        """Return a rollout without its result.
+
+        Raises:
+            NotFoundError: No rollout has the id.
+        """
+        entry = self.board.find(ident)
+        place = self.board.queue.position(entry)
+        return entry.status.model_copy(update={"queue_position": place})
+
+    def statuses(self) -> Sequence[RolloutStatus]:
+        """Return each rollout that the service still has, the oldest first."""
+        return [entry.status for entry in self.board.entries.values()]
+
+    async def result(self, ident: str) -> RolloutResult:
+        """Return the result of an ended rollout.
+
+        Raises:
+            NotFoundError: No rollout has the id.
+            ConflictError: The rollout has not ended.
+            StoreError: A file of the rollout is damaged.
+        """
+        entry = self.board.find(ident)
+        status, request = entry.status, entry.request
+        if status.state != "ended":
+            raise ConflictError(
+                f"rollout {ident!r} is {status.state}", hint="its events end with the kind 'ended'"
+            )
+        directory = self.board.directory_of(entry)
+        return await asyncio.to_thread(
+            render_result, status, request.render, request.training, directory
+        )
+
+    async def events(
+        self, ident: str, after: int = 0, *, beat_sec: float | None = None
+    ) -> AsyncGenerator[RolloutEvent | None]:
+        """Yield the events of a rollout after number `after`, until it ends or the service stops.
+
+        With `beat_sec`, yield None whenever nothing happened for so long.
+
+        Raises:
+            NotFoundError: No rollout has the id.
+        """
+        entry, board = self.board.find(ident), self.board
+        while True:
+            changed = entry.changed
+            for event in board.store.events(ident, after):
+                after = event.id
+                yield event
+            is_over = entry.status.state == "ended" and after >= entry.last_event
+            if is_over or board.is_stopping:
+                return
+            try:
+                async with asyncio.timeout(beat_sec):
+                    await changed.wait()
+            except TimeoutError:
+                yield None
+
+    def acknowledge(self, ident: str) -> RolloutStatus:
+        """Note that the client has the result, which is deleted later. Idempotent.
+
+        Raises:
+            NotFoundError: No rollout has the id.
+            ConflictError: The rollout has not ended.
+        """
+        entry = self.board.find(ident)
+        if entry.status.state != "ended":
+            raise ConflictError(f"rollout {ident!r} has not ended, so it has no result")
+        self.board.acknowledge(entry)
+        return self.status(ident)
+
+    async def cancel(self, ident: str, *, keep: Kept = "none") -> RolloutStatus:
+        """End a rollout, and return it. An ended one stays as it is.
+
+        `none` deletes its files, and `tree` keeps the part that has ended. `checkpoint` parks it:
+        a rollout that runs is saved at its next state that can be restored.
+
+        Raises:
+            NotFoundError: No rollout has the id.
+            ConflictError: It cannot be parked.
+        """
+        entry = self.board.find(ident)
+        if keep == "checkpoint":
+            await self.board.park(entry)
+        else:
+            await self.board.stop(entry, "cancel", keep)
+        return self.status(ident)
+
+    def resume(self, ident: str, *, policy_version: str | None = None) -> RolloutStatus:
+        """Put a parked rollout into the queue again.
+
+        Raises:
+            NotFoundError: No rollout has the id.
+            ConflictError: The rollout is not parked, or its policy has another version.
+        """
+        entry = self.board.find(ident)
+        if entry.status.state != "parked":
+            raise ConflictError(f"rollout {ident!r} is {entry.status.state}, and not parked")
+        if policy_version is not None:
+            newest = entry.request.policy and self.policies.newest(entry.request.policy)
+            version = newest.policy_version if newest else None
+            if version != policy_version:
+                raise ConflictError(
+                    f"the newest version of the policy is {version!r}, not {policy_version!r}"
+                )
+        self.board.resume(entry)
+        return self.status(ident)
+
+    def group(self, ident: str) -> GroupStatus:
+        """Return a group.
+
+        Raises:
+            NotFoundError: No group has the id.
+        """
+        group = self._find_group(ident)
+        ids = [group.members[index] for index in sorted(group.members)]
+        members = [self.status(each) for each in ids if each in self.board.entries]
+        is_complete = len(group.members) == group.saved.size
+        lost = [m.id for m in members if m.state == "ended" and m.outcome != "scored"]
+        return GroupStatus(
+            id=ident,
+            size=group.saved.size,
+            policy=group.saved.policy,
+            policy_version=group.saved.policy_version,
+            is_ended=is_complete and all(member.state == "ended" for member in members),
+            members=members,
+            lost=lost,
+        )
+
+    async def wait_group(self, ident: str, seconds: float) -> GroupStatus:
+        """Return a group when it has ended, or after `seconds`."""
+        try:
+            async with asyncio.timeout(seconds):
+                while not (status := self.group(ident)).is_ended and not self.board.is_stopping:
+                    await self.board.changed.wait()
+        except TimeoutError:
+            return self.group(ident)
+        return status
+
+    def tasks(self, after: str = "", limit: int = 100) -> TaskPage:
+        """Return the tasks with a greater id than `after`."""
+        return self.catalogue.page(after, limit)
+
+    async def capacity(self) -> Capacity:
+        """Return what the service does, and what it could do."""
+        board = self.board
+        states = Counter(entry.status.state for entry in board.entries.values())
+        ended = [e.status for e in board.entries.values() if e.status.state == "ended"]
+        assert self._runner is not None
+        return Capacity(
+            slots=self.settings.slots,
+            running=states["running"],
+            queued=states["queued"],
+            queue_limit=self.settings.queue,
+            parked=states["parked"],
+            in_flight={each.name: each.in_flight for each in self.policies.statuses()},
+            unacknowledged=sum(not status.is_acknowledged for status in ended),
+            sandboxes=await self._runner.count_sandboxes(),
+            tokens_per_sec=board.tokens.per_second(),
+            ended=board.ended,
+            losses=dict(board.losses),
+        )
+
+    def stop_streams(self) -> None:
+        """End every stream of events and every wait for a group, because the server stops."""
+        if self._board is not None:
+            self._board.stop_streams()
+
+    async def drain(self) -> None:
+        """Start nothing more, and wait until what runs has ended. The queue stays on disk."""
+        await self.board.drain()
+
+    async def _task_of(self, request: RolloutRequest) -> tuple[Task, Path | None]:
+        if isinstance(request.task, str):
+            return self.catalogue.find(request.task), None
+        if not self.settings.allow_inline_tasks:
+            raise RequestRefusedError(
+                "the service takes no inline tasks",
+                status=403,
+                hint="the operator allows them with --allow-inline-tasks",
+            )
+        directory = self.settings.directory / "tasks"
+        task = await asyncio.to_thread(store_inline_task, request.task, directory)
+        return task, task.path
+
+    def _check(self, request: RolloutRequest) -> None:
+        settings = self.settings
+        endpoint = None if request.endpoint is None else policy_endpoint(request.endpoint)
+        if request.policy is not None:
+            endpoint = self.policies.newest(request.policy)
+        config = configure(
+            settings.config, request, endpoint=endpoint, agents=settings.allow_agents
+        )
+        check_agent(config)
+
+    def _require_room(self, count: int) -> None:
+        board = self.board
+        if board.is_draining:
+            raise ServiceClosedError("the service stops, and takes no rollouts")
+        free = max(0, self.settings.slots - len(board.running))
+        if len(board.queue) + count > self.settings.queue + free:
+            raise QueueFullError(
+                f"the queue has {len(board.queue)} of {self.settings.queue} rollouts, and no place"
+                f" for {count} more"
+            )
+
+    def _new_entry(self, request: RolloutRequest, task: Task, place: Path | None) -> Entry:
+        stored, key = without_key(request)
+        if not isinstance(stored.task, str):
+            # The files of the task are on disk.
+            stored = stored.model_copy(update={"task": stored.task.id})
+        status = RolloutStatus(
+            id=f"r-{secrets.token_hex(8)}",
+            state="queued",
+            task=task.id,
+            task_digest=task.digest,
+            group=request.group,
+            policy=request.policy,
+            priority=request.priority,
+            created_at=time.time(),
+        )
+        saved = SavedRollout(
+            status=status,
+            request=stored,
+            needs_key=key is not None,
+            inline_task=None if place is None else str(place.resolve()),
+        )
+        return Entry(self.board.next_seq(), saved, key, loaded_task=task)
+
+    def _join(self, request: RolloutRequest, task: Task) -> SavedGroup | None:
+        """Return the new group of a member; None if it has none, or if the group exists."""
+        place = request.group
+        if place is None:
+            return None
+        version = None
+        if request.policy is not None:
+            version = self.policies.newest(request.policy).policy_version
+        if (group := self._groups.get(place.id)) is not None:
+            group.check_place(place, task.id, version)
+            return None
+        saved = SavedGroup(
+            id=place.id,
+            size=place.size,
+            task=task.id,
+            policy=request.policy,
+            policy_version=version,
+            created_at=time.time(),
+        )
+        self._groups[place.id] = Group(saved)
+        return saved
+
+    def _find_group(self, ident: str) -> Group:
+        try:
+            return self._groups[ident]
+        except KeyError:
+            raise NotFoundError(f"the service has no group {ident!r}") from None
+
+    def _find(self, key: str | None, kind: str, digest: str) -> str | None:
+        """Return the id that an earlier request with this key got.
+
+        Raises:
+            ConflictError: That request was another one.
+        """
+        if key is None:
+            return None
+        if not 0 < len(key) <= _MAX_KEY:
+            raise RequestRefusedError(f"an Idempotency-Key has 1 to {_MAX_KEY} characters")
+        found = self.board.store.find_key(key)
+        if found is None:
+            return None
+        if (found.kind, found.digest) != (kind, digest):
+            raise ConflictError(
+                f"the Idempotency-Key {key!r} was used for another request",
+                hint="make a new key for each new request",
+            )
+        return found.target
+
+    def _load_groups(self, store: ServiceStore) -> None:
+        for body in store.groups():
+            saved = SavedGroup.model_validate(body)
+            self._groups[saved.id] = Group(saved)
+        for entry in self.board.load():
+            place = entry.request.group
+            if place is not None and place.id in self._groups:
+                self._groups[place.id].members[place.index] = entry.id
+
+    async def delete_acknowledged(self) -> None:
+        """Delete acknowledged results that are old enough, and groups without members."""
+        board, before = self.board, time.time() - self.settings.keep_acknowledged_sec
+        for entry in board.delete_old(before):
+            await asyncio.to_thread(board.delete_files, entry)
+        for name, group in list(self._groups.items()):
+            ids = group.members.values()
+            if ids and not any(each in board.entries for each in ids):
+                del self._groups[name]
+                board.store.delete_group(name)
+
+    async def _keep_up(self) -> None:
+        while True:
+            await asyncio.sleep(_UPKEEP_SEC)
+            self.board.keep_up()
+            await self.delete_acknowledged()
+
+
+def _digest(request: RolloutRequest | GroupRequest) -> str:
+    """Return the sha256 of a request. The key of an endpoint does not count: it is masked."""
+    return hashlib.sha256(request.model_dump_json().encode()).hexdigest()

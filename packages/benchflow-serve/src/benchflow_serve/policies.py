@@ -226,6 +226,14 @@ class Policies:
                 )
             return policy.status()
 
+    def newest(self, name: str) -> PolicyEndpoint:
+        """Return the newest weights of a policy.
+
+        Raises:
+            NotFoundError: It is not registered.
+        """
+        return self._find(name).newest.endpoint
+
     def reserve(
         self,
         name: str,
@@ -304,13 +312,12 @@ def policy_endpoint(endpoint: ModelEndpoint, version: str | None = None) -> Poli
 def configured_for(config: RunConfig, endpoint: PolicyEndpoint) -> RunConfig:
     """Return the configuration of a rollout whose agent calls `endpoint`.
 
-    A model endpoint of `config` stays that of its simulated user and its judge.
+    A model endpoint of `config` stays that of its simulated user and its judge. Without one, the
+    key of the operator does not go to `endpoint`.
     """
-    model = config.model.model_copy(
-        update={
-            "base_url": config.model.base_url or endpoint.url,
-            "upstream": endpoint.protocol,
-        }
-    )
+    changes: dict[str, str] = {"upstream": endpoint.protocol}
+    if config.model.base_url is None:
+        changes |= {"base_url": endpoint.url, "api_key_env": ""}
+    model = config.model.model_copy(update=changes)
     agent = config.agent.model_copy(update={"model": config.agent.model or endpoint.model})
     return config.model_copy(update={"model": model, "agent": agent})

@@ -7,8 +7,8 @@ from typing import Any, Final
 from benchflow_contracts import BenchFlowError, UsageError
 from benchflow_serve_client import Problem
 from litestar import Request, Response
-from litestar.exceptions import HTTPException
-from pydantic import ValidationError
+from litestar.exceptions import HTTPException, ValidationException
+from pydantic import BaseModel, ValidationError
 
 _logger = logging.getLogger(__name__)
 _MAX_FAULTS: Final = 5
@@ -17,16 +17,20 @@ _MAX_FAULTS: Final = 5
 class RequestRefusedError(UsageError):
     """A request that the service refuses, with a status of HTTP."""
 
+    default_hint = "GET /openapi.json describes the requests"
+
     def __init__(
         self,
         message: str,
         *,
         status: int = 400,
         hint: str | None = None,
+        where: str | None = None,
         retry_after: float | None = None,
     ) -> None:
         super().__init__(message, hint=hint)
         self.status = status
+        self.key = where
         self.retry_after_sec = retry_after
 
 
@@ -44,6 +48,13 @@ class ConflictError(RequestRefusedError):
         super().__init__(message, status=409, hint=hint)
 
 
+class ServiceClosedError(RequestRefusedError):
+    """The service starts or stops, and takes no rollouts."""
+
+    def __init__(self, message: str) -> None:
+        super().__init__(message, status=503, retry_after=5.0)
+
+
 class QueueFullError(RequestRefusedError):
     """The queue has no place. The client tries again after `retry_after` seconds."""
 
@@ -53,11 +64,20 @@ class QueueFullError(RequestRefusedError):
 
 def show_http_error(_: Request[Any, Any, Any], error: HTTPException) -> Response[Problem]:
     """Return an error of HTTP, such as an unknown path or a body that is too large."""
-    return respond(
-        Problem(type=type(error).__name__, message=error.detail or str(error)),
-        error.status_code,
-        error.headers,
-    )
+    message, where = error.detail or str(error), None
+    if isinstance(error, ValidationException):
+        faults = [_HttpFault.model_validate(each) for each in error.extra or ()]
+        message = "; ".join(f"{f.key}: {f.message}" for f in faults[:_MAX_FAULTS]) or message
+        where = faults[0].key if faults else None
+    body = Problem(type=type(error).__name__, message=message, where=where)
+    return respond(body, error.status_code, error.headers)
+
+
+class _HttpFault(BaseModel):
+    """One fault of a request, as Litestar reports it."""
+
+    message: str = ""
+    key: str = "body"
 
 
 def show_fault(request: Request[Any, Any, Any], error: BenchFlowError) -> Response[Problem]:
@@ -70,12 +90,12 @@ def show_fault(request: Request[Any, Any, Any], error: BenchFlowError) -> Respon
             headers["Retry-After"] = str(max(1, math.ceil(error.retry_after_sec)))
     if status == 503:
         _logger.warning("%s %s: %s", request.method, request.url.path, error)
-    where = getattr(error, "where", None)
+    where = error.key if isinstance(error, RequestRefusedError) else None
     body = Problem(
         type=type(error).__name__,
         message=str(error),
         hint=error.hint,
-        where=where if isinstance(where, str) else None,
+        where=where,
     )
     return respond(body, status, headers)
 

@@ -44,6 +44,7 @@ class Group:
 ROOT: dict[str, Command] = {
     "demo": Command("benchflow.cli.demo:demo", "Watch one rollout: act, ask, fork, grade."),
     "run": Command("benchflow.cli.run:run", "Run one rollout of one task."),
+    "serve": Command("benchflow.cli.serve:serve", "Serve rollouts to a trainer over HTTP."),
     "doctor": Command("benchflow.cli.doctor:doctor", "Check what this machine can do."),
 }
 

@@ -1,0 +1,476 @@
+"""The rollouts of the service: which one runs next, and what becomes of each."""
+
+import asyncio
+import logging
+import shutil
+import time
+from collections import Counter
+from collections.abc import Sequence
+from functools import partial
+from pathlib import Path
+from typing import Any, Final
+
+from benchflow_contracts import (
+    BenchFlowError,
+    Branched,
+    Cause,
+    Event,
+    NodeError,
+    NodeScored,
+    RolloutRecord,
+    RolloutStarted,
+    RolloutTree,
+    StepFinished,
+    Task,
+    UsageError,
+)
+from benchflow_contracts.pausing import PauseSwitch
+from benchflow_kernel import TreeFold, load_task
+from benchflow_kernel.faults import node_error
+from benchflow_serve_client import LeafScore, Outcome, RolloutEvent
+from benchflow_store import StoredRollout, new_rollout_id
+
+from .entries import (
+    Entry,
+    Kept,
+    RolloutQueue,
+    SavedRollout,
+    Stop,
+    TokenRate,
+    outcome_of,
+    versions_after,
+)
+from .groups import SavedGroup
+from .model_source import FixedModel, ModelUse
+from .parts import EndpointKeyLostError, ServerLostError, ServiceParts
+from .policies import PolicyOrder, PolicyUse, policy_endpoint
+from .problems import ConflictError, NotFoundError
+from .recovery import recovery_of
+from .request_config import configure
+from .results import leaf_score, leaf_scores
+from .runner import Attempt
+from .store import IdempotentRequest
+
+_logger = logging.getLogger(__name__)
+_STOP_SEC: Final = 10.0
+_PARK_SEC: Final = 2.0
+_POLL_SEC: Final = 0.02
+_TREE_EVENTS: Final = (RolloutStarted, StepFinished, Branched, NodeScored)
+
+
+class RolloutBoard:
+    """The rollouts of a service by id, its queue, and what runs. Each change is recorded first."""
+
+    def __init__(self, parts: ServiceParts, group: asyncio.TaskGroup) -> None:
+        self._parts = parts
+        self.store = parts.store
+        self._group = group
+        self._home = parts.settings.directory / "rollouts"
+        self.entries: dict[str, Entry] = {}
+        self.queue = RolloutQueue()
+        self.running: set[str] = set()
+        self.tokens = TokenRate()
+        self.ended = 0
+        self.losses: Counter[str] = Counter()
+        self.changed = asyncio.Event()
+        """Set, and replaced, when a rollout ends."""
+        self._seq = 0
+        self._is_draining = False
+        self._is_closed = False
+        self.is_stopping = False
+        """Whether streams of events end."""
+        self._without_policy: list[Entry] = []
+        """Rollouts of an earlier server that wait for their policy to be registered again."""
+
+    @property
+    def is_draining(self) -> bool:
+        """Whether nothing more starts."""
+        return self._is_draining or self._is_closed
+
+    def next_seq(self) -> int:
+        """Return the number of a new rollout."""
+        self._seq += 1
+        return self._seq
+
+    def find(self, ident: str) -> Entry:
+        """Return a rollout.
+
+        Raises:
+            NotFoundError: No rollout has the id.
+        """
+        try:
+            return self.entries[ident]
+        except KeyError:
+            raise NotFoundError(
+                f"the service has no rollout {ident!r}",
+                hint="an acknowledged rollout is deleted after a while",
+            ) from None
+
+    def directory_of(self, entry: Entry) -> Path | None:
+        """Return the directory of the last attempt; None if nothing ran."""
+        attempts = entry.saved.attempts
+        return self._home / attempts[-1] if attempts else None
+
+    def add(
+        self,
+        entries: Sequence[Entry],
+        *,
+        group: SavedGroup | None,
+        key: tuple[str, IdempotentRequest] | None,
+    ) -> None:
+        """Record new rollouts, and put them into the queue."""
+        rows = [(e.seq, e.id, e.dump(), self._event(e, "queued")) for e in entries]
+        saved = None if group is None else (group.id, group.created_at, group.model_dump_json())
+        self.store.add(rows, group=saved, key=key)
+        for entry in entries:
+            self.entries[entry.id] = entry
+            self._enqueue(entry)
+        self._start_next()
+
+    def load(self) -> list[Entry]:
+        """Read the rollouts of earlier servers, in their order."""
+        for seq, body in self.store.rollouts():
+            saved = SavedRollout.model_validate_json(body)
+            entry = Entry(seq, saved, last_event=self.store.last_event_id(saved.status.id))
+            self.entries[entry.id] = entry
+            self._seq = max(self._seq, seq)
+        return list(self.entries.values())
+
+    def recover(self) -> None:
+        """Continue, finish or end each rollout of an earlier server."""
+        for entry in self.entries.values():
+            match recovery_of(entry.saved, self._home):
+                case "keep":
+                    pass
+                case "queue":
+                    self._requeue(entry)
+                case "continue":
+                    self._requeue(entry, resumes=entry.saved.attempts[-1])
+                case "park":
+                    self._park(entry, resumes=entry.saved.attempts[-1])
+                case "finish":
+                    self._finish_from_disk(entry)
+                case "stop":
+                    self._end(entry, outcome_of(entry.saved.stop))
+                case "lose":
+                    self._fail(entry, ServerLostError("the server ended while the rollout ran"))
+        self._start_next()
+
+    def keep_up(self) -> None:
+        """Queue the rollouts whose policy is registered again."""
+        waiting, self._without_policy = self._without_policy, []
+        for entry in waiting:
+            if entry.status.state == "queued":
+                self._enqueue(entry)
+        self._start_next()
+
+    def acknowledge(self, entry: Entry) -> None:
+        """Note that the client has the result. Idempotent."""
+        if entry.saved.acknowledged_at is None:
+            entry.update(acknowledged_at=time.time())
+            entry.set_status(is_acknowledged=True)
+            self.store.save(entry.id, entry.dump())
+
+    def delete_old(self, before: float) -> list[Entry]:
+        """Delete the rollouts that were acknowledged before a time, and return them."""
+        old = [
+            entry
+            for entry in self.entries.values()
+            if entry.saved.acknowledged_at is not None and entry.saved.acknowledged_at <= before
+        ]
+        for entry in old:
+            self.store.delete(entry.id)
+            del self.entries[entry.id]
+        return old
+
+    def delete_files(self, entry: Entry) -> None:
+        """Delete the directories of all attempts. Call this in a thread."""
+        for name in entry.saved.attempts:
+            shutil.rmtree(self._home / name, ignore_errors=True)
+
+    async def stop(self, entry: Entry, stop: Stop, keep: Kept) -> None:
+        """End a rollout, and wait until it is torn down. Idempotent."""
+        if entry.status.state == "ended":
+            return
+        entry.update(stop=stop, keeps=keep)
+        self.store.save(entry.id, entry.dump())
+        if entry.status.state in {"queued", "parked"}:
+            self.queue.remove(entry)
+            self._end(entry, outcome_of(stop))
+        elif entry.task is not None:
+            entry.task.cancel()
+            await asyncio.wait([entry.task], timeout=_STOP_SEC)
+        if keep == "none" and entry.task is None:
+            await asyncio.to_thread(self.delete_files, entry)
+
+    async def park(self, entry: Entry) -> None:
+        """Save a rollout, and end its run. Wait a moment for it.
+
+        Raises:
+            ConflictError: It has ended, or it cannot be saved.
+        """
+        state = entry.status.state
+        if state == "ended":
+            raise ConflictError(f"rollout {entry.id!r} has ended, so it cannot be parked")
+        if state == "queued":
+            self.queue.remove(entry)
+            self._park(entry, resumes=entry.saved.resumes)
+        if state != "running" or entry.switch is None:
+            return
+        self._request_save(entry)
+        switch, until = entry.switch, time.monotonic() + _PARK_SEC
+        while entry.status.state == "running" and time.monotonic() < until:
+            if switch.save_refusal is not None:
+                entry.update(stop="none")
+                self.store.save(entry.id, entry.dump())
+                raise ConflictError(
+                    f"rollout {entry.id!r} cannot be parked: {switch.save_refusal}",
+                    hint="it continues to run",
+                )
+            await asyncio.sleep(_POLL_SEC)
+
+    def resume(self, entry: Entry) -> None:
+        """Put a parked rollout into the queue."""
+        entry.update(stop="none")
+        entry.set_status(state="queued")
+        self._record(entry, "resumed")
+        self._enqueue(entry)
+        self._start_next()
+
+    async def drain(self) -> None:
+        """Start nothing more, and wait until what runs has ended."""
+        self._is_draining = True
+        while self.running:
+            await self.changed.wait()
+
+    def close(self) -> None:
+        """Cut what runs. It continues at the next start of the service."""
+        self._is_closed = True
+        self.stop_streams()
+        for entry in self.entries.values():
+            if entry.task is not None:
+                entry.task.cancel()
+
+    def stop_streams(self) -> None:
+        """Wake all that follow a rollout or wait for one, because the server stops."""
+        self.is_stopping = True
+        for entry in self.entries.values():
+            entry.wake()
+        self._wake_all()
+
+    def _enqueue(self, entry: Entry) -> None:
+        if entry.use is None and not self._reserve(entry):
+            return
+        self.queue.push(entry)
+
+    def _reserve(self, entry: Entry) -> bool:
+        """Take the model of a rollout. Return whether it can wait in the queue."""
+        name = entry.request.policy
+        if name is None:
+            entry.use = FixedModel(entry.endpoint)
+            return True
+        if name not in self._parts.policies:
+            self._without_policy.append(entry)
+            return False
+        on_order = partial(self._on_order, entry)
+        pinned = entry.request.group is not None and entry.saved.resumes is None
+        entry.use = self._parts.policies.reserve(name, entry.id, on_order, pinned=pinned)
+        return True
+
+    def _on_order(self, entry: Entry, order: PolicyOrder) -> None:
+        """Carry out what an update of the policy says."""
+        if order == "drop":
+            self._group.create_task(self.stop(entry, "drop", "tree"))
+        elif entry.status.state == "running":
+            self._request_save(entry)
+
+    def _request_save(self, entry: Entry) -> None:
+        assert entry.switch is not None, "a rollout that runs has a switch"
+        entry.update(stop="park")
+        self.store.save(entry.id, entry.dump())
+        entry.switch.request_save()
+
+    def _requeue(self, entry: Entry, resumes: str | None = None) -> None:
+        entry.set_status(state="queued")
+        entry.update(resumes=resumes or entry.saved.resumes, stop="none")
+        self.store.save(entry.id, entry.dump())
+        self._enqueue(entry)
+
+    def _start_next(self) -> None:
+        while len(self.running) < self._parts.settings.slots and not self.is_draining:
+            if (entry := self.queue.pop()) is None:
+                return
+            self._start(entry)
+
+    def _start(self, entry: Entry) -> None:
+        self.running.add(entry.id)
+        now = time.time()
+        entry.switch, entry.is_saved = PauseSwitch(), False
+        entry.switch.on_saved = partial(self._on_saved, entry)
+        entry.update(attempts=(*entry.saved.attempts, new_rollout_id(entry.status.task)))
+        fields: dict[str, Any] = {"state": "running", "started_at": now}
+        use = entry.use
+        assert use is not None, "a rollout in the queue has its model"
+        use.begin()
+        if isinstance(use, PolicyUse):
+            fields |= versions_after(entry, use.first.version)
+            use.on_swap = partial(self._on_swap, entry)
+        entry.set_status(**fields)
+        self._record(entry, "running", policy_version=entry.status.started_version)
+        entry.task = self._group.create_task(self._run(entry, use), name=f"rollout {entry.id}")
+        entry.task.add_done_callback(lambda _: self._release(entry, use))
+
+    def _release(self, entry: Entry, use: ModelUse) -> None:
+        """Free the slot. A task that was cancelled before its first step has run nothing."""
+        use.close()
+        entry.use = entry.task = entry.switch = None
+        self.running.discard(entry.id)
+        if entry.status.state == "running" and not self._is_closed:
+            self._end(entry, outcome_of(entry.saved.stop))
+        self._wake_all()
+        self._start_next()
+
+    async def _run(self, entry: Entry, use: ModelUse) -> None:
+        fold = TreeFold()
+        try:
+            attempt = await asyncio.to_thread(self._attempt, entry, use)
+            result = await self._parts.runner.run(attempt, partial(self._on_event, entry, fold))
+            self._finish(entry, result.record, result.tree)
+        except asyncio.CancelledError:
+            if entry.is_saved:
+                self._park(entry, resumes=entry.saved.attempts[-1])
+            elif not self._is_closed:
+                self._end(entry, outcome_of(entry.saved.stop))
+        except BenchFlowError as error:
+            self._fail(entry, error)
+        except Exception as error:
+            _logger.exception("rollout %s", entry.id)
+            cause = NodeError(boundary="internal", type=type(error).__name__, message=str(error))
+            self._end(entry, "unscored", error=cause)
+
+    def _attempt(self, entry: Entry, use: ModelUse) -> Attempt:
+        """Return the next run of a rollout.
+
+        Raises:
+            BenchFlowError: Its task was changed, or the key of its endpoint is lost.
+        """
+        if entry.lacks_key:
+            raise EndpointKeyLostError("the restart of the server lost the key of the endpoint")
+        settings, saved = self._parts.settings, entry.saved
+        endpoint = use.first.endpoint if isinstance(use, PolicyUse) else None
+        if isinstance(use, FixedModel) and use.endpoint is not None:
+            endpoint = policy_endpoint(use.endpoint)
+        config = configure(
+            settings.config, entry.request, endpoint=endpoint, agents=settings.allow_agents
+        )
+        assert entry.switch is not None, "a rollout that runs has a switch"
+        return Attempt(
+            rollout=entry.id,
+            number=len(saved.attempts),
+            directory=saved.attempts[-1],
+            task=entry.loaded_task or self._load_task(entry),
+            config=config,
+            model=use,
+            switch=entry.switch,
+            deadline_sec=entry.request.deadline_sec,
+            resumes=saved.resumes,
+        )
+
+    def _load_task(self, entry: Entry) -> Task:
+        place = entry.saved.inline_task
+        catalogue = self._parts.catalogue
+        task = catalogue.find(entry.status.task) if place is None else load_task(Path(place))
+        if task.digest != entry.status.task_digest:
+            raise UsageError(f"task {task.id!r} was changed since the rollout was submitted")
+        return task
+
+    def _on_event(self, entry: Entry, fold: TreeFold, event: Event) -> None:
+        if not isinstance(event, _TREE_EVENTS):
+            return
+        fold.apply(event)
+        if isinstance(event, StepFinished) and event.step.usage is not None:
+            self.tokens.add(event.step.usage.output_tokens)
+        if isinstance(event, NodeScored) and event.name == "reward":
+            self._record(entry, "leaf", leaf=leaf_score(fold.tree, event.node))
+
+    def _on_swap(self, entry: Entry, version: str) -> None:
+        entry.set_status(**versions_after(entry, version))
+        self._record(entry, "swapped", policy_version=version)
+
+    def _on_saved(self, entry: Entry) -> None:
+        entry.is_saved = True
+        if entry.task is not None:
+            entry.task.cancel()
+
+    def _park(self, entry: Entry, resumes: str | None) -> None:
+        entry.update(resumes=resumes, stop="none")
+        entry.set_status(state="parked")
+        if entry.use is not None:
+            entry.use.close()
+            entry.use = None
+        self._record(entry, "parked")
+
+    def _finish_from_disk(self, entry: Entry) -> None:
+        stored = StoredRollout(self._home / entry.saved.attempts[-1])
+        assert stored.record is not None, "a finished rollout has its summary"
+        self._finish(entry, stored.record, stored.tree)
+
+    def _finish(self, entry: Entry, record: RolloutRecord, tree: RolloutTree) -> None:
+        if record.rollout_id not in entry.saved.attempts:
+            # Only the summary of an earlier attempt was missing.
+            entry.update(attempts=(*entry.saved.attempts, record.rollout_id))
+        scores = leaf_scores(tree)
+        outcome: Outcome = "unscored" if record.reward is None else "scored"
+        self._end(
+            entry,
+            outcome,
+            reward=record.reward,
+            leaves=scores,
+            error=record.error,
+            cause=record.cause,
+        )
+
+    def _fail(self, entry: Entry, error: BenchFlowError) -> None:
+        outcome: Outcome = "lost" if isinstance(error, ServerLostError) else "unscored"
+        self._end(entry, outcome, error=node_error(error))
+
+    def _end(
+        self,
+        entry: Entry,
+        outcome: Outcome,
+        *,
+        reward: float | None = None,
+        leaves: tuple[LeafScore, ...] = (),
+        error: NodeError | None = None,
+        cause: Cause | None = None,
+    ) -> None:
+        if entry.use is not None:
+            entry.use.close()
+        self.ended += 1
+        if outcome != "scored":
+            self.losses["client" if error is None else error.boundary] += 1
+        entry.set_status(
+            state="ended",
+            outcome=outcome,
+            ended_at=time.time(),
+            reward=reward,
+            leaves=leaves,
+            error=error,
+            cause=cause,
+        )
+        self._record(entry, "ended", outcome=outcome)
+        self._wake_all()
+
+    def _event(self, entry: Entry, kind: Any, **fields: Any) -> RolloutEvent:  # noqa: ANN401
+        entry.last_event += 1
+        return RolloutEvent(id=entry.last_event, kind=kind, at=time.time(), **fields)
+
+    def _record(self, entry: Entry, kind: str, **fields: Any) -> None:  # noqa: ANN401
+        """Record the state of a rollout with a new event, and wake its followers."""
+        event = self._event(entry, kind, **fields)
+        self.store.save(entry.id, entry.dump(), event)
+        entry.wake()
+
+    def _wake_all(self) -> None:
+        self.changed.set()
+        self.changed = asyncio.Event()

@@ -1,0 +1,158 @@
+"""The routes of rollouts, groups and tasks."""
+
+from collections.abc import AsyncGenerator
+from contextlib import aclosing
+from typing import TYPE_CHECKING, Annotated, Final, Literal
+
+from benchflow_serve_client import (
+    Capacity,
+    GroupRequest,
+    GroupStatus,
+    ResumeRequest,
+    RolloutEvent,
+    RolloutRequest,
+    RolloutResult,
+    RolloutStatus,
+    TaskPage,
+)
+from litestar import delete, get, post
+from litestar.datastructures import State
+from litestar.params import HeaderParameter, JSONBody, PathParameter, QueryParameter
+from litestar.response import ServerSentEvent, ServerSentEventMessage
+from litestar.status_codes import HTTP_200_OK, HTTP_202_ACCEPTED
+
+if TYPE_CHECKING:
+    from .core import RolloutService
+
+_NAME: Final = r"^[A-Za-z0-9][A-Za-z0-9._-]{0,127}$"
+_Name = Annotated[str, PathParameter(pattern=_NAME)]
+_Key = Annotated[
+    str | None, HeaderParameter(name="Idempotency-Key", max_length=200, required=False)
+]
+_LastEvent = Annotated[
+    str | None, HeaderParameter(name="Last-Event-ID", pattern=r"^[0-9]{1,15}$", required=False)
+]
+_Wait = Annotated[float, QueryParameter(ge=0, le=3600)]
+_Limit = Annotated[int, QueryParameter(ge=1, le=1000)]
+_After = Annotated[str, QueryParameter(max_length=300)]
+_Keep = Annotated[Literal["none", "tree", "checkpoint"], QueryParameter()]
+_BEAT_SEC: Final = 15.0
+_RETRY_MS: Final = 500
+
+
+@post("/v1/rollouts", status_code=HTTP_202_ACCEPTED, tags=["rollouts"])
+async def submit_rollout(
+    data: JSONBody[RolloutRequest], state: State, idempotency_key: _Key = None
+) -> RolloutStatus:
+    """Put a rollout into the queue.
+
+    The same `Idempotency-Key` with the same body returns the same rollout; with another body it is
+    an error (409). A full queue is an error (429) with `Retry-After`.
+    """
+    return await _service(state).submit(data, key=idempotency_key)
+
+
+@get("/v1/rollouts/{rollout:str}", tags=["rollouts"])
+async def show_rollout(rollout: _Name, state: State) -> RolloutStatus:
+    """Return a rollout without its result."""
+    return _service(state).status(rollout)
+
+
+@get("/v1/rollouts/{rollout:str}/result", tags=["rollouts"])
+async def show_result(rollout: _Name, state: State) -> RolloutResult:
+    """Return the result of an ended rollout, in the form that its request chose."""
+    return await _service(state).result(rollout)
+
+
+@get("/v1/rollouts/{rollout:str}/events", tags=["rollouts"])
+async def stream_events(
+    rollout: _Name, state: State, last_event_id: _LastEvent = None
+) -> ServerSentEvent:
+    """Stream the events of a rollout until it has ended. `Last-Event-ID` resumes the stream."""
+    service = _service(state)
+    service.status(rollout)
+    events = service.events(rollout, int(last_event_id or 0), beat_sec=_BEAT_SEC)
+    return ServerSentEvent(_messages(events), retry_duration=_RETRY_MS)
+
+
+async def _messages(
+    events: AsyncGenerator[RolloutEvent | None],
+) -> AsyncGenerator[ServerSentEventMessage]:
+    """Yield each event as a message, and a comment when nothing happens."""
+    async with aclosing(events):
+        async for event in events:
+            if event is None:
+                yield ServerSentEventMessage(comment="waiting")
+                continue
+            body = event.model_dump_json()
+            yield ServerSentEventMessage(data=body, event=event.kind, id=str(event.id))
+
+
+@post("/v1/rollouts/{rollout:str}/ack", status_code=HTTP_200_OK, tags=["rollouts"])
+async def acknowledge_rollout(rollout: _Name, state: State) -> RolloutStatus:
+    """Note that the client has the result. The service deletes it later."""
+    return _service(state).acknowledge(rollout)
+
+
+@delete("/v1/rollouts/{rollout:str}", status_code=HTTP_200_OK, tags=["rollouts"])
+async def cancel_rollout(rollout: _Name, state: State, keep: _Keep = "none") -> RolloutStatus:
+    """End a rollout. `checkpoint` parks it: it uses no sandbox until it is resumed.
+
+    A rollout that cannot be parked now is an error (409), and runs on. One that takes longer to
+    reach a state that can be restored is still `running` in the answer; its events tell the rest.
+    """
+    return await _service(state).cancel(rollout, keep=keep)
+
+
+@post("/v1/rollouts/{rollout:str}/resume", status_code=HTTP_202_ACCEPTED, tags=["rollouts"])
+async def resume_rollout(
+    rollout: _Name, state: State, data: JSONBody[ResumeRequest]
+) -> RolloutStatus:
+    """Put a parked rollout into the queue. It continues with the newest weights of its policy."""
+    return _service(state).resume(rollout, policy_version=data.policy_version)
+
+
+@post("/v1/groups", status_code=HTTP_202_ACCEPTED, tags=["groups"])
+async def submit_group(
+    data: JSONBody[GroupRequest], state: State, idempotency_key: _Key = None
+) -> GroupStatus:
+    """Put all rollouts of a group into the queue, or none. Keys are as for rollouts."""
+    return await _service(state).submit_group(data, key=idempotency_key)
+
+
+@get("/v1/groups/{group:str}", tags=["groups"])
+async def show_group(group: _Name, state: State, wait: _Wait = 0.0) -> GroupStatus:
+    """Return a group; with `wait`, when all members have ended or after that many seconds."""
+    return await _service(state).wait_group(group, wait)
+
+
+@get("/v1/capacity", tags=["service"])
+async def show_capacity(state: State) -> Capacity:
+    """Return what the service does, and what it could do."""
+    return await _service(state).capacity()
+
+
+@get("/v1/tasks", tags=["service"])
+async def list_tasks(state: State, after: _After = "", limit: _Limit = 100) -> TaskPage:
+    """Return tasks by id. `next` of a page is `after` of the next one."""
+    return _service(state).tasks(after, limit)
+
+
+def _service(state: State) -> "RolloutService":
+    service: RolloutService = state["service"]
+    return service
+
+
+ROLLOUT_ROUTES: Final = (
+    submit_rollout,
+    show_rollout,
+    show_result,
+    stream_events,
+    acknowledge_rollout,
+    cancel_rollout,
+    resume_rollout,
+    submit_group,
+    show_group,
+    show_capacity,
+    list_tasks,
+)

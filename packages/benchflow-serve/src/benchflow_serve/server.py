@@ -1,0 +1,142 @@
+"""The server process: it listens, serves, drains at the first signal and cuts at the second."""
+
+import asyncio
+import signal
+import socket
+from collections.abc import Callable, Generator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+import uvicorn
+from benchflow_contracts import UsageError
+
+from .app import create_app
+from .core import RolloutService
+from .security import read_tokens
+from .settings import ServeSettings
+
+_BACKLOG: Final = 1024
+_GRACE_SEC: Final = 2
+
+
+@dataclass(frozen=True, slots=True)
+class ServerAddress:
+    """Where a server listens, and the file that has its token in clear text, if one has."""
+
+    url: str
+    token_file: Path | None
+    needs_token: bool
+
+
+class _Server(uvicorn.Server):
+    """A server whose signals the caller handles."""
+
+    def __init__(self, config: uvicorn.Config) -> None:
+        super().__init__(config)
+        self.has_started = asyncio.Event()
+
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        """Start, and set `has_started`."""
+        await super().startup(sockets)
+        self.has_started.set()
+
+    @contextmanager
+    def capture_signals(self) -> Generator[None]:
+        """Capture none."""
+        yield
+
+
+def serve(
+    settings: ServeSettings,
+    *,
+    on_ready: Callable[[ServerAddress], None] | None = None,
+    on_drain: Callable[[int], None] | None = None,
+) -> None:
+    """Serve until SIGINT or SIGTERM.
+
+    The first signal drains: nothing more starts, and what runs ends. The second one cuts what
+    runs, which continues at the next start.
+
+    Args:
+        settings: What the operator decides.
+        on_ready: Receives the address when requests are answered.
+        on_drain: Receives the number of running rollouts when draining begins.
+
+    Raises:
+        UsageError: The address is in use or open without a token, or the directory is served.
+        TaskError: A task is malformed.
+        StoreError: The database cannot be opened.
+    """
+    asyncio.run(_serve(settings, on_ready, on_drain))
+
+
+async def _serve(
+    settings: ServeSettings,
+    on_ready: Callable[[ServerAddress], None] | None,
+    on_drain: Callable[[int], None] | None,
+) -> None:
+    service = RolloutService(settings)
+    app = create_app(service, owns_service=False)
+    _, token_file = read_tokens(settings)
+    with _bind(settings) as listener:
+        async with service.running():
+            server = _Server(_config(app))
+            signals = asyncio.Queue[int]()
+            loop = asyncio.get_running_loop()
+            for number in (signal.SIGINT, signal.SIGTERM):
+                loop.add_signal_handler(number, signals.put_nowait, number)
+            async with asyncio.TaskGroup() as group:
+                group.create_task(server.serve([listener]))
+                await server.has_started.wait()
+                if on_ready is not None:
+                    on_ready(ServerAddress(_url(listener), token_file, not settings.no_auth))
+                await signals.get()
+                if on_drain is not None:
+                    on_drain(len(service.board.running))
+                await _drain(service, signals)
+                service.stop_streams()
+                server.should_exit = True
+
+
+async def _drain(service: RolloutService, signals: "asyncio.Queue[int]") -> None:
+    """Wait until what runs has ended, or for another signal. Requests are answered meanwhile."""
+    async with asyncio.TaskGroup() as group:
+        works = [group.create_task(service.drain()), group.create_task(signals.get())]
+        await asyncio.wait(works, return_when=asyncio.FIRST_COMPLETED)
+        for work in works:
+            work.cancel()
+
+
+def _config(app: object) -> uvicorn.Config:
+    return uvicorn.Config(
+        app,  # type: ignore[arg-type]
+        access_log=False,
+        log_level="warning",
+        server_header=False,
+        proxy_headers=False,
+        lifespan="on",
+        timeout_graceful_shutdown=_GRACE_SEC,
+    )
+
+
+def _bind(settings: ServeSettings) -> socket.socket:
+    family = socket.AF_INET6 if ":" in settings.host else socket.AF_INET
+    listener = socket.socket(family)
+    listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    try:
+        listener.bind((settings.host, settings.port))
+        listener.listen(_BACKLOG)
+    except OSError as error:
+        listener.close()
+        raise UsageError(
+            f"cannot listen on {settings.host}:{settings.port}: {error.strerror or error}",
+            hint="name another port with --port; --port 0 takes a free one",
+        ) from error
+    return listener
+
+
+def _url(listener: socket.socket) -> str:
+    host, port = listener.getsockname()[:2]
+    return f"http://{f'[{host}]' if ':' in host else host}:{port}"

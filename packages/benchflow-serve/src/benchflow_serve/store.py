@@ -1,0 +1,153 @@
+"""The durable record of the service: rollouts, their events, groups and idempotency keys.
+
+Each call is one transaction in a write-ahead log: a killed server loses none. The log is not
+forced to the disk at each commit, so a power cut may lose the last ones.
+"""
+
+import json
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+
+from benchflow_contracts import StoreError
+from benchflow_serve_client import RolloutEvent
+from benchflow_store.database.connection import SqliteConnection
+
+_SCHEMA_VERSION: Final = 1
+_SCHEMA: Final = """
+CREATE TABLE rollouts (
+    seq INTEGER PRIMARY KEY,
+    id TEXT NOT NULL UNIQUE,
+    body TEXT NOT NULL
+);
+CREATE TABLE events (
+    rollout TEXT NOT NULL,
+    id INTEGER NOT NULL,
+    body TEXT NOT NULL,
+    PRIMARY KEY (rollout, id)
+) WITHOUT ROWID;
+CREATE TABLE groups (id TEXT PRIMARY KEY, created_at REAL NOT NULL, body TEXT NOT NULL);
+CREATE TABLE keys (
+    key TEXT PRIMARY KEY,
+    digest TEXT NOT NULL,
+    kind TEXT NOT NULL,
+    target TEXT NOT NULL
+);
+CREATE TABLE epochs (epoch INTEGER PRIMARY KEY);
+PRAGMA user_version = 1;
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class IdempotentRequest:
+    """A request with an `Idempotency-Key`, and what the service made of it."""
+
+    digest: str
+    """The sha256 of the request."""
+    kind: str
+    target: str
+    """The id of the rollout or of the group."""
+
+
+class ServiceStore:
+    """The database of one service. One process uses it, on one thread."""
+
+    def __init__(self, path: Path) -> None:
+        """Open the database, and make it if it is new.
+
+        Raises:
+            StoreError: The database cannot be opened, is damaged, or is of another version.
+        """
+        self._db = SqliteConnection(path, "create")
+        self._db.query("PRAGMA synchronous=NORMAL")
+        version = int(self._db.query("PRAGMA user_version")[0][0])
+        if version == 0:
+            with self._db.write_transaction():
+                self._db.run_script(_SCHEMA)
+        elif version != _SCHEMA_VERSION:
+            self._db.close()
+            raise StoreError(
+                f"the database {str(path)!r} has version {version}, not {_SCHEMA_VERSION}",
+                hint="name another --dir, or use the version of BenchFlow that made it",
+            )
+
+    def begin_epoch(self) -> int:
+        """Return the number of this process: one more than the last one."""
+        with self._db.write_transaction():
+            self._db.query("INSERT INTO epochs SELECT COALESCE(MAX(epoch), 0) + 1 FROM epochs")
+            return int(self._db.query("SELECT MAX(epoch) FROM epochs")[0][0])
+
+    def add(
+        self,
+        rollouts: list[tuple[int, str, str, RolloutEvent]],
+        *,
+        group: tuple[str, float, str] | None = None,
+        key: tuple[str, IdempotentRequest] | None = None,
+    ) -> None:
+        """Record new rollouts, each with its first event, their group and their key, or nothing."""
+        with self._db.write_transaction():
+            for seq, ident, body, event in rollouts:
+                self._db.query("INSERT INTO rollouts VALUES (?, ?, ?)", (seq, ident, body))
+                self._insert_event(ident, event)
+            if group is not None:
+                self._db.query("INSERT INTO groups VALUES (?, ?, ?)", group)
+            if key is not None:
+                name, request = key
+                values = (name, request.digest, request.kind, request.target)
+                self._db.query("INSERT INTO keys VALUES (?, ?, ?, ?)", values)
+        self._db.tidy(is_idle=False)
+
+    def save(self, ident: str, body: str, event: RolloutEvent | None = None) -> None:
+        """Record the state of a rollout, with its newest event."""
+        with self._db.write_transaction():
+            self._db.query("UPDATE rollouts SET body = ? WHERE id = ?", (body, ident))
+            if event is not None:
+                self._insert_event(ident, event)
+        self._db.tidy(is_idle=False)
+
+    def _insert_event(self, ident: str, event: RolloutEvent) -> None:
+        values = (ident, event.id, event.model_dump_json(exclude_defaults=True))
+        self._db.query("INSERT INTO events VALUES (?, ?, ?)", values)
+
+    def find_key(self, key: str) -> IdempotentRequest | None:
+        """Return the request that had an idempotency key, or None."""
+        rows = self._db.query("SELECT digest, kind, target FROM keys WHERE key = ?", (key,))
+        return IdempotentRequest(*rows[0]) if rows else None
+
+    def rollouts(self) -> Iterator[tuple[int, str]]:
+        """Yield the number and the state of each rollout, in the order of their submission."""
+        yield from self._db.query("SELECT seq, body FROM rollouts ORDER BY seq")
+
+    def events(self, ident: str, after: int = 0) -> list[RolloutEvent]:
+        """Return the events of a rollout with a greater number than `after`."""
+        sql = "SELECT body FROM events WHERE rollout = ? AND id > ? ORDER BY id"
+        rows = self._db.query(sql, (ident, after))
+        return [RolloutEvent.model_validate_json(row[0]) for row in rows]
+
+    def last_event_id(self, ident: str) -> int:
+        """Return the number of the last event of a rollout."""
+        sql = "SELECT COALESCE(MAX(id), 0) FROM events WHERE rollout = ?"
+        return int(self._db.query(sql, (ident,))[0][0])
+
+    def groups(self) -> Iterator[dict[str, Any]]:
+        """Yield the state of each group."""
+        for (body,) in self._db.query("SELECT body FROM groups ORDER BY created_at"):
+            yield json.loads(body)
+
+    def delete(self, ident: str) -> None:
+        """Delete a rollout with its events and its idempotency key."""
+        with self._db.write_transaction():
+            self._db.query("DELETE FROM events WHERE rollout = ?", (ident,))
+            self._db.query("DELETE FROM rollouts WHERE id = ?", (ident,))
+            self._db.query("DELETE FROM keys WHERE target = ? AND kind = 'rollout'", (ident,))
+
+    def delete_group(self, ident: str) -> None:
+        """Delete a group with its idempotency key. Its members stay."""
+        with self._db.write_transaction():
+            self._db.query("DELETE FROM groups WHERE id = ?", (ident,))
+            self._db.query("DELETE FROM keys WHERE target = ? AND kind = 'group'", (ident,))
+
+    def close(self) -> None:
+        """Close the database."""
+        self._db.close()
