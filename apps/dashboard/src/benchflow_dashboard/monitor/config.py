@@ -55,6 +55,21 @@ class OnlineJudgeTable(_Table):
     sample: float = Field(default=0.02, ge=0, le=1)
 
 
+class EvalTable(_Table):
+    """A job whose rollouts are shown beside production, scored by the same rewards."""
+
+    job: str = Field(min_length=1, max_length=200, pattern=r"^[^/\\]+$")
+    """The name of a job in the directory of jobs."""
+    service: str = ""
+    """The service of production; empty for each service."""
+    environment: str = ""
+    """The environment of production; empty for each environment."""
+    version: str | None = None
+    """The version of production (default: the name of the rollout's variant)."""
+    variant: str | None = None
+    """Only this variant of the job."""
+
+
 class WebhookTable(_Table):
     """Where alerts are sent to."""
 
@@ -83,6 +98,7 @@ class MonitorConfig(_Table):
     )
     judge: OnlineJudgeTable | None = None
     prices: Mapping[str, PriceTable] = {}
+    evals: tuple[EvalTable, ...] = ()
     alerts: tuple[Mapping[str, Any], ...] = ()
     """The rules of alerts, as tables."""
     webhook: WebhookTable | None = None

@@ -1,6 +1,6 @@
 """The database of monitor mode: spans as they came, and rollouts as they were folded."""
 
-from collections.abc import Generator, Iterable, Sequence
+from collections.abc import Generator, Iterable, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import astuple, dataclass
 from decimal import Decimal
@@ -38,6 +38,15 @@ INSERT INTO monitor_rollouts (id, service, version, environment, status, closed,
     asks, input_tokens, output_tokens, cost)
 VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)
 """
+_EVAL_COLUMNS: Final = (
+    "id, service, version, environment, status, closed, started, ended, updated, spans,"
+    " unknown_spans, models, dialects, error, steps, tool_calls, tool_errors, loops, asks,"
+    " input_tokens, output_tokens, cost"
+)
+_KEEP_EVAL: Final = (
+    f"INSERT INTO monitor_evals ({_EVAL_COLUMNS}, job, mark)"  # noqa: S608 - names of this module
+    f" VALUES ({', '.join(['?'] * 24)})"
+)
 _KEEP_REWARD: Final = """
 INSERT INTO monitor_rewards (rollout, source, space, granularity, step, value, error)
 VALUES (?, ?, ?, ?, ?, ?, ?)
@@ -105,10 +114,10 @@ class MonitorDatabase:
             location.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
         self._db = connect(location, "create")
         with self._db.write_transaction(exclusive=True):
-            if not self._db.has_table("monitor_spans"):
-                self._db.run_script(
-                    (files("benchflow_dashboard.monitor") / "schema.sql").read_text()
-                )
+            for table, script in (("monitor_spans", "schema.sql"), ("monitor_evals", "evals.sql")):
+                if not self._db.has_table(table):
+                    scripts = files("benchflow_dashboard.monitor")
+                    self._db.run_script((scripts / script).read_text())
 
     def close(self) -> None:
         """Close the connection."""
@@ -223,6 +232,35 @@ class MonitorDatabase:
 
     def _is_open(self, folded: FoldedConversation) -> bool:
         return len(self.open_among(one.trace for one in folded.traces)) == len(folded.traces)
+
+    @property
+    def has_evals(self) -> bool:
+        """Whether the database has the table of evals: one of version 0.8.0 does not."""
+        return self._db.has_table("monitor_evals")
+
+    def eval_marks(self) -> Mapping[str, str]:
+        """Return the mark of each stored leaf of an eval by its id."""
+        return dict(self._db.query("SELECT id, mark FROM monitor_evals"))
+
+    def keep_evals(self, job: str, mark: str, folded: Iterable[FoldedRollout], now: float) -> None:
+        """Store leaves of rollouts of a job, with their rewards."""
+        known = list(folded)
+        keys = [one.rollout.id for one in known]
+        with self._db.write_transaction(exclusive=True):
+            self._delete_evals(keys)
+            rows = [(*_rollout_row(one, now), job, mark) for one in known]
+            self._db.execute_many(_KEEP_EVAL, rows)
+            self._db.execute_many(_KEEP_REWARD, [r for one in known for r in _all_rewards(one)])
+
+    def delete_evals(self, keys: Iterable[str]) -> None:
+        """Delete leaves of evals, with their rewards."""
+        with self._db.write_transaction(exclusive=True):
+            self._delete_evals(list(keys))
+
+    def _delete_evals(self, keys: Sequence[str]) -> None:
+        rows = [(key,) for key in keys]
+        self._db.execute_many("DELETE FROM monitor_evals WHERE id = ?", rows)
+        self._db.execute_many("DELETE FROM monitor_rewards WHERE rollout = ?", rows)
 
     def delete_before(self, moment: float, limit: int = 5_000) -> int:
         """Delete spans that came before `moment`. Rollouts and rewards stay. Return the number."""

@@ -43,6 +43,9 @@ class Selection:
     service: str | None = None
     version: str | None = None
     environment: str | None = None
+    is_eval: bool = False
+    """Count the rollouts of evals instead, at any time. Those of no service, version or environment
+    belong to each."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -143,18 +146,21 @@ def groups(queries: Queries, selection: Selection, by: Group) -> list[str]:
 def _parts(metric: str, selection: Selection) -> tuple[str, str, list[object]]:
     """Return the SELECT of the values as `x`, its conditions, and their parameters."""
     values: list[object] = []
+    table = "monitor_evals" if selection.is_eval else "monitor_rollouts"
     if metric.startswith(_REWARD):
-        source = "SELECT w.value AS x FROM monitor_rollouts r JOIN monitor_rewards w"
+        source = f"SELECT w.value AS x FROM {table} r JOIN monitor_rewards w"  # noqa: S608
         source += " ON w.rollout = r.id AND w.step = '' AND w.granularity = 'terminal'"
         source += " AND w.source = ?"
         values.append(metric.removeprefix(_REWARD))
     else:
-        source = f"SELECT {_EXPRESSIONS[metric]} AS x FROM monitor_rollouts r"  # noqa: S608
-    where = " WHERE r.closed = 1 AND r.ended >= ? AND r.ended < ?"
-    values += [selection.since, selection.until]
+        source = f"SELECT {_EXPRESSIONS[metric]} AS x FROM {table} r"  # noqa: S608
+    where = " WHERE r.closed = 1"
+    if not selection.is_eval:
+        where += " AND r.ended >= ? AND r.ended < ?"
+        values += [selection.since, selection.until]
     for name in ("service", "version", "environment"):
         value = getattr(selection, name)
         if value is not None:
-            where += f" AND r.{name} = ?"
+            where += f" AND r.{name} IN (?, '')" if selection.is_eval else f" AND r.{name} = ?"
             values.append(value)
     return source, where, values

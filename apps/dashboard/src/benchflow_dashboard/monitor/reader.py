@@ -24,6 +24,14 @@ class MonitorReader:
         with self._lock:
             return self._database.query(sql, values)
 
+    @property
+    def has_evals(self) -> bool:
+        """Whether the database has evals beside production."""
+        with self._lock:
+            if not self._database.has_evals:
+                return False
+            return bool(self._database.query("SELECT 1 FROM monitor_evals LIMIT 1"))
+
     def conversation_of(self, rollout_id: str) -> tuple[list[Span], list[LogRecord], set[str]]:
         """Return the stored spans, log records and traces of a rollout."""
         sql = "SELECT trace FROM monitor_spans WHERE conversation = ? OR trace = ? LIMIT 1"

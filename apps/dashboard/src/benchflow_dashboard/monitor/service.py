@@ -23,6 +23,7 @@ from .codec import SpanRow, log_rows, span_rows
 from .config import MonitorConfig, read_monitor_config
 from .credentials import mask_credentials
 from .database import MonitorDatabase
+from .evals import EvalImporter
 from .keys import IngestKey, read_keys
 from .reader import MonitorReader
 from .rules import read_rules
@@ -36,6 +37,7 @@ _QUOTA_SEC: Final = 10.0
 _SEND_SEC: Final = 2.0
 _DECODERS: Final = 2
 """Threads that decode requests. More would take the interpreter from those that make pages."""
+_EVALS_SEC: Final = 30.0
 _CHECK_EVERY: Final = 15
 """The rules are checked each half minute."""
 
@@ -47,6 +49,7 @@ class MonitorService:
         location: A file of SQLite, or the URL of a Postgres database.
         config: What `monitor.toml` says.
         keys: The ingest keys. Without any, every client of the loopback may send.
+        jobs_dir: The directory with the jobs of `[[evals]]`.
 
     Raises:
         UsageError: A reward of the configuration cannot be made.
@@ -58,6 +61,7 @@ class MonitorService:
         location: Path | str,
         config: MonitorConfig | None = None,
         keys: Iterable[IngestKey] = (),
+        jobs_dir: Path = Path("jobs"),
     ) -> None:
         self.config = config or MonitorConfig()
         self.keys: Mapping[str, IngestKey] = {key.name: key for key in keys}
@@ -70,6 +74,7 @@ class MonitorService:
         self._thread = WorkThread()
         scorer = OnlineScorer(self.config)
         self.assembler = Assembler(location, self.config, scorer, thread=self._thread)
+        self.evals = EvalImporter(location, self.config, scorer, jobs_dir, thread=self._thread)
         self.rules = read_rules(self.config.alerts)
         table = self.config.webhook
         self._alerts = AlertManager(location, self.rules, sends=table is not None)
@@ -116,6 +121,7 @@ class MonitorService:
                 tasks = [
                     group.create_task(self.assembler.run()),
                     group.create_task(self._watch_alerts()),
+                    group.create_task(self._watch_evals()),
                 ]
                 try:
                     yield
@@ -136,6 +142,16 @@ class MonitorService:
             except Exception as error:  # noqa: BLE001 - alerts must not end the server
                 _logger.warning("alerts were not checked: %s", error)
             await asyncio.sleep(_SEND_SEC)
+
+    async def _watch_evals(self) -> None:
+        """Read what is new in eval jobs. A fault is tried again."""
+        while True:
+            try:
+                if await self.evals.update():
+                    self.assembler.on_change()
+            except Exception as error:  # noqa: BLE001 - a damaged job must not end the server
+                _logger.warning("evals were not read: %s", error)
+            await asyncio.sleep(_EVALS_SEC)
 
     def close(self) -> None:
         """Store what waits, and close the database. Idempotent."""
@@ -161,4 +177,4 @@ def make_monitor(settings: DashboardSettings) -> MonitorService | None:
     path = settings.monitor_config
     config = None if path is None else read_monitor_config(path)
     keys = () if settings.ingest_keys is None else read_keys(settings.ingest_keys)
-    return MonitorService(settings.monitor, config, keys)
+    return MonitorService(settings.monitor, config, keys, settings.jobs_dir)

@@ -92,6 +92,7 @@ def monitor_view(reader: MonitorReader, query: MonitorQuery, now: float) -> Moni
         window,
     )[0]
     shown = tuple(groups(reader, selection, query.by))
+    has_evals = reader.has_evals
     return MonitorView(
         query=query,
         closed=sample(reader, "rollouts", selection).n,
@@ -100,8 +101,11 @@ def monitor_view(reader: MonitorReader, query: MonitorQuery, now: float) -> Moni
         services=tuple(groups(reader, Selection(*window), "service")),
         environments=tuple(groups(reader, Selection(*window), "environment")),
         groups=shown,
-        charts=tuple(chart(reader, metric, title, selection, query.by) for metric, title in CHARTS),
-        rewards=reward_rows(reader, selection, query.by, shown),
+        charts=tuple(
+            chart(reader, metric, title, selection, query.by, has_evals=has_evals)
+            for metric, title in CHARTS
+        ),
+        rewards=reward_rows(reader, selection, query.by, shown, has_evals=has_evals),
         alerts=alerts_where(reader, "resolved IS NULL"),
         rollouts=rollout_lines(reader, query, selection),
     )

@@ -2,6 +2,7 @@
 
 import asyncio
 import time
+from contextlib import contextmanager
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
@@ -16,6 +17,9 @@ from .flags import DEFAULT_JOBS, JobsDir, Json
 from .output import note, print_json, print_table
 
 if TYPE_CHECKING:
+    from collections.abc import Generator
+
+    from benchflow_dashboard.monitor.metrics import Sample
     from benchflow_dashboard.monitor.reader import MonitorReader
 
 Window = Literal["1h", "6h", "24h", "7d", "30d"]
@@ -102,31 +106,44 @@ def show(
         environment: Only this environment.
         database: File or URL of the database.
     """
-    reader = _reader(database)
-    if rollout is not None:
-        _show_rollout(reader, rollout, is_json=json)
-        return
-    from benchflow_dashboard.monitor.views import MonitorQuery, monitor_view
+    with _reader(database) as reader:
+        if rollout is not None:
+            _show_rollout(reader, rollout, is_json=json)
+            return
+        from benchflow_dashboard.monitor.views import MonitorQuery, monitor_view
 
-    view = monitor_view(reader, MonitorQuery(window, by, service, environment), time.time())
+        query = MonitorQuery(window, by, service, environment)
+        view = monitor_view(reader, query, time.time())
     if json:
         print_json(asdict(view))
         return
     note(f"{view.closed} rollouts, {view.running} running")
     rows = [
-        (chart.title, line.group or "all", f"{line.whole.mean:.3g}", line.whole.n)
+        (
+            *(chart.title, line.group or "all", f"{line.whole.mean:.3g}", line.whole.n),
+            *_eval_cells(line.eval.whole if line.eval else None),
+        )
         for chart in view.charts
         for line in chart.lines
     ]
     rows += [
-        (f"{row.space}: {row.source}", group or "all", f"{cell.mean:.3g}", cell.n)
+        (
+            *(f"{row.space}: {row.source}", group or "all"),
+            *((f"{cell.mean:.3g}", cell.n) if cell.n else ("-", 0)),
+            *_eval_cells(row.evals.get(group)),
+        )
         for row in view.rewards
         for group, cell in row.cells.items()
-        if cell.n
+        if cell.n or group in row.evals
     ]
-    print_table(("metric", by or "group", "mean", "n"), rows, empty="no rollout in this window")
+    columns = ("metric", by or "group", "mean", "n", "eval", "n of eval")
+    print_table(columns, rows, empty="no rollout in this window")
     for alert in view.alerts:
         note(f"alert {alert.rule}{f' ({alert.group})' if alert.group else ''}: {alert.message}")
+
+
+def _eval_cells(sample: "Sample | None") -> tuple[str, int | str]:
+    return ("-", "-") if sample is None else (f"{sample.mean:.3g}", sample.n)
 
 
 def alerts(*, all: bool = False, database: Database = None, json: Json = False) -> None:  # noqa: A002
@@ -140,10 +157,10 @@ def alerts(*, all: bool = False, database: Database = None, json: Json = False) 
         all: List resolved alerts, too.
         database: File or URL of the database.
     """
-    reader = _reader(database)
-    from benchflow_dashboard.monitor.views import alerts_where
+    with _reader(database) as reader:
+        from benchflow_dashboard.monitor.views import alerts_where
 
-    found = alerts_where(reader, "1 = 1" if all else "resolved IS NULL")
+        found = alerts_where(reader, "1 = 1" if all else "resolved IS NULL")
     if json:
         print_json([asdict(alert) for alert in found])
         return
@@ -165,16 +182,17 @@ def watch(*, database: Database = None, json: Json = False, interval: float = 2.
         database: File or URL of the database.
         interval: Seconds between two looks.
     """
-    reader, since = _reader(database), time.time()
-    note("waiting for rollouts that end; stop with Ctrl-C")
+    since = time.time()
     shown: set[str] = set()
-    while True:
-        for line in _news(reader, since, shown):
-            if json:
-                print_json(line, is_line=True)
-            else:
-                print(" ".join(str(value) for value in line.values()), flush=True)  # noqa: T201
-        time.sleep(interval)
+    with _reader(database) as reader:
+        note("waiting for rollouts that end; stop with Ctrl-C")
+        while True:
+            for line in _news(reader, since, shown):
+                if json:
+                    print_json(line, is_line=True)
+                else:
+                    print(" ".join(str(value) for value in line.values()), flush=True)  # noqa: T201
+            time.sleep(interval)
 
 
 def replay(*paths: Path, rules: Path | None = None, json: Json = False) -> None:
@@ -271,15 +289,15 @@ def export(
         output: File to which the row is appended (default: standard output).
         database: File or URL of the database.
     """
-    reader = _reader(database)
-    from benchflow_dashboard.monitor.dataset import dataset_row, write_production_task
+    with _reader(database) as reader:
+        from benchflow_dashboard.monitor.dataset import dataset_row, write_production_task
 
-    if task is not None:
-        names = write_production_task(reader, rollout, task)
-        note(f"wrote {', '.join(names)} in {task}")
-        note(f"write its tests and artifacts, then run: bench tasks check {task}")
-        return
-    row = dataset_row(reader, rollout, reward)
+        if task is not None:
+            names = write_production_task(reader, rollout, task)
+            note(f"wrote {', '.join(names)} in {task}")
+            note(f"write its tests and artifacts, then run: bench tasks check {task}")
+            return
+        row = dataset_row(reader, rollout, reward)
     if output is None:
         print_json(row, is_line=True)
         return
@@ -336,7 +354,8 @@ def _news(reader: "MonitorReader", since: float, shown: set[str]) -> list[dict[s
     return lines
 
 
-def _reader(database: str | None) -> "MonitorReader":
+@contextmanager
+def _reader(database: str | None) -> "Generator[MonitorReader]":
     _package()
     from benchflow_dashboard.monitor.database import MonitorDatabase
     from benchflow_dashboard.monitor.reader import MonitorReader
@@ -347,7 +366,11 @@ def _reader(database: str | None) -> "MonitorReader":
             f"no monitor database at {str(location)!r}",
             hint="start `bench monitor run`, or name the database with --database",
         )
-    return MonitorReader(MonitorDatabase(location, "read"))
+    reader = MonitorReader(MonitorDatabase(location, "read"))
+    try:
+        yield reader
+    finally:
+        reader.close()
 
 
 def _location(database: str | None) -> Path | str:
