@@ -454,6 +454,43 @@ def ray(session: nox.Session) -> None:
     _pytest(session, "-m", "ray", "--reruns=0", limit, *(session.posargs or tests))
 
 
+TRAINERS = {
+    "trl": (OLDEST, "trl==1.16.0", "aiohttp", "requests"),
+    "verl": (OLDEST, "verl==0.9.1", "cachetools", "fastapi", "uvicorn"),
+    "skyrl": (
+        "3.12",
+        *("skyrl==0.3.0", "skyrl-gym==0.4.0", "ray==2.56.0", "hydra-core==1.3.2", "accelerate"),
+        *("aiohttp", "fastapi", "func_timeout", "jaxtyping", "loguru", "omegaconf", "polars"),
+        *("tensordict", "torchdata", "tqdm", "uvicorn"),
+    ),
+}
+"""The Python of each trainer, its package, and what it imports on the paths without a GPU.
+
+SkyRL's own extra needs packages that are built for a GPU. It needs Python 3.12."""
+
+
+@nox.session
+@nox.parametrize("python,trainer", [(each[0], name) for name, each in TRAINERS.items()])
+def trainers(session: nox.Session, trainer: str) -> None:
+    """Let the real trainers read what we make for them: gigabytes, so no lane has this session.
+
+    $BENCHFLOW_TORCH is the requirement of torch, such as a build for CPUs of $UV_FIND_LINKS.
+    """
+    ours = ("contracts", "kernel", "export")
+    homes = [
+        *(f"packages/benchflow-{name}" for name in ours),
+        "adapters/benchflow-adapters-trainers",
+    ]
+    torch = os.environ.get("BENCHFLOW_TORCH", "torch<2.15")
+    tools = ("hypothesis>=6.150", "pytest>=9,<10", "pytest-rerunfailures", "pytest-timeout")
+    session.install(torch, *TRAINERS[trainer][1:], *tools, *homes)
+    quiet = {"HF_HUB_OFFLINE": "1", "TRL_EXPERIMENTAL_SILENCE": "1"}
+    session.env.update(quiet)
+    # The warnings of a trainer are its own.
+    options = ("-m", "trainers", "-W", "default", "--reruns=0")
+    _pytest(session, *options, *(session.posargs or [f"tests/trainers/test_{trainer}.py"]))
+
+
 @nox.session(python=PYTHONS[:1])
 def agents(session: nox.Session) -> None:
     """Run the real agents, which are fetched by package name."""

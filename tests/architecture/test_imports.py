@@ -19,6 +19,8 @@ ALLOWED = {
         "pathspec",
         "yaml",
     },
+    # The trainers themselves are imported by name when they are used.
+    "benchflow_adapters_trainers": {"benchflow_contracts", "benchflow_export"},
     "benchflow_monitor": {"httpx"},
     "benchflow_serve": {
         "apsw",

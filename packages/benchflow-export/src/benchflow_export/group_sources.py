@@ -6,7 +6,7 @@ A source is used by one event loop, but `set_policy_version` may be called from 
 import asyncio
 import threading
 from collections import deque
-from collections.abc import AsyncIterator, Callable, Iterable, Sequence
+from collections.abc import AsyncGenerator, Callable, Iterable, Sequence
 from typing import Protocol
 
 from benchflow_contracts import FinishedRollout, SampleGroup, UsageError
@@ -18,7 +18,7 @@ from .trainer import group_of
 class GroupSource(Protocol):
     """Yields groups of rollouts, as many as it has."""
 
-    def groups(self) -> AsyncIterator[RolloutGroup]:
+    def groups(self) -> AsyncGenerator[RolloutGroup, None]:
         """Yield groups. Closing the iterator ends the work on groups that were not yielded."""
         ...
 
@@ -61,7 +61,7 @@ class StoredGroups:
         self._groups: dict[str, deque[RolloutGroup]] | None = None
         self._loading = threading.Lock()
 
-    async def groups(self) -> AsyncIterator[RolloutGroup]:
+    async def groups(self) -> AsyncGenerator[RolloutGroup, None]:
         """Yield the groups that were not requested, by the first rollout of each task."""
         by_task = await asyncio.to_thread(self._load)
         for waiting in by_task.values():
@@ -143,7 +143,7 @@ class RequestedGroups:
         self._in_flight = in_flight
         self._epochs = epochs
 
-    async def groups(self) -> AsyncIterator[RolloutGroup]:
+    async def groups(self) -> AsyncGenerator[RolloutGroup, None]:
         """Yield groups. The error of a request ends the iterator; see `GroupServer.request`."""
         turns = iter(self._turns())
         pending: set[asyncio.Task[RolloutGroup]] = set()
