@@ -471,16 +471,13 @@ SkyRL's own extra needs packages that are built for a GPU. It needs Python 3.12.
 
 @nox.session
 @nox.parametrize("python,trainer", [(each[0], name) for name, each in TRAINERS.items()])
-def trainers(session: nox.Session, trainer: str) -> None:
+def live_trainers(session: nox.Session, trainer: str) -> None:
     """Let the real trainers read what we make for them: gigabytes, so no lane has this session.
 
     $BENCHFLOW_TORCH is the requirement of torch, such as a build for CPUs of $UV_FIND_LINKS.
     """
-    ours = ("contracts", "kernel", "export")
-    homes = [
-        *(f"packages/benchflow-{name}" for name in ours),
-        "adapters/benchflow-adapters-trainers",
-    ]
+    ours = ("contracts", "kernel", "export", "adapters-trainers")
+    homes = [PACKAGES[f"benchflow-{name}"] for name in ours]
     torch = os.environ.get("BENCHFLOW_TORCH", "torch<2.15")
     tools = ("hypothesis>=6.150", "pytest>=9,<10", "pytest-rerunfailures", "pytest-timeout")
     session.install(torch, *TRAINERS[trainer][1:], *tools, *homes)
