@@ -85,7 +85,9 @@ def test_a_flag_that_would_do_nothing_is_refused(given: dict[str, Any], flag: st
 def test_without_flags_everything_has_the_default_of_its_setting() -> None:
     assert with_flags({}, RunFlags()) == RunConfig()
     defaults = {name: getattr(RunFlags(), name) for name in FLAGS}
-    del defaults["branch_every"]  # `group` does not have it.
+    of_value = ("branch_every", "branch_every_call", "branch_call_share", "branch_seed")
+    for name in of_value:  # `group` does not have them.
+        del defaults[name]
     assert run_config(**{**defaults, "branch": "group"}).branch == GroupBranch()
 
 

@@ -5,7 +5,7 @@ from typing import Any
 
 import aiohttp
 import pytest
-from benchflow_contracts import Endpoint, SupportsCallGate
+from benchflow_contracts import Endpoint, PendingCall, SupportsCallGate
 from gateway_peers import agent_of
 
 APIS = ("openai-chat", "openai-responses", "anthropic-messages", "gemini")
@@ -16,10 +16,12 @@ def test_a_deferred_request_is_no_call_and_its_repetition_is_the_same_number(
     run: Any, llm: Any, api: str
 ) -> None:
     seen: list[int | None] = []
+    digests: list[str] = []
 
-    async def gate(number: int | None) -> bool:
-        seen.append(number)
-        return seen.count(number) > 1 or number != 2
+    async def gate(call: PendingCall) -> bool:
+        seen.append(call.number)
+        digests.append(call.digest)
+        return seen.count(call.number) > 1 or call.number != 2
 
     async def body(gateway: Any) -> None:
         route = await gateway.open("r", "n0", upstream=Endpoint(url=llm.url))
@@ -29,6 +31,8 @@ def test_a_deferred_request_is_no_call_and_its_repetition_is_the_same_number(
             statuses = [(await agent.post(api, text=f"turn {n}"))[0] for n in (1, 2, 2, 3)]
         assert statuses == [200, 503, 200, 200]
         assert seen == [1, 2, 2, 3]
+        assert digests[1] == digests[2]
+        assert len(set(digests)) == 3
         assert len(llm.requests) == 3
         assert [call.status for call in route.calls()] == [200, 200, 200]
         assert len({call.id for call in route.calls()}) == 3
@@ -45,8 +49,8 @@ def test_a_deferred_request_is_no_call_and_its_repetition_is_the_same_number(
 def test_replayed_calls_count_and_do_not_ask_the_gate(run: Any, llm: Any) -> None:
     seen: list[int | None] = []
 
-    async def gate(number: int | None) -> bool:
-        seen.append(number)
+    async def gate(call: PendingCall) -> bool:
+        seen.append(call.number)
         return True
 
     async def body(gateway: Any) -> None:
@@ -69,7 +73,7 @@ def test_replayed_calls_count_and_do_not_ask_the_gate(run: Any, llm: Any) -> Non
 def test_a_waiting_gate_holds_the_call_and_closing_the_route_ends_it(run: Any, llm: Any) -> None:
     arrived = asyncio.Event()
 
-    async def gate(_number: int | None) -> bool:
+    async def gate(_call: PendingCall) -> bool:
         arrived.set()
         await asyncio.Event().wait()
         return True

@@ -266,6 +266,20 @@ def test_a_replayed_child_that_never_reaches_the_call_is_lost(acting: Any) -> No
     assert "ended its turn where its parent made model call 2" in tree.error.message
 
 
+def test_a_replayed_child_with_another_request_at_the_fork_is_lost(acting: Any) -> None:
+    async def drifts(session: Any) -> str:
+        word = "two" if len(acting.agent.sessions) != 2 else "2"
+        return await think(acting, word).run(session)
+
+    acting.agent = FakeAgent([[think(acting, "one"), write("a"), Think(drifts)]])
+    acting.config["branch"] = GroupBranch(n=2, at_call=2, budget=BranchBudget(concurrency=1))
+    tree = acting.run()
+    lost, kept = tree.leaves
+    assert "its model call 2 is not its parent's call 2" in lost.error.message
+    assert (lost.reward, kept.reward) == (None, 1.0)
+    assert acting.sampler.requests == ["one", "two"]
+
+
 @pytest.mark.parametrize("policy", [None, GroupBranch(n=3, at_call=2)])
 @pytest.mark.parametrize("live", [True, False])
 def test_a_saved_call_is_resumed_or_forked_again(acting: Any, policy: Any, *, live: bool) -> None:

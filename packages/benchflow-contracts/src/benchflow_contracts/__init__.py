@@ -164,6 +164,7 @@ if TYPE_CHECKING:
         ModelCall as ModelCall,
         ModelGateway as ModelGateway,
         ModelRoute as ModelRoute,
+        PendingCall as PendingCall,
         PolicyEndpoint as PolicyEndpoint,
         SupportsCallGate as SupportsCallGate,
         SupportsCallReports as SupportsCallReports,
@@ -362,8 +363,8 @@ _HOMES = {
             "FetchingProviderFactory RewardFactory SandboxProviderFactory TaskAdapterFactory"
         ),
         "gateway": (
-            "CallBudget CallGate ModelApi ModelCall ModelGateway ModelRoute PolicyEndpoint "
-            "SupportsCallGate SupportsCallReports UpstreamAnswer"
+            "CallBudget CallGate ModelApi ModelCall ModelGateway ModelRoute PendingCall "
+            "PolicyEndpoint SupportsCallGate SupportsCallReports UpstreamAnswer"
         ),
         "identity": "RolloutIdentity",
         "image": "ImageRecipe PullPolicy",

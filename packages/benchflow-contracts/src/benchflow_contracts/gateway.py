@@ -151,10 +151,18 @@ class SupportsCallReports(Protocol):
         ...
 
 
-CallGate = Callable[[int | None], Awaitable[bool]]
-"""Returns whether a call goes to the upstream. The argument is the number of the call, from 1:
-the calls of the agent's work that the route has answered with 200, replayed ones too, plus 1. It
-is `None` for a call beside the work."""
+class PendingCall(RareModel):
+    """A model call whose request has arrived, and which has no answer."""
+
+    number: int | None = Field(ge=1)
+    """From 1: the calls of the agent's work that the route has answered with 200, replayed ones
+    too, plus 1. `None` for a call beside the work."""
+    digest: str
+    """Two requests have the same digest if a replay takes them for equal."""
+
+
+CallGate = Callable[[PendingCall], Awaitable[bool]]
+"""Returns whether a call goes to the upstream."""
 
 
 @runtime_checkable

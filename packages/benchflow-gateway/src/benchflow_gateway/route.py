@@ -12,6 +12,7 @@ from benchflow_contracts import (
     Endpoint,
     ModelApi,
     ModelCall,
+    PendingCall,
     ReplayDivergedError,
     StoreError,
     UpstreamAnswer,
@@ -20,6 +21,7 @@ from benchflow_contracts.pausing import pause_switch, running_timeout
 from benchflow_contracts.redaction import redactor
 
 from .call_log import CallLog
+from .digest import request_digest
 from .documents import Document, text_of
 from .draft import Draft
 from .errors import CallBudgetError, DeferredError, RecordLimitError, RefusedError
@@ -121,8 +123,13 @@ class Route:
         if self._gate is None:
             return
         number = self._answered + 1 if draft.purpose == "main" else None
-        if not await self._gate(number):
+        digest = request_digest(draft.api, self._clean(draft.request))
+        if not await self._gate(PendingCall(number=number, digest=digest)):
             raise DeferredError
+
+    def _clean(self, request: Document) -> Document:
+        """Return a request as the record has it: without secrets."""
+        return cast("Document", self._redactor.value(request))
 
     def fail(self, error: BenchFlowError) -> None:
         """Store and report the error that ends the agent's work. Only the first error counts."""
@@ -194,9 +201,7 @@ class Route:
             RefusedError: The replay diverged, and the rules do not send such calls to the upstream.
         """
         try:
-            # The record has requests without secrets, so compare such a request.
-            request = cast("Document", self._redactor.value(draft.request))
-            recorded = self._rules.replay.take(draft.api, request)
+            recorded = self._rules.replay.take(draft.api, self._clean(draft.request))
         except DivergedError as error:
             draft.diverged = True
             diverged = ReplayDivergedError(f"the call {draft.id!r} diverged: {error}")

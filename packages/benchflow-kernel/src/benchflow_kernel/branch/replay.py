@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from benchflow_contracts import Answer, Ask, SnapshotError
+from benchflow_contracts import Answer, Ask, PendingCall, SnapshotError
 
 from .checkpoint import Checkpoint, CheckpointRefs
 
@@ -26,8 +26,8 @@ class Replay:
     A child may only continue after exactly the same questions. After another question the
     agent has diverged, and its return is not a sample of the state of the fork. `since` is
     the child's first turn. `until` is the turn of a fork at a turn boundary; a fork at a
-    question is reached when the `script` ends, and a fork at a model call (`call` is its number)
-    when the call is made.
+    question is reached when the `script` ends, and a fork at the model call `call` when the call
+    is made.
     """
 
     def __init__(
@@ -36,7 +36,7 @@ class Replay:
         *,
         since: int = 0,
         until: int = 0,
-        call: int | None = None,
+        call: PendingCall | None = None,
     ) -> None:
         self._script = tuple(script)
         self._next = 0
@@ -55,16 +55,21 @@ class Replay:
         """Whether a model call is the fork, and the child has not made the call."""
         return self._call is not None
 
-    def reach_call(self, call: int) -> None:
+    def reach_call(self, call: PendingCall) -> None:
         """Note that the child makes the first model call that the record does not answer.
 
+        The numbers may differ, because an agent need not repeat calls beside its work.
+
         Raises:
-            SnapshotError: The child diverged: the fork is at another call or in another turn.
+            SnapshotError: The child diverged: its request, its questions or its turn differ.
         """
-        if call != self._call or self._next < len(self._script) or self._turn < self._until:
+        forked = self._call
+        assert forked is not None, "the replay ends at a call"
+        is_there = self._next == len(self._script) and self._turn >= self._until
+        if call.digest != forked.digest or not is_there:
             raise SnapshotError(
-                f"the child diverged: it made model call {call} where its parent was forked at call"
-                f" {self._call}",
+                f"the child diverged: its model call {call.number} is not its parent's call"
+                f" {forked.number}",
                 hint=_HINT,
             )
         self._call = None
@@ -97,7 +102,7 @@ class Replay:
         if self._call is not None and turn >= self._until:
             raise SnapshotError(
                 f"the child diverged: it ended its turn where its parent made model call"
-                f" {self._call}",
+                f" {self._call.number}",
                 hint=_HINT,
             )
         self._turn = turn + 1

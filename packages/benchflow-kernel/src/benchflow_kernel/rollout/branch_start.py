@@ -9,6 +9,7 @@ from benchflow_contracts import (
     BranchRecord,
     Fidelity,
     ModelCall,
+    PendingCall,
 )
 
 from benchflow_kernel.branch import Checkpoint, Exchange, children_of, labels_of
@@ -34,9 +35,9 @@ class Position:
     """The recorded model calls since the checkpoint."""
     calls_before: int = 0
     """The answered calls of the agent's work on the path to the checkpoint."""
-    call: int | None = None
-    """The model call that comes next, if the position is at one: its number on the path, from 1.
-    A replay from the checkpoint ends there."""
+    call: PendingCall | None = None
+    """The model call that comes next, if the position is at one, with its number on the path. A
+    replay from the checkpoint ends there."""
     ended: bool = False
     """Whether the agents have ended. The branch is then only graded."""
     ungraded_step: int | None = None
@@ -105,7 +106,7 @@ class Fork:
             reason=self.reason,
             children=children_of(self.policy, self.ask),
             answers=self._answers_by_label(),
-            call=self.position.call,
+            call=None if self.position.call is None else self.position.call.number,
         )
 
     def children(self, new_id: Callable[[], str]) -> list[BranchStart]:

@@ -11,6 +11,7 @@ from benchflow_contracts import (
     Fidelity,
     ModelCall,
     NodeError,
+    PendingCall,
     RareModel,
     Role,
     SandboxImage,
@@ -103,8 +104,8 @@ class CheckpointManifest(RareModel):
     calls: tuple[ModelCall, ...] = ()
     calls_before: int = Field(default=0, ge=0)
     """The answered calls of the agent's work on the path to the image."""
-    call: int | None = Field(default=None, ge=1)
-    """The number of the model call that comes next, if the node was forked at one."""
+    call: PendingCall | None = None
+    """The model call that comes next, if the node was forked at one."""
     history: tuple[SavedStep, ...] = ()
     """The steps from the root to the node. A resumed trajectory begins with them."""
     taken_at: float

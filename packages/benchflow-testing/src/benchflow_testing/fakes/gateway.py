@@ -2,13 +2,14 @@
 
 import asyncio
 import itertools
+import json
 import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from benchflow_contracts.door import Endpoint
 from benchflow_contracts.errors import AgentError, BenchFlowError, ReplayDivergedError
-from benchflow_contracts.gateway import CallBudget, CallGate, ModelCall, PolicyEndpoint
+from benchflow_contracts.gateway import CallBudget, CallGate, ModelCall, PendingCall, PolicyEndpoint
 from benchflow_contracts.step import Usage
 
 from .faults import FakeFaults, Fault
@@ -118,7 +119,7 @@ class FakeModelRoute:
         self.begin()
         try:
             await self._gateway.faults.raise_or_hang("call")
-            if not await self._may_pass():
+            if not await self._may_pass(request):
                 self.deferred += 1
                 return self._refusal(request, 503, "the call is deferred")
             call = self._answer(request)
@@ -129,11 +130,12 @@ class FakeModelRoute:
         finally:
             self.end()
 
-    async def _may_pass(self) -> bool:
+    async def _may_pass(self, request: Mapping[str, Any]) -> bool:
         if self._gate is None or self._replay or self.closed:
             return True
         answered = sum(call.status == 200 for call in self._calls)
-        return await self._gate(answered + 1)
+        digest = json.dumps(dict(request), sort_keys=True)
+        return await self._gate(PendingCall(number=answered + 1, digest=digest))
 
     async def quiesce(self, timeout: float) -> bool:
         """Wait until no call is in flight."""

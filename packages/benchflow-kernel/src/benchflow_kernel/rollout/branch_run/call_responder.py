@@ -5,7 +5,7 @@ from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 
-from benchflow_contracts import BenchFlowError, SnapshotError
+from benchflow_contracts import BenchFlowError, PendingCall, SnapshotError
 
 from benchflow_kernel.branch import Replay, forks_at_call
 from benchflow_kernel.faults import boundary
@@ -19,7 +19,7 @@ from .progress import BranchContext, Interruption, Progress
 class _Arrival:
     """A model call that the turn's own task handles."""
 
-    call: int
+    call: PendingCall
     passes: asyncio.Future[bool] | None
     """`None` if the call was deferred, and the branch forks there."""
 
@@ -51,37 +51,42 @@ class CallResponder:
         self._recorder = recorder
         self._forks = forks
         self._interruption = interruption
-        self._before = position.calls_before
         # The parent was forked at this call, unless the branch continues a finished one.
-        self._decided = 0 if branch.start.resumed else position.call or 0
+        number = 0 if position.call is None else position.call.number or 0
+        self._decided = 0 if branch.start.resumed else number
         """The last call for which the policy was asked."""
         is_restored = position.checkpoint is not None and position.checkpoint.at_call
-        self._deferred = position.call if is_restored else None
+        self._deferred = number if is_restored else None
         """The deferred call that the agent has not repeated."""
         self._is_forking = False
         self._arrivals: asyncio.Queue[_Arrival] = asyncio.Queue()
 
-    async def admit(self, number: int | None) -> bool:
-        """Return whether a model call of this world goes to the upstream now.
-
-        `number` counts the calls of the agent's work in this world, from 1.
-        """
+    async def admit(self, call: PendingCall) -> bool:
+        """Return whether a model call of this world goes to the upstream now."""
         if self._is_forking or self._interruption.reason is not None:
             return False
-        if number is None:
+        if call.number is None:
             return True
-        call = self._before + number
-        if self._replay.awaits_call:
-            passes = asyncio.get_running_loop().create_future()
-            self._arrivals.put_nowait(_Arrival(call, passes))
-            if not await passes:
-                return False
-        if self._should_fork(call):
-            self._is_forking, self._deferred = True, call
-            self._arrivals.put_nowait(_Arrival(call, None))
+        if self._replay.awaits_call and not await self._reach(call, call.number):
+            return False
+        number = self._progress.calls_before + call.number
+        if self._should_fork(number):
+            self._is_forking, self._deferred = True, number
+            pending = call.model_copy(update={"number": number})
+            self._arrivals.put_nowait(_Arrival(pending, None))
             return False
         self._deferred = None
         return True
+
+    async def _reach(self, call: PendingCall, number: int) -> bool:
+        """Return whether a replaying child has reached the fork with this call."""
+        passes: asyncio.Future[bool] = asyncio.get_running_loop().create_future()
+        self._arrivals.put_nowait(_Arrival(call, passes))
+        forked = self._branch.start.position.call
+        if forked is not None and forked.number is not None:
+            # The child need not repeat calls beside its work, and still is at the parent's call.
+            self._progress.calls_before = forked.number - number
+        return await passes
 
     @asynccontextmanager
     async def during_turn(self) -> AsyncGenerator[None]:

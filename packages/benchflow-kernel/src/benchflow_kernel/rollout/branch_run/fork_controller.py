@@ -12,6 +12,7 @@ from benchflow_contracts import (
     Checkpointed,
     Fidelity,
     ModelCall,
+    PendingCall,
     RolloutNode,
     needs_processes,
 )
@@ -121,7 +122,7 @@ class ForkController:
         """Return whether the budget allows a fork that is not at a question."""
         return self._is_allowed(cursor, policy, None)
 
-    async def at_call(self, cursor: Cursor, call: int) -> Fork | None:
+    async def at_call(self, cursor: Cursor, call: PendingCall) -> Fork | None:
         """Fork at a model call that is deferred. If `None`, the agent's call goes on.
 
         Raises:
@@ -253,7 +254,7 @@ class ForkController:
             return await answer_probabilities(branch.world.user, ask, steps)
 
     async def _fork(
-        self, cursor: Cursor, policy: BranchPolicy, ask: Ask | None, call: int | None = None
+        self, cursor: Cursor, policy: BranchPolicy, ask: Ask | None, call: PendingCall | None = None
     ) -> Fork | None:
         answers = await self._answers(cursor, policy, ask)
         in_turn = ask is not None or call is not None

@@ -53,7 +53,8 @@ class Progress:
     def __init__(self, start: BranchStart, answered: Callable[[], int] = int) -> None:
         """`answered` returns the answered calls of the agent's work in this world."""
         checkpoint = start.checkpoint
-        self._calls_before = start.position.calls_before
+        self.calls_before = start.position.calls_before
+        """The answered calls of the agent's work on the path to this world."""
         self._answered = answered
         self.schedule = start.position.schedule
         self.turn = 0 if checkpoint is None else checkpoint.turn
@@ -69,7 +70,7 @@ class Progress:
     @property
     def cursor(self) -> Cursor:
         """The branch's place in the tree and in its schedule."""
-        calls = self._calls_before + self._answered()
+        calls = self.calls_before + self._answered()
         return Cursor(self.tip, self.turn, self.schedule, calls)
 
     @property
