@@ -500,7 +500,10 @@ def agents(session: nox.Session) -> None:
 def trainers(session: nox.Session) -> None:
     """Judge exported trees by the packages of trainers, which are fetched by package name."""
     _sync_all(session)
-    targets = session.posargs or ["tests/e2e/test_trainer_packages.py"]
+    targets = session.posargs or [
+        "tests/e2e/test_trainer_packages.py",
+        "tests/e2e/test_env_client.py",
+    ]
     _pytest(session, "-m", "trainers", "--reruns=0", *targets)
 
 

@@ -33,8 +33,10 @@ ALLOWED = {
         "benchflow_store",
         "httpx",
         "litestar",
+        "msgpack",
         "pydantic",
         "uvicorn",
+        "zmq",
     },
     "benchflow_serve_client": {
         "pydantic",
