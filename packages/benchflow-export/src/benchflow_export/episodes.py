@@ -73,6 +73,7 @@ def _leaf_trace(
         "answer_weight": sample.answer_weight,
         "integrity": sample.integrity,
         "fidelity": sample.fidelity,
+        "is_truncated": sample.is_truncated,
         "shared_prefix": SHARED_PREFIX["leaves"],
     }
     trace = _trace([sample], sample.spans, advantages, calls, estimator, info)
@@ -96,6 +97,7 @@ def _graph_trace(
         "answer_weights": {sample.leaf: sample.answer_weight for sample in samples},
         "integrity": {sample.leaf: sample.integrity for sample in samples},
         "fidelity": {sample.leaf: sample.fidelity for sample in samples},
+        "truncated": [sample.leaf for sample in samples if sample.is_truncated],
         "values": values,
         "parents": parents,
         "shared_prefix": SHARED_PREFIX["graph"],
