@@ -512,8 +512,8 @@ PERF = (
     "cli.py", "null_engine.py", "local_sandbox.py", "docker_sandbox.py", "queued.py",
     "job_schedule.py", "job_run.py", "local_harbor.py", "harbor.py", "live_fork.py",
     "state_fork.py", "fork_cost.py", "grading.py", "export_samples.py", "prefix_breaks.py",
-    "value_law.py", "credit_localisation.py", "credit_estimators.py", "root_baseline.py", "gateway.py", "analysis.py",
-    "commit.py", "ray_job.py", "monitor.py", "dashboard.py",
+    "value_law.py", "credit_localisation.py", "credit_estimators.py", "root_baseline.py",
+    "gateway.py", "analysis.py", "commit.py", "ray_job.py", "monitor.py", "dashboard.py",
 )
 # fmt: on
 

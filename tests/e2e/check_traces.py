@@ -1,10 +1,11 @@
-"""Judge trace files by the package that defines the format: verifiers 0.4.0.
+"""Judge trace files by the package that defines the format: verifiers 0.4.0, or 0.3.1.
 
 Runs in an environment of its own: `python check_traces.py EPISODES.jsonl... --flat TRACES.jsonl`.
 Ends with an error, or prints a JSON object of what a trainer would see.
 """
 
 import argparse
+import inspect
 import json
 from pathlib import Path
 from typing import Any
@@ -40,12 +41,19 @@ def seen(trace: Any) -> dict[str, Any]:
     }
 
 
+def record(episode: Any) -> dict[str, Any]:
+    """Return the record with all decimals; 0.3.1 has no option for them."""
+    options = inspect.signature(episode.to_record).parameters
+    exact: dict[str, Any] = {"float_decimals": None} if "float_decimals" in options else {}
+    written: dict[str, Any] = episode.to_record(**exact)
+    return written
+
+
 def episodes(path: Path) -> list[dict[str, Any]]:
     made = []
     for line in path.read_text(encoding="utf-8").splitlines():
         episode = WireEpisode.model_validate_json(line)
-        again = WireEpisode.model_validate(episode.to_record(float_decimals=None))
-        assert again.to_record(float_decimals=None) == episode.to_record(float_decimals=None)
+        assert record(WireEpisode.model_validate(record(episode))) == record(episode)
         assert episode.ok
         made.append({"group": episode.group.id, "traces": [seen(one) for one in episode.traces]})
     return made

@@ -106,6 +106,67 @@ def test_agent_lightning_reads_each_call_and_the_reward(
             assert call["logprobs"] == list(span.logprobs)
 
 
+def test_the_last_verifiers_with_legacy_rows_reads_v1_episodes_too(
+    tree: FinishedRollout, samples: list[Sample], tmp_path: Path
+) -> None:
+    files = [exported(tree, name, tmp_path) for name in ("v1-leaves", "v1-graph", "v1-flat")]
+    leaves, graph, flat = files
+    python = install("verifiers==0.3.1", tmp_path)
+    check = (HERE / "check_traces.py", leaves, graph, "--flat", flat)
+    seen = json.loads(succeed(python, "-I", *check, cwd=tmp_path))
+    [episode], [whole] = seen["v1-leaves.jsonl"], seen["v1-graph.jsonl"]
+    assert episode["traces"] == seen["flat"]
+    for trace, branch, sample in zip(
+        episode["traces"], whole["traces"][0]["branches"], samples, strict=True
+    ):
+        [sequence] = sample.sequences()
+        assert trace["reward"] == sample.reward
+        for made in (trace["branches"][0], branch):
+            assert made["token_ids"] == sequence.token_ids
+            assert made["mask"] == sequence.loss_mask
+            assert made["logprobs"] == [value or 0.0 for value in sequence.logprobs]
+
+
+def prime_rl(leaves: Path, graph: Path, sft: Path, cwd: Path) -> dict[str, Any]:
+    """Return what the prime-rl in the directory $BENCHFLOW_PRIME_RL would train on."""
+    source = os.environ.get("BENCHFLOW_PRIME_RL")
+    if source is None:
+        pytest.skip("prime-rl is not on the index: set BENCHFLOW_PRIME_RL to a checkout of it")
+    python = install("verifiers==0.4.0", cwd, "msgspec", "numpy")
+    check = (HERE / "check_prime_rl.py", source, leaves, graph, sft)
+    seen: dict[str, Any] = json.loads(succeed(python, "-I", *check, cwd=cwd))
+    return seen
+
+
+def test_prime_rl_trains_on_the_tokens_and_advantages_of_each_sample(
+    tree: FinishedRollout, samples: list[Sample], tmp_path: Path
+) -> None:
+    files = [exported(tree, name, tmp_path) for name in ("v1-leaves", "v1-graph", "sft")]
+    seen = prime_rl(*files, tmp_path)
+    sequences = [sequence for sample in samples for sequence in sample.sequences("intra")]
+    assert len(sequences) == len(seen["leaves"]) == len(seen["scored"]) == 3
+    for stamped, scored, sequence in zip(seen["leaves"], seen["scored"], sequences, strict=True):
+        for made in (stamped, scored):
+            assert made["token_ids"] == sequence.token_ids
+            assert made["mask"] == sequence.loss_mask
+            assert made["logprobs"] == [value or 0.0 for value in sequence.logprobs]
+        assert stamped["advantages"] == [value or 0.0 for value in sequence.token_advantages]
+    # Its hierarchical baseline over the episode is V of the root.
+    for scored, sample in zip(seen["scored"], samples, strict=True):
+        expected = sample.reward - sample.values[sample.nodes[0]]
+        trained = [a for a, on in zip(scored["advantages"], scored["mask"], strict=True) if on]
+        assert trained == pytest.approx([expected] * sum(scored["mask"]))
+    # It trains on a shared message in the first branch of a graph that has it.
+    distinct = {span.id: len(span.logprobs) for sample in samples for span in sample.spans}
+    assert sum(sum(each["mask"]) for each in seen["graph"]) == sum(distinct.values())
+    assert [each["token_ids"] for each in seen["graph"]] == [s.token_ids for s in sequences]
+    for row, sample in zip(seen["sft"], samples, strict=True):
+        said = [span.message.get("content") or "" for span in sample.spans if span.is_trainable]
+        assert all(text in row["trained"] for text in said)
+        assert sample.instruction in row["text"]
+        assert sample.instruction not in row["trained"]
+
+
 @contextmanager
 def atropos_server(python: Path, cwd: Path) -> Iterator[int]:
     """Start atroposlib's `run-api`; yield its port."""

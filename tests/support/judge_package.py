@@ -9,12 +9,15 @@ NEWEST_RELEASE = "2026-11-14"
 """Later releases of what a package depends on are not installed."""
 
 
-def install(package: str, directory: Path) -> Path:
-    """Install `package`, as `NAME==VERSION`, into a new environment; return its Python."""
+def install(package: str, directory: Path, *more: str) -> Path:
+    """Install `package`, as `NAME==VERSION`, into a new environment; return its Python.
+
+    `more` names packages that the judge needs beside it.
+    """
     venv = directory / "venv"
     succeed("uv", "venv", "--python", sys.executable, venv, cwd=directory)
     dated = ("--exclude-newer", NEWEST_RELEASE)
-    succeed("uv", "pip", "install", *dated, "--python", venv, package, cwd=directory)
+    succeed("uv", "pip", "install", *dated, "--python", venv, package, *more, cwd=directory)
     return venv / "bin" / "python"
 
 
