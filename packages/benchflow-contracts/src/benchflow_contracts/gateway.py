@@ -42,7 +42,7 @@ class ModelCall(RareModel):
     request: Mapping[str, Any]
     """The body as the agent sent it. For Gemini, also `model` and `stream` from the path."""
     upstream_api: ModelApi | None = None
-    """The wire format of the upstream, if the gateway translated the call."""
+    """The wire format of the upstream, if the gateway translated the call or set its sampling."""
     upstream_request: Mapping[str, Any] = {}
     """The body as the gateway sent it, if it translated the call. The token ids belong to it."""
     response: Mapping[str, Any] | None = None

@@ -32,7 +32,7 @@ async def open_gateway(
         yield None
         return
     # Only a rollout with a model needs the HTTP server, so the import is late.
-    from benchflow_gateway import HttpGateway, Limits  # noqa: PLC0415
+    from benchflow_gateway import HttpGateway, Limits, SamplingOverride  # noqa: PLC0415
 
     async with AsyncExitStack() as stack:
         if directory is None:
@@ -40,6 +40,8 @@ async def open_gateway(
         else:
             record = directory / MODEL_DIR
         limits = Limits(record_bytes=config.model.record_mb * _MB)
-        gateway = HttpGateway(record, kind=config.model.upstream, limits=limits)
+        model = config.model
+        gateway = HttpGateway(record, kind=model.upstream, limits=limits)
+        gateway.sampling = SamplingOverride(model.sampling, model.seed)
         gateway.on_answer = on_answer
         yield await stack.enter_async_context(gateway)

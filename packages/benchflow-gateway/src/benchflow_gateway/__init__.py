@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from .gateway import HttpGateway
     from .probe import ProbeError, TokenLevel, probe_tokens
     from .route import Route
+    from .sampling import SamplingOverride
     from .upstream import UpstreamKind
 
 __all__ = [
@@ -27,6 +28,7 @@ __all__ = [
     "RecordLimitError",
     "ReplayDivergedError",
     "Route",
+    "SamplingOverride",
     "TokenLevel",
     "UpstreamKind",
     "probe_tokens",
@@ -38,6 +40,7 @@ _HOMES = {
     "HttpGateway": "gateway",
     "ProbeError": "probe",
     "Route": "route",
+    "SamplingOverride": "sampling",
     "TokenLevel": "probe",
     "UpstreamKind": "upstream",
     "probe_tokens": "probe",

@@ -33,7 +33,7 @@ class Draft:
     status: int = 0
     response: Document | None = None
     upstream_api: ModelApi | None = None
-    """The wire of the upstream, if the call is translated. So are the next fields."""
+    """The wire of the upstream, if it gets another request. So are the next fields."""
     upstream_request: Document = field(default_factory=dict[str, Any])
     """The translated request of a recorded call; empty if `upstream_text` has it."""
     upstream_text: bytes | None = None
@@ -56,7 +56,7 @@ class Draft:
 
     def forward(self, proxied: ProxiedCall) -> None:
         """Note the request to the upstream, if it is another than the agent's."""
-        if proxied.is_translated:
+        if proxied.has_own_request:
             self.upstream_api, self.upstream_text = proxied.back.api, proxied.data
 
     def drop_request(self) -> None:
@@ -66,7 +66,7 @@ class Draft:
     def read_answer(self, proxied: ProxiedCall, body: Document) -> None:
         """Read id, model and usage from the upstream's body."""
         self.tokens = proxied.tokens(body)
-        if proxied.is_translated:
+        if proxied.has_own_request:
             self.upstream_response = strip_tokens({}, body) if proxied.back is CHAT else body
         self.usage = proxied.back.usage(body)
         model = text_of(body.get("model")) or text_of(body.get("modelVersion"))

@@ -100,7 +100,9 @@ class Exchange:
         await self._route.pass_gate(draft)
         await self._route.pause.wait_running()
         upstream = self._upstream = self._route.upstream
-        proxied = self._proxied = ProxiedCall(self._wire, upstream, draft.request, raw)
+        proxied = self._proxied = ProxiedCall(
+            self._wire, upstream, draft.request, raw, override=self._route.override_of(draft.id)
+        )
         draft.drop_request()
         draft.forward(proxied)
         self._route.charge(draft, upstream)

@@ -17,6 +17,7 @@ from .prices import Price
 from .purpose import Purpose, PurposeRule
 from .replay import Replay
 from .route import Route, Rules
+from .sampling import SamplingOverride
 from .server import NAME, RouteKey, Server, route_path
 from .space import ByteSemaphore, RecordSize
 from .upstream import Client, Upstream, UpstreamKind
@@ -51,6 +52,8 @@ class HttpGateway:
         self._limits = limits or Limits()
         self.on_answer: Callable[[UpstreamAnswer], None] | None = None
         """Called with each answer of an upstream to a call of a later route. It must not block."""
+        self.sampling = SamplingOverride()
+        """Set in each call of a later route."""
         self._routes: dict[RouteKey, tuple[Route, str]] = {}
         self._spaces: dict[str, RecordSize] = {}
         self._lock = asyncio.Lock()
@@ -103,6 +106,7 @@ class HttpGateway:
                 self._diverged_go_live,
                 ByteSemaphore(self._limits.requests_bytes),
                 self.on_answer,
+                self.sampling,
             ),
             lambda: self._remove(key),
         )

@@ -1,11 +1,17 @@
 """One call to an upstream and its answer, unchanged or translated."""
 
+from collections.abc import Callable
+from typing import Final
+
 from .documents import Document, as_document, documents, read_document, write_document
 from .sse import Event, Frame
 from .tokens import Tokens, ask_for_tokens, strip_tokens
 from .translate import translate_request
 from .upstream import Upstream
 from .wires import CHAT, GEMINI, Fold, Wire
+
+_IN_PATH: Final = frozenset({"model", "stream"})
+"""The fields of a Gemini request that are in its path."""
 
 
 class ProxiedCall:
@@ -15,13 +21,25 @@ class ProxiedCall:
     unchanged.
     """
 
-    def __init__(self, front: Wire, upstream: Upstream, request: Document, raw: bytes) -> None:
+    def __init__(
+        self,
+        front: Wire,
+        upstream: Upstream,
+        request: Document,
+        raw: bytes,
+        *,
+        override: Callable[[Document, Wire], Document] | None = None,
+    ) -> None:
+        """`override` changes the request to the upstream."""
         self._front = front
         self.back = upstream.wire(front)
         self._translation = None
         sent = request
         if self.back is not front:
             sent, self._translation = translate_request(request, front, self.back)
+        self._is_overridden = override is not None
+        if override is not None:
+            sent = override(sent, self.back)
         if upstream.model is not None:
             sent = {**sent, "model": upstream.model}
         if self.back is CHAT and sent.get("stream"):
@@ -33,7 +51,10 @@ class ProxiedCall:
             sent = ask_for_tokens(sent)
         self.path = self.back.path_of(sent)
         # The path of a Gemini request names its model; its body does not.
-        self.data = raw if sent is request or self.back is GEMINI else write_document(sent)
+        if self.back is GEMINI and self._is_overridden:
+            self.data = write_document({k: v for k, v in sent.items() if k not in _IN_PATH})
+        else:
+            self.data = raw if sent is request or self.back is GEMINI else write_document(sent)
         self._added = sent is not request
         # Do not store the request: it may be large, and the answer may take long.
         options = as_document(request.get("stream_options"))
@@ -48,6 +69,11 @@ class ProxiedCall:
     def is_translated(self) -> bool:
         """Whether the upstream speaks another wire than the agent."""
         return self._translation is not None
+
+    @property
+    def has_own_request(self) -> bool:
+        """Whether the upstream gets a request that the record needs besides the agent's."""
+        return self.is_translated or self._is_overridden
 
     @property
     def state(self) -> Fold:

@@ -3,7 +3,7 @@
 import asyncio
 from collections.abc import Callable, Generator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import cast
 
 from benchflow_contracts import (
@@ -28,8 +28,10 @@ from .errors import CallBudgetError, DeferredError, RecordLimitError, RefusedErr
 from .meter import Meter
 from .purpose import PurposeRule
 from .replay import DivergedError, Replay
+from .sampling import SamplingOverride
 from .space import ByteSemaphore
 from .upstream import Upstream
+from .wires import Wire
 
 _CLOSE_SEC = 10.0
 
@@ -44,6 +46,7 @@ class Rules:
     diverged_go_live: bool
     request_bytes: ByteSemaphore
     on_answer: Callable[[UpstreamAnswer], None] | None = None
+    sampling: SamplingOverride = field(default_factory=SamplingOverride)
 
 
 class Route:
@@ -193,6 +196,13 @@ class Route:
         # The price is of the model that the upstream gets, not of the agent's name for it.
         draft.model = self.upstream.model or text_of(request.get("model")) or None
         return draft
+
+    def override_of(self, call: str) -> Callable[[Document, Wire], Document] | None:
+        """Return the change of a call's request to the upstream; None changes nothing."""
+        sampling = self._rules.sampling
+        if not sampling:
+            return None
+        return lambda request, wire: sampling.apply(request, wire, call)
 
     def replay(self, draft: Draft) -> bool:
         """Answer the call from the record. Return false if the upstream must answer.

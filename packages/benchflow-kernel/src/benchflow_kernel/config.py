@@ -5,7 +5,7 @@ The text below a field is also the help of the flag that sets the field.
 
 import os
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated, Final, Literal
 from urllib.parse import urlsplit
 
 from benchflow_contracts import (
@@ -188,6 +188,35 @@ def _http_url(url: str) -> str:
     return url
 
 
+_NOT_SAMPLING: Final = frozenset(
+    {
+        "input",
+        "instructions",
+        "logprobs",
+        "messages",
+        "model",
+        "n",
+        "prompt",
+        "response_format",
+        "return_token_ids",
+        "seed",
+        "stream",
+        "stream_options",
+        "system",
+        "tool_choice",
+        "tools",
+        "top_logprobs",
+    }
+)
+"""Fields of a request that are not sampling: another value would change what is recorded."""
+
+
+def _sampling(values: dict[str, JsonValue]) -> dict[str, JsonValue]:
+    if wrong := _NOT_SAMPLING & values.keys():
+        raise ValueError(f"{min(wrong)!r} is not a sampling parameter that can be set")
+    return values
+
+
 class ModelConfig(Model):
     """The model endpoint of agents that act through a model, and the gateway before it."""
 
@@ -200,7 +229,9 @@ class ModelConfig(Model):
     translated. `vllm` also returns the token ids and log-probabilities that training needs."""
     gateway: bool = True
     """Record of every model call, for replay and for training."""
-    sampling: dict[str, JsonValue] = Field(default_factory=dict[str, JsonValue])
+    sampling: Annotated[dict[str, JsonValue], AfterValidator(_sampling)] = Field(
+        default_factory=dict[str, JsonValue]
+    )
     """Sampling parameters that the gateway sets in each call of the agent, by their names in Chat
     Completions, such as `temperature`, `top_p` and `max_tokens`. They replace the agent's own."""
     seed: int | None = Field(default=None, ge=0, lt=2**31)
