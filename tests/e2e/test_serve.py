@@ -1,0 +1,201 @@
+"""`bench serve` as a process: policies, tokens, cancel, kill -9, drain."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Generator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+from scripted_llm import ModelReply, ModelRequest, ScriptedLlm, ToolUse
+
+pytestmark = pytest.mark.timeout(300)
+
+TASKS = Path(__file__).parents[2] / "benchmarks" / "clawsbench" / "tasks"
+TASK = "clawsbench/archive-newsletters"
+ARCHIVE = (TASKS / "archive-newsletters/solution/solve.sh").read_text()
+BENCH = Path(sys.executable).with_name("bench")
+
+
+def archive(request: ModelRequest) -> ModelReply:
+    if request.tool_results:
+        return ModelReply(text="Done.")
+    return ModelReply(tools=(ToolUse("shell", {"command": ARCHIVE}),))
+
+
+@dataclass
+class Server:
+    """A server process of a directory, which may be killed and started again."""
+
+    home: Path
+    words: tuple[object, ...] = ()
+    process: subprocess.Popen[str] = field(init=False)
+    client: httpx.Client = field(init=False)
+
+    def start(self) -> None:
+        words = ("serve", TASKS, "--dir", self.home, "--port", "0", "--json", *self.words)
+        self.process = subprocess.Popen(
+            [str(BENCH), *map(str, words)],
+            stdout=subprocess.PIPE,
+            text=True,
+            env={**os.environ, "NO_COLOR": "1"},
+        )
+        assert self.process.stdout is not None
+        ready = json.loads(self.process.stdout.readline())
+        token = Path(ready["token_file"]).read_text().strip()
+        headers = {"Authorization": f"Bearer {token}"}
+        self.client = httpx.Client(base_url=ready["url"], headers=headers, timeout=60)
+
+    def kill(self) -> None:
+        self.process.kill()
+        self.end()
+
+    def end(self) -> int:
+        code = self.process.wait(timeout=60)
+        assert self.process.stdout is not None
+        self.process.stdout.close()
+        self.client.close()
+        return code
+
+    def submit(self, **fields: Any) -> str:
+        given = self.client.post("/v1/rollouts", json={"task": TASK, **fields})
+        assert given.status_code == 202, given.text
+        ident: str = given.json()["id"]
+        return ident
+
+    def status(self, ident: str) -> dict[str, Any]:
+        found: dict[str, Any] = self.client.get(f"/v1/rollouts/{ident}").json()
+        return found
+
+    def wait(self, ident: str, state: str = "ended") -> dict[str, Any]:
+        until = time.monotonic() + 120
+        while (found := self.status(ident))["state"] != state:
+            assert time.monotonic() < until, found
+            time.sleep(0.05)
+        return found
+
+    def use_policy(self, llm: ScriptedLlm, version: str, **fields: Any) -> dict[str, Any]:
+        endpoint = {"url": f"{llm.url}/v1", "model": "scripted"}
+        body = {"version": version, "endpoint": endpoint, **fields}
+        given = self.client.put("/v1/policies/p", json=body)
+        assert given.status_code == 200, given.text
+        result: dict[str, Any] = given.json()
+        return result
+
+
+@contextmanager
+def serving(home: Path, *words: object) -> Generator[Server]:
+    server = Server(home, words)
+    server.start()
+    try:
+        yield server
+    finally:
+        if server.process.poll() is None:
+            server.process.kill()
+            server.end()
+
+
+def test_a_group_of_a_policy_is_sampled_with_tokens_and_its_own_seeds(tmp_path: Path) -> None:
+    with ScriptedLlm(archive) as llm, serving(tmp_path / "s", "--agent", "policy") as server:
+        server.use_policy(llm, "v1")
+        rollout = {"task": TASK, "policy": "p", "seed": 5, "sampling": {"temperature": 0.5}}
+        given = server.client.post("/v1/groups", json={"id": "g", "size": 2, "rollout": rollout})
+        assert given.status_code == 202, given.text
+        group = server.client.get("/v1/groups/g", params={"wait": 100}).json()
+        assert (group["is_ended"], group["lost"]) == (True, [])
+        assert group["policy_version"] == "v1"
+        assert [member["reward"] for member in group["members"]] == [1.0, 1.0]
+        sampled = []
+        for member in group["members"]:
+            result = server.client.get(f"/v1/rollouts/{member['id']}/result").json()
+            [sample] = result["samples"]
+            spans = [span for span in sample["spans"] if span["kind"] == "sampled"]
+            assert {span["policy_version"] for span in spans} == {"v1"}
+            assert {span["temperature"] for span in spans} == {0.5}
+            assert all(span["token_ids"] and span["logprobs"] for span in spans)
+            sampled.append(sample["sampling"]["seed"])
+        assert len(set(sampled)) == 2
+
+
+def test_a_kill_loses_no_result_and_runs_nothing_twice(tmp_path: Path) -> None:
+    with serving(tmp_path / "s", "--slots", "1") as server:
+        ended = server.submit()
+        server.wait(ended)
+        before = server.client.get(f"/v1/rollouts/{ended}/result").json()
+        running, queued = server.submit(), server.submit()
+        server.wait(running, "running")
+        server.kill()
+        server.start()
+        assert server.client.get(f"/v1/rollouts/{ended}/result").json() == before
+        cut = server.wait(running)
+        assert (cut["outcome"], cut["reward"]) in {("lost", None), ("scored", 1.0)}
+        if cut["outcome"] == "lost":
+            assert cut["error"]["retryable"]
+        assert server.wait(queued)["outcome"] == "scored"
+        assert server.client.get("/v1/capacity").json()["sandboxes"] == 0
+        rollouts = list((tmp_path / "s/rollouts").iterdir())
+        assert len(rollouts) <= 4
+        server.process.send_signal(signal.SIGINT)
+        assert server.end() == 0
+
+
+def test_a_cancel_cuts_the_model_call_and_removes_the_sandbox(tmp_path: Path) -> None:
+    def slow(request: ModelRequest) -> ModelReply:
+        time.sleep(5)
+        return ModelReply(text="late")
+
+    with ScriptedLlm(slow) as llm, serving(tmp_path / "s", "--agent", "policy") as server:
+        server.use_policy(llm, "v1")
+        ident = server.submit(policy="p")
+        while not llm.requests:
+            time.sleep(0.02)
+        started = time.monotonic()
+        ended = server.client.delete(f"/v1/rollouts/{ident}").json()
+        seconds = time.monotonic() - started
+        assert ended["outcome"] == "cancelled"
+        assert server.client.get("/v1/capacity").json()["sandboxes"] == 0
+        assert seconds < 5
+        print(json.dumps({"cancel_sec": seconds}))
+
+
+def test_a_parked_rollout_uses_no_sandbox_and_continues_with_new_weights(tmp_path: Path) -> None:
+    with ScriptedLlm(archive) as llm, serving(tmp_path / "s", "--agent", "policy") as server:
+        server.use_policy(llm, "v1")
+        ident = server.submit(policy="p")
+        server.wait(ident, "running")
+        parked = server.client.delete(f"/v1/rollouts/{ident}", params={"keep": "checkpoint"})
+        assert parked.status_code == 200, parked.text
+        server.wait(ident, "parked")
+        assert server.client.get("/v1/capacity").json()["sandboxes"] == 0
+        server.use_policy(llm, "v2", in_flight="swap")
+        body = {"policy_version": "v2"}
+        assert server.client.post(f"/v1/rollouts/{ident}/resume", json=body).status_code == 202
+        ended = server.wait(ident)
+        assert (ended["outcome"], ended["reward"]) == ("scored", 1.0)
+        assert ended["started_version"] == "v1"
+        assert ended["policy_versions"] == ["v1", "v2"]
+        [sample] = server.client.get(f"/v1/rollouts/{ident}/result").json()["samples"]
+        assert sample["reward"] == 1.0
+
+
+def test_a_bad_token_or_address_is_refused(tmp_path: Path, bench: Any) -> None:
+    assert bench("serve", TASKS, "--dir", tmp_path, "--no-auth", "--host", "0.0.0.0", code=2) == ""
+    with serving(tmp_path / "s") as server:
+        url = str(server.client.base_url)
+        assert httpx.get(f"{url}/v1/capacity").status_code == 401
+        assert httpx.get(f"{url}/v1/health").status_code == 200
+        other = subprocess.run(
+            [str(BENCH), "serve", "--dir", str(tmp_path / "s"), "--port", "0"],
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+        assert other.returncode == 2
+        assert "another process serves" in other.stderr
