@@ -39,6 +39,8 @@ class _Server(uvicorn.Server):
         await super().shutdown(sockets)
 
     def _abort_stalled(self) -> None:
+        # The last frames of a stream may stall it later than others.
+        asyncio.get_running_loop().call_later(_STALLED_SEC, self._abort_stalled)
         connections: list[Any] = list(self.server_state.connections)
         for connection in connections:
             flow = getattr(connection, "flow", None)
