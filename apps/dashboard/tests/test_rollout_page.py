@@ -5,7 +5,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import replace
 
 import pytest
-from benchflow_contracts import NodeError, RolloutTree, Usage
+from benchflow_contracts import BranchRecord, NodeError, RolloutTree, Usage, VerifyResult
 from benchflow_dashboard import DashboardSettings, create_app
 from benchflow_dashboard.index import Index, update_index
 from benchflow_dashboard.tree.unseen_text import MOST
@@ -62,6 +62,19 @@ def asked() -> RolloutTree:
     return tree
 
 
+def answered(answers: dict[str, float] | None) -> RolloutTree:
+    """Return a tree with one child for each answer: of worth 1.0, 0.2 and 0.0."""
+    tree = tree_of_climbs([0, 1, 1])
+    record = BranchRecord(
+        policy="ask-user", fidelity="state", reason="not live", children=3, answers=answers
+    )
+    tree.root.branch = record
+    for node, label, reward in zip(tree.root.children, "abc", (1.0, 0.2, 0.0), strict=True):
+        node.label = label
+        node.results["reward"] = VerifyResult(reward=reward)
+    return tree
+
+
 TREES: dict[str, Callable[[], RolloutTree]] = {
     "all-kinds": tree_of_all_kinds,
     "plain-text": lambda: tree_of_all_kinds(f"plain {CANARY}"),
@@ -73,6 +86,8 @@ TREES: dict[str, Callable[[], RolloutTree]] = {
     "with-tokens": with_tokens,
     "running": running,
     "asked": asked,
+    "counterfactual": lambda: answered({"a": 0.5, "b": 0.5, "c": 0.0}),
+    "assumed": lambda: answered(None),
 }
 
 
@@ -202,6 +217,16 @@ def test_a_failure_is_one_key_away_and_the_worst_step_a_link(client: Client) -> 
     assert links(text)["n"] == "?sel=n7"
     assert re.search(r'<a href="\?sel=n\d+" data-part>worst step -[\d.]+</a>', text)
     assert "✕ agent: died" in page(client, "/r/failed-step?sel=n7")
+
+
+def test_the_worst_step_is_not_below_an_answer_that_the_user_never_gives(client: Client) -> None:
+    text = page(client, "/r/counterfactual?sel=n0")
+    assert re.search(r'<a href="\?sel=n2"[^>]*>worst step -.40</a>', text)
+
+
+def test_the_worst_step_says_that_the_user_was_not_asked(client: Client) -> None:
+    text = page(client, "/r/assumed?sel=n0")
+    assert re.search(r'<a href="\?sel=n3"[^>]*>worst step -.40, after an assumed answer</a>', text)
 
 
 def test_a_rollout_without_failures_leads_to_its_worst_step(client: Client) -> None:

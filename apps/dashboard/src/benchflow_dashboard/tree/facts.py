@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from benchflow_contracts import RolloutNode, RolloutTree, Value
-from benchflow_kernel import values_below
+from benchflow_kernel import answer_weights, values_below
 
 from .display import depth_first
 
@@ -24,7 +24,10 @@ class TreeFacts:
     running: frozenset[str]
     """The leaves of a running rollout that have neither a verdict nor an error."""
     worst: RolloutNode | None
-    """The node whose step lost the most V; `None` if no step lost any."""
+    """The node whose step lost the most V; `None` if no step lost any. Nodes below an answer that
+    the task's user never gives do not count."""
+    worst_is_assumed: bool
+    """Whether `worst` is below an answer about which the task's user was not asked."""
 
     @classmethod
     def of(cls, tree: RolloutTree) -> "TreeFacts":
@@ -32,13 +35,16 @@ class TreeFacts:
         nodes = list(depth_first(tree.root))
         values = {name: v for name, v in values_below(tree.root).items() if v is not None}
         is_running = tree.status == "running"
+        weights = answer_weights(tree)
+        worst = _worst([node for node in nodes if weights.get(node.id) != 0], values)
         return cls(
             values=values,
             order={node.id: place for place, node in enumerate(nodes)},
             best=_best_path(nodes),
             failures=[node for node in nodes if _is_failure(node, is_running=is_running)],
             running=frozenset(n.id for n in nodes if _is_open(n)) if is_running else frozenset(),
-            worst=_worst(nodes, values),
+            worst=worst,
+            worst_is_assumed=worst is not None and weights.get(worst.id) is None,
         )
 
     def failure_after(self, name: str) -> RolloutNode | None:
