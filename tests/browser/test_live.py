@@ -11,9 +11,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from benchflow_contracts import NodeError
 from benchflow_dashboard.security.users import add_user
 from browser_watch import BrowserWatch
-from dashboard_process import DashboardProcess, production_records, wait_until
+from dashboard_process import DashboardProcess, production_records, unscored, wait_until
 from made_rollouts import write_rollout
 from made_trees import random_tree
 from playwright.sync_api import BrowserContext, Page, expect
@@ -242,7 +243,7 @@ def test_the_lists_and_a_form_that_is_filled_in_are_kept_up_to_date(
 ) -> None:
     page = new_page("/runs")
     jobs = page.context.new_page()
-    jobs.goto("/jobs/walk")
+    jobs.goto("/jobs")
     for each in (page, jobs):
         expect_live(each)
     row = page.locator(f"a[href^='{rollout.url}?']")
@@ -250,8 +251,8 @@ def test_the_lists_and_a_form_that_is_filled_in_are_kept_up_to_date(
     name = page.locator("input[name=name]")
     name.fill("my view")
     row.focus()
-    made = replace(random_tree(5), rollout_id=f"walk-{rollout.directory.name}")
-    write_rollout(made, dashboard.jobs / "walk" / made.rollout_id, finished_at=900.0)
+    made = replace(random_tree(5), rollout_id=f"listed-{rollout.directory.name}")
+    write_rollout(made, dashboard.jobs / "listed" / made.rollout_id, finished_at=900.0)
     rollout.end()
     expect(page.locator(f"tr:has(a[href^='/r/{made.rollout_id}'])")).to_be_visible(timeout=WAIT_MS)
     expect(page.locator(f"tr:has(a[href^='{rollout.url}?'])")).to_contain_text("completed")
@@ -259,6 +260,34 @@ def test_the_lists_and_a_form_that_is_filled_in_are_kept_up_to_date(
     assert name.input_value() == "my view"
     for each in (page, jobs):
         expect_fresh(each)
+
+
+def test_reports_follow_the_runs_and_keep_choices_and_focus(
+    new_page: Callable[..., Page], dashboard: DashboardProcess, rollout: GrowingRollout
+) -> None:
+    failures = new_page("/failures")
+    paths = ["/jobs/walk/compare", "/search?q=result", "/cost", "/fleet", "/actions"]
+    others = [failures.context.new_page() for _ in [*paths, ""]]
+    for page, path in zip(others, [*paths, f"{rollout.url}/diff"], strict=True):
+        page.goto(path)
+    for page in (failures, *others):
+        expect_live(page)
+    failures.get_by_label("task").select_option("made/task")
+    link = failures.locator("tr[data-failed] a").first
+    link.focus()
+    address = link.get_attribute("href")
+    # The new task is before the chosen one, and the new cause before the one with the focus.
+    made = unscored(replace(random_tree(5), rollout_id=f"grown-{rollout.directory.name}"))
+    made = replace(
+        made, task_id="a/first", error=NodeError(boundary="aaa", type="E", message="another cause")
+    )
+    write_rollout(made, dashboard.jobs / "grown" / made.rollout_id, finished_at=900.0)
+    rollout.end()
+    expect(failures.locator("main")).to_contain_text("another cause", timeout=WAIT_MS)
+    assert failures.get_by_label("task").input_value() == "made/task"
+    assert failures.evaluate("document.activeElement.getAttribute('href')") == address
+    for page in (failures, *others):
+        expect_fresh(page)
 
 
 def test_the_charts_of_production_follow_the_records(

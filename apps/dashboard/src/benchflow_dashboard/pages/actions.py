@@ -20,9 +20,11 @@ from benchflow_dashboard.actions.launch import is_running
 from benchflow_dashboard.actions.records import ActionRecord, ActionStore
 from benchflow_dashboard.security.access import access_of, operator, user_of
 
-from .page import PageRequest, render
+from .page import LivePage, PageRequest, render
 
 _SHOWN_ERROR = 300
+_RUNNING_SEC = 2
+"""How often a page of actions reads itself: no topic reports the end of a command."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -130,11 +132,25 @@ def show_action(
     view = ActionResult(
         record, in_words(record.command), actions.log_tail(record.id), is_running(record)
     )
-    title = f"{record.action} {record.target}"
-    return render(request, "action.html", view, title=title, section="jobs", cli=record.command)
+    return render(
+        request,
+        "action.html",
+        view,
+        title=f"{record.action} {record.target}",
+        section="jobs",
+        cli=record.command,
+        context={"live": LivePage("runs", refresh_sec=_RUNNING_SEC if view.is_running else 0)},
+    )
 
 
 @get("/actions", include_in_schema=False, sync_to_thread=True)
 def show_actions(request: PageRequest, actions: NamedDependency[ActionStore]) -> Template:
     """List the newest actions."""
-    return render(request, "actions.html", actions.newest(), title="Actions", section="jobs")
+    return render(
+        request,
+        "actions.html",
+        actions.newest(),
+        title="Actions",
+        section="jobs",
+        context={"live": LivePage("runs", refresh_sec=_RUNNING_SEC)},
+    )

@@ -18,7 +18,7 @@ from benchflow_dashboard.reports.comparison import (
 )
 from benchflow_dashboard.settings import DashboardSettings
 
-from .page import PageRequest, jobs_dir_words, render
+from .page import REPORT_REST_SEC, LivePage, PageRequest, jobs_dir_words, render
 
 _CHOICES = 200
 
@@ -55,6 +55,7 @@ def show_comparison(
             "base_url": base_url,
             "first_url": f"{base_url}?{query.with_().url_query()}",
             "next_url": f"{base_url}?{query.with_(after=view.next or '').url_query()}",
+            "live": LivePage("runs", rest_sec=REPORT_REST_SEC),
             "clear_url": f"{base_url}?{query.with_(outcome='').url_query()}",
         },
     )

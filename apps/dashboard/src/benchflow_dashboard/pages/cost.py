@@ -8,7 +8,7 @@ from benchflow_dashboard.index import Index, read_facets
 from benchflow_dashboard.reports.costs import GROUPINGS, SORTS, CostQuery, costs_view
 from benchflow_dashboard.settings import DashboardSettings
 
-from .page import PageRequest, jobs_dir_words, render
+from .page import REPORT_REST_SEC, LivePage, PageRequest, jobs_dir_words, render
 
 
 @get("/cost", include_in_schema=False, sync_to_thread=True)
@@ -30,6 +30,7 @@ def show_costs(
         section="jobs",
         cli=("bench", "dashboard", "cost", *([words] if words else []), *jobs_dir_words(settings)),
         context={
+            "live": LivePage("runs", rest_sec=REPORT_REST_SEC),
             "query": query,
             "jobs": facets["job"],
             "groupings": GROUPINGS,

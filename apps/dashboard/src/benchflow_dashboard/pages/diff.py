@@ -14,7 +14,7 @@ from benchflow_dashboard.settings import DashboardSettings
 from benchflow_dashboard.tree.diff_page import DiffPage, choices_of
 
 from .page import PageRequest, find_one, jobs_dir_words, render
-from .rollout import load_rollout, rollout_url
+from .rollout import live_page, load_rollout, rollout_url
 
 _LONGEST = 400
 
@@ -50,7 +50,12 @@ def show_diff(
         title=f"{a} to {b}",
         section="runs",
         cli=("bench", "rollout", "diff", first, second, *jobs_dir_words(settings)),
-        context={"rollout": entry.id, "rollout_url": rollout_url(entry.id)},
+        context={
+            "rollout": entry.id,
+            "rollout_url": rollout_url(entry.id),
+            # The other side may be of another rollout, whose events change the list of runs.
+            "live": live_page(entry.id, loaded, "runs"),
+        },
     )
 
 

@@ -19,7 +19,7 @@ from benchflow_dashboard.index import (
 from benchflow_dashboard.index.database import IndexSession
 from benchflow_dashboard.settings import DashboardSettings
 
-from .page import PageRequest, jobs_dir_words, render
+from .page import AGES_SEC, REPORT_REST_SEC, LivePage, PageRequest, jobs_dir_words, render
 
 _MOST: Final = 200
 _FILTERS: Final = ("job", "boundary", "task", "agent", "model")
@@ -73,6 +73,7 @@ def show_failures(
         section="failures",
         cli=failures_command(query, settings),
         context={
+            "live": LivePage("runs", refresh_sec=AGES_SEC, rest_sec=REPORT_REST_SEC),
             "query": query,
             "facets": {name: facets[name] for name in _FILTERS},
             "without_urls": {

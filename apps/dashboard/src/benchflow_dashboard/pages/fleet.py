@@ -14,8 +14,9 @@ from benchflow_dashboard.index import Index
 from benchflow_dashboard.index.queries import read_run
 from benchflow_dashboard.settings import DashboardSettings
 
-from .page import PageRequest, jobs_dir_words, render
+from .page import REPORT_REST_SEC, LivePage, PageRequest, jobs_dir_words, render
 
+_REFRESH_SEC: Final = 5
 IDENTITY: Final = ("scope", "slot", "attempt", "rollout", "node")
 
 
@@ -51,6 +52,8 @@ def show_fleet(
         section="fleet",
         cli=("bench", "dashboard", "fleet", *words),
         context={
+            # No topic reports a sandbox: the page reads itself.
+            "live": LivePage("runs", refresh_sec=_REFRESH_SEC, rest_sec=REPORT_REST_SEC),
             "now": time.time(),
             "identity": IDENTITY,
             "known": known,

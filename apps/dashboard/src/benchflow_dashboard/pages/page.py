@@ -30,6 +30,8 @@ NAVIGATION: Final = (
 _THEMES: Final = ("light", "dark", "auto")
 AGES_SEC: Final = 15
 """How often a page reads itself so that its ages stay true."""
+REPORT_REST_SEC: Final = 2
+"""The least seconds between two reads of a page that counts over many runs."""
 _YEAR: Final = 365 * 24 * 3600
 
 
@@ -45,6 +47,8 @@ class LivePage:
     stamp: str = ""
     refresh_sec: int = 0
     """The seconds after which the page also reads itself, because it shows ages. 0: never."""
+    rest_sec: int = 0
+    """The least seconds between two reads, of a page that costs the server more than others."""
 
 
 def render(

@@ -76,7 +76,7 @@ def show_rollout(
         cli=("bench", "rollout", "tree", entry.id, "--credit", *jobs_dir_words(settings)),
         fragment="rollout_pane.html",
         context={
-            "live": _live_page(entry.id, loaded, view),
+            "live": live_page(entry.id, loaded, is_running=bool(view.liveness)),
             "modes": MODE_NAMES,
             "tabs": TABS,
             "part_kinds": PARTS,
@@ -93,14 +93,18 @@ def show_rollout(
     )
 
 
-def _live_page(rollout: str, loaded: LoadedRollout, view: RolloutPage) -> LivePage:
+def live_page(
+    rollout: str, loaded: LoadedRollout, topic: str = "", *, is_running: bool = False
+) -> LivePage:
+    """Return what keeps a page of a rollout up to date."""
     # The list of runs, which the page shows a place of, follows the end of a rollout later.
     is_recent = time.time() - loaded.signature[1][1] / 1e9 < _RECENT_SEC
     return LivePage(
+        topic,
         rollout=rollout,
         seq=loaded.seq,
         stamp=rollout_stamp(*loaded.signature),
-        refresh_sec=_RUNNING_SEC if view.liveness or is_recent else 0,
+        refresh_sec=_RUNNING_SEC if is_running or is_recent else 0,
     )
 
 

@@ -18,7 +18,7 @@ from benchflow_dashboard.index import (
 from benchflow_dashboard.settings import DashboardSettings
 from benchflow_dashboard.tree.query import RolloutQuery
 
-from .page import PageRequest, jobs_dir_words, render
+from .page import REPORT_REST_SEC, LivePage, PageRequest, jobs_dir_words, render
 from .rollout import rollout_url
 
 _FACETS: Final = ("job", "task", "status")
@@ -48,6 +48,7 @@ def show_search(
         section="search",
         cli=search_command(query, settings) if view and query.q else (),
         context={
+            "live": LivePage("runs", rest_sec=REPORT_REST_SEC) if view and query.q else None,
             "query": query,
             "problem": problem,
             "facets": {name: facets[name] for name in _FACETS},

@@ -73,7 +73,8 @@ const refresh = (wait = 0) => {
   live.isStale = true;
   if (live.isBusy || document.hidden || live.state === "ended") return;
   clearTimeout(live.timer);
-  const next = live.readAt + live.took - performance.now();
+  const rest = Math.max(live.took, Number(live.page.dataset.rest) * 1000);
+  const next = live.readAt + rest - performance.now();
   live.timer = setTimeout(readPage, Math.max(wait, next, 0));
 };
 
@@ -124,7 +125,7 @@ document.addEventListener("click", ({ target }) => {
 // current node.
 const isOfReader = (name, element) =>
   (name === "open" && toggled.has(element)) ||
-  (/^(value|checked|selected)$/.test(name) && !element.matches("input[type=hidden]")) ||
+  (/^(value|checked)$/.test(name) && element.matches("input:not([type=hidden])")) ||
   (name === "tabindex" && element.getAttribute("role") === "treeitem") ||
   (name === "data-near" && element.localName === "g");
 
@@ -139,6 +140,12 @@ const callbacks = {
 
 const scriptsOf = (page) => [...page.querySelectorAll("head script")].map((each) => each.src).join();
 
+// A new option moves the others, and what the reader has chosen with them.
+const changedChoices = () =>
+  [...document.querySelectorAll("main select")]
+    .filter((list) => [...list.options].some((each) => each.selected !== each.defaultSelected))
+    .map((list) => [list, list.value]);
+
 const patch = (text) => {
   const page = new DOMParser().parseFromString(text, "text/html");
   // Another kind of page, or another version of the server.
@@ -147,10 +154,13 @@ const patch = (text) => {
     return;
   }
   document.dispatchEvent(new CustomEvent("live:page", { detail: { page, callbacks } }));
+  const choices = changedChoices();
   for (const region of document.querySelectorAll("[data-live-region]")) {
     const next = page.getElementById(region.id);
     if (next) Idiomorph.morph(region, next, { callbacks });
   }
+  for (const [list, value] of choices)
+    if ([...list.options].some((each) => each.value === value)) list.value = value;
   document.title = page.title;
   document.dispatchEvent(new CustomEvent("live:patched"));
 };
