@@ -14,7 +14,9 @@ import zmq
 import zmq.asyncio
 from benchflow_contracts import FinishedRollout, Sample, TrainingOptions, UsageError
 from benchflow_serve_client import RolloutEvent, RolloutRequest, RolloutStatus
+from benchflow_store import StoredRollout
 
+from .core import RolloutService
 from .env_wire import (
     EnvWireError,
     WireRun,
@@ -29,6 +31,7 @@ from .env_wire import (
     unpack,
 )
 from .problems import QueueFullError
+from .results import choose_samples
 
 _MOST_BYTES: Final = 64 << 20
 """The largest frame of a request."""
@@ -73,6 +76,43 @@ class RolloutSource(Protocol):
     def has_policy(self, name: str) -> bool:
         """Return whether a policy is registered."""
         ...
+
+
+class ServedEpisodes:
+    """The rollouts of a service, as an env server needs them."""
+
+    def __init__(self, service: RolloutService) -> None:
+        self._service = service
+        self.submit = service.submit
+        self.status = service.status
+        self.events = service.events
+        self.acknowledge = service.acknowledge
+        self.cancel = service.cancel
+
+    def has_policy(self, name: str) -> bool:
+        """Return whether a policy is registered."""
+        return name in self._service.policies
+
+    async def chosen_samples(
+        self, ident: str, options: TrainingOptions
+    ) -> tuple[FinishedRollout | None, Sequence[Sample], Mapping[str, int]]:
+        """Return an ended rollout, what may be trained on, and the leaves left out by reason.
+
+        Raises:
+            NotFoundError: No rollout has the id.
+            StoreError: A file of the rollout is damaged.
+        """
+        board = self._service.board
+        directory = board.directory_of(board.find(ident))
+        if directory is None or not StoredRollout(directory).has_begun:
+            return None, [], {}
+        stored = StoredRollout(directory)
+
+        def read() -> tuple[FinishedRollout, Sequence[Sample], Mapping[str, int]]:
+            finished = stored.read_finished()
+            return finished, *choose_samples(finished, options, needs_tokens=True)
+
+        return await asyncio.to_thread(read)
 
 
 class EnvServer:

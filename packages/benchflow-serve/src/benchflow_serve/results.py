@@ -16,7 +16,7 @@ from benchflow_contracts import (
     TrainingOptions,
 )
 from benchflow_export import episode, leaf_record, samples_of
-from benchflow_export.samples import answer_of
+from benchflow_export.trainer import answer_of
 from benchflow_kernel import answer_weights
 from benchflow_serve_client import LeafScore, Render, RolloutResult, RolloutStatus
 from benchflow_store import StoredRollout
@@ -42,10 +42,17 @@ def render_result(
     if directory is None or not StoredRollout(directory).has_begun:
         return result
     finished = StoredRollout(directory).read_finished()
-    left_out = Counter[str]()
-    samples = list(_chosen(finished, options, left_out, needs_tokens=render in _TOKENS))
+    samples, left_out = choose_samples(finished, options, needs_tokens=render in _TOKENS)
     rows = _rows(finished, samples, render, options.advantage)
-    return result.model_copy(update={"samples": rows, "left_out": dict(left_out)})
+    return result.model_copy(update={"samples": rows, "left_out": left_out})
+
+
+def choose_samples(
+    rollout: FinishedRollout, options: TrainingOptions, *, needs_tokens: bool
+) -> tuple[list[Sample], dict[str, int]]:
+    """Return what may be trained on, and the number of leaves that were left out by reason."""
+    left_out = Counter[str]()
+    return list(_chosen(rollout, options, left_out, needs_tokens=needs_tokens)), dict(left_out)
 
 
 def _chosen(

@@ -7,7 +7,7 @@ from collections.abc import Callable, Generator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 import uvicorn
 from benchflow_contracts import UsageError
@@ -16,6 +16,9 @@ from .app import create_app
 from .core import RolloutService
 from .security import read_tokens
 from .settings import ServeSettings
+
+if TYPE_CHECKING:
+    from .env_server import EnvServer
 
 _BACKLOG: Final = 1024
 _GRACE_SEC: Final = 2
@@ -28,6 +31,8 @@ class ServerAddress:
     url: str
     token_file: Path | None
     needs_token: bool
+    zmq: str | None = None
+    """The address for verifiers' env clients."""
 
 
 class _Server(uvicorn.Server):
@@ -87,17 +92,42 @@ async def _serve(
             loop = asyncio.get_running_loop()
             for number in (signal.SIGINT, signal.SIGTERM):
                 loop.add_signal_handler(number, signals.put_nowait, number)
+            env = _open_env_server(service)
             async with asyncio.TaskGroup() as group:
                 group.create_task(server.serve([listener]))
                 await server.has_started.wait()
+                answering = None if env is None else group.create_task(env.serve())
                 if on_ready is not None:
-                    on_ready(ServerAddress(_url(listener), token_file, not settings.no_auth))
+                    zmq = None if env is None else env.address
+                    needs_token = not settings.no_auth
+                    on_ready(ServerAddress(_url(listener), token_file, needs_token, zmq))
                 await signals.get()
                 if on_drain is not None:
                     on_drain(len(service.board.running))
                 await _drain(service, signals)
                 service.stop_streams()
+                if answering is not None:
+                    answering.cancel()
                 server.should_exit = True
+
+
+def _open_env_server(service: RolloutService) -> "EnvServer | None":
+    settings = service.settings
+    if settings.zmq is None:
+        return None
+    try:
+        from .env_server import EnvServer, ServedEpisodes  # noqa: PLC0415 - an extra
+    except ImportError as error:
+        raise UsageError(
+            f"--zmq needs {error.name}",
+            hint="install the extra: pip install 'benchflow-serve[verifiers]'",
+        ) from error
+    return EnvServer(
+        ServedEpisodes(service),
+        settings.zmq,
+        key_variables=settings.zmq_keys,
+        allow_remote=settings.zmq_remote,
+    )
 
 
 async def _drain(service: RolloutService, signals: "asyncio.Queue[int]") -> None:

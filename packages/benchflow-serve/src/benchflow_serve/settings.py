@@ -40,6 +40,13 @@ class ServeSettings(Model):
     """Whether a request may bring its own task."""
     allow_jobs: bool = False
     """Whether a request may run a job."""
+    zmq: str | None = None
+    """Address of the socket for verifiers' env clients, such as `tcp://127.0.0.1:5000`. The socket
+    has no authentication."""
+    zmq_keys: tuple[str, ...] = ()
+    """Variables with keys of model endpoints that a run of an env client may name."""
+    zmq_remote: bool = False
+    """Whether the socket may be open to other machines."""
     max_body_mb: float = Field(default=16, gt=0)
     """The largest body of a request."""
 

@@ -41,7 +41,20 @@ class AccessFlags:
     """Permission for drivers on other hosts to run the rollouts of their jobs here."""
 
 
+@dataclass(frozen=True, slots=True)
+class EnvServerFlags:
+    """A socket for the env clients of verifiers and prime-rl."""
+
+    zmq: str | None = None
+    """Address of a ZMQ socket without authentication, such as `tcp://127.0.0.1:5000`."""
+    zmq_key: tuple[str, ...] = ()
+    """Variable with the key of a model endpoint that a run may name. Repeatable."""
+    zmq_remote: bool = False
+    """Permission for other machines to reach the ZMQ socket."""
+
+
 Access = Annotated[AccessFlags, Parameter(name="*")]
+EnvSocket = Annotated[EnvServerFlags, Parameter(name="*")]
 
 
 def serve(
@@ -54,6 +67,7 @@ def serve(
     queue: Annotated[int, Parameter(validator=Number(gte=0))] = 1000,
     keep_acknowledged: Annotated[float, Parameter(validator=Number(gte=0))] = 3600,
     access: Access = AccessFlags(),
+    env_socket: EnvSocket = EnvServerFlags(),
     json: Json = False,
 ) -> None:
     """Run rollouts for a trainer, over HTTP.
@@ -92,13 +106,19 @@ def serve(
         allow_agents=access.allow_agent,
         allow_inline_tasks=access.allow_inline_tasks,
         allow_jobs=access.allow_jobs,
+        zmq=env_socket.zmq,
+        zmq_keys=env_socket.zmq_key,
+        zmq_remote=env_socket.zmq_remote,
     )
 
     def show(address: "ServerAddress") -> None:
         if json:
-            print_json({"url": address.url, "token_file": _text(address.token_file)}, is_line=True)
+            shown = {"url": address.url, "token_file": _text(address.token_file)}
+            print_json({**shown, "zmq": address.zmq}, is_line=True)
             return
         note(f"rollout service: {address.url}")
+        if address.zmq is not None:
+            note(f"for env clients of verifiers: {address.zmq}")
         note(f"try: {_curl(address)}")
         note("stop with Ctrl-C")
 
