@@ -98,12 +98,8 @@ BOXED = {"benchflow-sandbox-docker", "benchflow-sandbox-local"}
 HEAVY = {*BOXED, "benchflow-sandbox-native"}
 """Packages whose tests need more than Python."""
 
-IN_E2E = {
-    "benchflow",
-    "benchflow-agent-acp",
-    "benchflow-agent-policy",
-    "benchflow-clawsbench",
-    "benchflow-testing",
+IN_E2E = {"benchflow", "benchflow-clawsbench", "benchflow-testing"} | {
+    f"benchflow-agent-{kind}" for kind in ("acp", "policy")
 }
 """Packages whose programs `e2e` runs by the newest Python."""
 
@@ -118,38 +114,23 @@ def _units() -> list[str]:
     ]
 
 
+# fmt: off
 ON_DOCKER = (
     "packages/benchflow-sandbox-docker/tests",
     "adapters/benchflow-adapters-harbor/tests",
-    *(
-        f"tests/e2e/test_{name}.py"
-        for name in (
-            "built_alike",
-            "docker_engine",
-            "harbor_export",
-            "heredocs",
-            "other_engines",
-            "old_tasks",
-            "parity",
-            "pulls",
-            "trusted_tasks",
-        )
-    ),
+    *(f"tests/e2e/test_{name}.py" for name in (
+        "built_alike", "docker_engine", "harbor_export", "heredocs", "other_engines", "old_tasks",
+        "parity", "pulls", "trusted_tasks",
+    )),
 )
 """Slow tests that mostly wait for a Docker engine."""
 
-OF_GRADING = tuple(
-    f"tests/integration/test_{name}.py"
-    for name in (
-        "cheats",
-        "cheats_of_interpreters",
-        "cheats_of_tasks",
-        "directory_artifacts",
-        "harbor_grading",
-        "observed_verifier",
-    )
-)
+OF_GRADING = tuple(f"tests/integration/test_{name}.py" for name in (
+    "cheats", "cheats_of_interpreters", "cheats_of_tasks", "directory_artifacts",
+    "harbor_grading", "observed_verifier",
+))
 """Slow tests of what cheating agents get."""
+# fmt: on
 
 OF_FAULTS = (
     "tests/e2e/test_fault_run.py",
@@ -371,11 +352,7 @@ def _check_pins(session: nox.Session, resolved: str) -> None:
 _PIN = re.compile(r"^([A-Za-z0-9_.-]+)==([^ ;]+)", re.MULTILINE)
 
 LOCK_ARGS = (
-    "--quiet",
-    "--all-packages",
-    "--no-emit-workspace",
-    "--no-header",
-    "--no-annotate",
+    *("--quiet", "--all-packages", "--no-emit-workspace", "--no-header", "--no-annotate"),
     "--format=requirements-txt",
 )
 
@@ -406,8 +383,7 @@ def docs(session: nox.Session) -> None:
 def e2e(session: nox.Session) -> None:
     """Run the real thing: sandboxes, services, agents, attacks."""
     _sync_all(session)
-    targets = session.posargs or ["tests/integration", "tests/e2e"]
-    _pytest(session, "--timeout=300", *targets)
+    _pytest(session, "--timeout=300", *(session.posargs or ["tests/integration", "tests/e2e"]))
 
 
 @nox.session(python=OLDEST)
@@ -426,8 +402,7 @@ def slow(session: nox.Session, part: str) -> None:
         and not any(path.is_relative_to(other) for other in apart)
     ]
     parts = {"docker": ON_DOCKER, "faults": OF_FAULTS, "grading": OF_GRADING, "local": rest}
-    targets = parts[part]
-    _pytest(session, "-m", "slow", "--timeout=600", *(session.posargs or targets))
+    _pytest(session, "-m", "slow", "--timeout=600", *(session.posargs or parts[part]))
 
 
 @nox.session(python=PYTHONS[:1])
@@ -481,8 +456,7 @@ def live_trainers(session: nox.Session, trainer: str) -> None:
     torch = os.environ.get("BENCHFLOW_TORCH", "torch<2.15")
     tools = ("hypothesis>=6.150", "pytest>=9,<10", "pytest-rerunfailures", "pytest-timeout")
     session.install(torch, *TRAINERS[trainer][1:], *tools, *homes)
-    quiet = {"HF_HUB_OFFLINE": "1", "TRL_EXPERIMENTAL_SILENCE": "1"}
-    session.env.update(quiet)
+    session.env.update({"HF_HUB_OFFLINE": "1", "TRL_EXPERIMENTAL_SILENCE": "1"})
     # The warnings of a trainer are its own.
     options = ("-m", "trainers", "-W", "default", "--reruns=0")
     _pytest(session, *options, *(session.posargs or [f"tests/trainers/test_{trainer}.py"]))
@@ -492,19 +466,15 @@ def live_trainers(session: nox.Session, trainer: str) -> None:
 def agents(session: nox.Session) -> None:
     """Run the real agents, which are fetched by package name."""
     _sync_all(session)
-    targets = session.posargs or ["tests/e2e"]
-    _pytest(session, "-m", "agents", "--timeout=900", *targets)
+    _pytest(session, "-m", "agents", "--timeout=900", *(session.posargs or ["tests/e2e"]))
 
 
 @nox.session(python=PYTHONS[:1])
 def trainers(session: nox.Session) -> None:
     """Judge exported trees by the packages of trainers, which are fetched by package name."""
     _sync_all(session)
-    targets = session.posargs or [
-        "tests/e2e/test_trainer_packages.py",
-        "tests/e2e/test_env_client.py",
-    ]
-    _pytest(session, "-m", "trainers", "--reruns=0", *targets)
+    files = (f"tests/e2e/test_{name}.py" for name in ("trainer_packages", "env_client"))
+    _pytest(session, "-m", "trainers", "--reruns=0", *(session.posargs or files))
 
 
 # fmt: off
