@@ -26,8 +26,10 @@ import threading
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from multiprocessing.process import BaseProcess
 from pathlib import Path
 from statistics import median, quantiles
+from typing import Any
 from urllib.request import urlopen
 
 from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
@@ -40,6 +42,11 @@ GOAL_RATE = 10_000
 GOAL_PAGE_MS = 150.0
 GOAL_DRIFT = 0.05
 PROTOBUF = {"content-type": "application/x-protobuf"}
+STORED = "SELECT count(*) FROM monitor_spans"
+SCORED = (
+    "SELECT count(*) FROM monitor_rollouts r WHERE closed = 1 AND EXISTS"
+    " (SELECT 1 FROM monitor_rewards w WHERE w.rollout = r.id AND w.value IS NOT NULL)"
+)
 _TRACE, _TIME = b"\xf0\xa5traceX", 0x1122334455667788
 
 
@@ -208,61 +215,83 @@ def load(port: int, path: str) -> float:
     return (time.monotonic() - began) * 1000
 
 
-def measure(home: Path, options: argparse.Namespace) -> bool:
-    server = Server(home)
-    readers = Readers(server.port)
-    body = request(options.content)
-    queue = multiprocessing.get_context("fork").SimpleQueue()
-    rate = options.rate / options.senders
-    senders = [
-        multiprocessing.get_context("fork").Process(
-            target=send, args=(server.port, body, n, rate, options.seconds, queue.put)
-        )
+@dataclass
+class Load:
+    """What was seen while the senders sent."""
+
+    pages: dict[str, list[float]] = field(
+        default_factory=lambda: {"/": [], "/monitor?window=1h": []}
+    )
+    memory: list[tuple[float, float]] = field(default_factory=list[tuple[float, float]])
+
+    def watch(self, server: Server, senders: list[BaseProcess], every: float) -> None:
+        """Load pages and read the memory until the senders have ended."""
+        began = time.monotonic()
+        while any(sender.is_alive() for sender in senders):
+            for path, times in self.pages.items():
+                times.append(load(server.port, path))
+            self.memory.append((time.monotonic() - began, server.rss_mb()))
+            time.sleep(every)
+
+    def facts(self, took: float) -> dict[str, object]:
+        # The first fifth warms up: caches, pools and the page cache of SQLite.
+        warm = [rss for at, rss in self.memory if at > took / 5] or [self.memory[-1][1]]
+        part = max(1, len(warm) // 5)
+        drift = median(warm[-part:]) / median(warm[:part]) - 1
+        return {
+            "page_ms_p50": {path: round(median(times), 1) for path, times in self.pages.items()},
+            "page_ms_p95": {
+                path: round(quantiles(times, n=20)[-1] if len(times) > 1 else times[0], 1)
+                for path, times in self.pages.items()
+            },
+            "page_goal_ms": GOAL_PAGE_MS,
+            "rss_mb": [round(warm[0]), round(max(warm)), round(warm[-1])],
+            "rss_drift": round(drift, 4),
+            "rss_drift_goal": GOAL_DRIFT,
+        }
+
+
+def start_senders(port: int, options: argparse.Namespace) -> tuple[list[BaseProcess], Any]:
+    context = multiprocessing.get_context("fork")
+    queue = context.SimpleQueue()
+    body, rate = request(options.content), options.rate / options.senders
+    senders: list[BaseProcess] = [
+        context.Process(target=send, args=(port, body, n, rate, options.seconds, queue.put))
         for n in range(options.senders)
     ]
-    began, cpu = time.monotonic(), server.cpu_sec()
     for sender in senders:
         sender.start()
-    pages: dict[str, list[float]] = {"/": [], "/monitor?window=1h": []}
-    memory: list[tuple[float, float]] = []
-    while any(sender.is_alive() for sender in senders):
-        for path, times in pages.items():
-            times.append(load(server.port, path))
-        memory.append((time.monotonic() - began, server.rss_mb()))
-        time.sleep(options.page_every)
-    results = [queue.get() for _ in senders]
-    took, server_rss = time.monotonic() - began, server.rss_mb()
-    spans = sum(one.spans for one in results)
-    at_end = server.cpu_sec() - cpu
+    return senders, queue
+
+
+def measure(home: Path, options: argparse.Namespace) -> bool:
+    server = Server(home)
+    readers, seen = Readers(server.port), Load()
+    began, cpu = time.monotonic(), server.cpu_sec()
+    senders, queue = start_senders(server.port, options)
+    seen.watch(server, senders, options.page_every)
+    results: list[Sent] = [queue.get() for _ in senders]
+    took, at_end = time.monotonic() - began, server.cpu_sec() - cpu
     end = time.monotonic() + 600
     while server.count("SELECT count(*) FROM monitor_open") and time.monotonic() < end:
         time.sleep(1)
-    settled = time.monotonic() - began - took
-    used = server.cpu_sec() - cpu
+    used, settled = server.cpu_sec() - cpu, time.monotonic() - began - took
     readers.close()
-    stored = server.count("SELECT count(*) FROM monitor_spans")
-    scored = server.count(
-        "SELECT count(*) FROM monitor_rollouts r WHERE closed = 1 AND EXISTS"
-        " (SELECT 1 FROM monitor_rewards w WHERE w.rollout = r.id AND w.value IS NOT NULL)"
-    )
+    spans = sum(one.spans for one in results)
+    stored, scored = server.count(STORED), server.count(SCORED)
     server.process.send_signal(signal.SIGTERM)
     server.process.wait(60)
-    latencies = sorted(each for one in results for each in one.latencies)
-    # The first fifth warms up: caches, pools and the page cache of SQLite.
-    warm = [rss for at, rss in memory if at > took / 5] or [server_rss]
-    part = max(1, len(warm) // 5)
-    drift = median(warm[-part:]) / median(warm[:part]) - 1
-    page = {path: round(quantiles(times, n=20)[-1], 1) for path, times in pages.items()}
+    latencies = [each for one in results for each in one.latencies]
     emit(
         f"monitor: {READERS} readers, one stalled, {options.rate} spans/s asked",
         [used / spans * 1e6],
         unit="CPU us a span, stored, folded and scored",
         cpu_us_while_sending=round(at_end / spans * 1e6, 1),
-        bytes_a_span=len(body) // SPANS,
+        characters_a_text=options.content,
         seconds=round(took, 1),
         spans_per_sec=round(spans / took),
+        goal_per_sec=GOAL_RATE,
         sent=spans,
-        stored=stored,
         lost=spans - stored,
         rollouts=spans // OF_ROLLOUT,
         scored=scored,
@@ -270,12 +299,8 @@ def measure(home: Path, options: argparse.Namespace) -> bool:
         busy_answers=sum(one.busy for one in results),
         request_ms_p50=round(median(latencies), 1),
         request_ms_p99=round(quantiles(latencies, n=100)[-1], 1),
-        page_ms_p50={path: round(median(times), 1) for path, times in pages.items()},
-        page_ms_p95=page,
-        page_goal_ms=GOAL_PAGE_MS,
-        rss_mb=[round(warm[0]), round(max(warm)), round(warm[-1])],
-        rss_drift=round(drift, 4),
         frames_of_reader=readers.frames // (READERS - 1),
+        **seen.facts(took),
     )
     return spans == stored and scored == spans // OF_ROLLOUT
 
