@@ -9,10 +9,12 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 from benchflow_dashboard import DashboardSettings, create_app
+from benchflow_dashboard.monitor import views
 from benchflow_dashboard.monitor.alerts import AlertManager
 from benchflow_dashboard.monitor.assembler import Assembler
 from benchflow_dashboard.monitor.config import MonitorConfig
 from benchflow_dashboard.monitor.scoring import OnlineScorer
+from benchflow_dashboard.monitor.views import MonitorQuery
 from dashboard_forms import csrf_of
 from litestar.testing import TestClient
 
@@ -104,6 +106,28 @@ def test_a_production_rollout_shows_its_steps_and_rewards(client: TestClient[Lit
     for text in ("find", "failed", "tool_errors", "0.00", "1 of 1 tool calls failed"):
         assert text in page
     assert client.get("/monitor/r/nothing").status_code == 404
+
+
+def test_readers_share_a_view_that_is_costly_to_make(monkeypatch: pytest.MonkeyPatch) -> None:
+    made: list[MonitorQuery] = []
+
+    def make(_: object, query: MonitorQuery, now: float) -> float:
+        made.append(query)
+        ticks[0] += 0.1
+        return now
+
+    ticks, now = [0.0], [1000.0]
+    monkeypatch.setattr(views, "monitor_view", make)
+    monkeypatch.setattr(views.time, "perf_counter", lambda: ticks[0])
+    shared = views.MonitorViews(None, lambda: now[0])  # type: ignore[arg-type]
+    day, hour = MonitorQuery(), MonitorQuery(window="1h")
+
+    assert [shared.view(day), shared.view(hour), shared.view(day)] == [1000.0, 1000.0, 1000.0]
+    now[0] += 1.9
+    assert shared.view(day) == 1000.0
+    now[0] += 0.2
+    assert shared.view(day) == 1002.1
+    assert made == [day, hour, day]
 
 
 def test_text_of_an_agent_is_never_markup(client: TestClient[Litestar]) -> None:

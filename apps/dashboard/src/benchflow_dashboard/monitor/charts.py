@@ -4,7 +4,19 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Final
 
-from .metrics import Bin, Group, Queries, Sample, Selection, narrowed, quantile, sample, series
+from .metrics import (
+    Bin,
+    Group,
+    Queries,
+    Sample,
+    Selection,
+    narrowed,
+    quantiles,
+    reward_samples,
+    sample,
+    sample_of_bins,
+    series_of,
+)
 
 WIDTH: Final = 300
 HEIGHT: Final = 60
@@ -84,17 +96,32 @@ class RewardRow:
     """The same reward of the evals of a group; without those that have no value."""
 
 
-def chart(
+def charts(
+    queries: Queries, selection: Selection, by: Group, *, has_evals: bool = False
+) -> tuple[Chart, ...]:
+    """Return the charts, each with a scale that begins at 0 unless a value is below 0."""
+    metrics = [metric for metric, _ in CHARTS]
+    bins = series_of(queries, metrics, selection, bins=BINS, by=by)
+    return tuple(
+        _chart(queries, metric, title, selection, by, bins=bins[metric], has_evals=has_evals)
+        for metric, title in CHARTS
+    )
+
+
+def _chart(
     queries: Queries,
     metric: str,
     title: str,
     selection: Selection,
     by: Group,
     *,
-    has_evals: bool = False,
+    bins: Sequence[Bin],
+    has_evals: bool,
 ) -> Chart:
-    """Return a chart, with a scale that begins at 0 unless a value is below 0."""
-    bins = series(queries, metric, selection, bins=BINS, by=by)
+    wholes = {
+        group: sample_of_bins([one for one in bins if one.group == group])
+        for group in {one.group for one in bins}
+    }
     if metric == "rollouts":
         # The mean of each rollout is 1. The chart shows how many there were.
         bins = [replace(one, mean=float(one.n)) for one in bins]
@@ -112,15 +139,14 @@ def chart(
         Line(
             group,
             pieces([one for one in bins if one.group == group], selection, low, high),
-            sample(queries, metric, narrowed(selection, by, group)),
+            wholes[group],
             _band(*evals[group], low, high) if group in evals else None,
         )
         for group in shown
     )
-    is_time = metric == "latency"
-    p50, p95 = (
-        quantile(queries, metric, selection, share) if is_time else None for share in (0.5, 0.95)
-    )
+    p50 = p95 = None
+    if metric == "latency":
+        p50, p95 = quantiles(queries, metric, selection, (0.5, 0.95))
     return Chart(metric, title, lines, low, high, p50, p95)
 
 
@@ -157,7 +183,7 @@ def _evals(
         part = replace(narrowed(selection, by, group), is_eval=True)
         whole = sample(queries, metric, part)
         if whole.n:
-            p25, p75 = (quantile(queries, metric, part, share) for share in (0.25, 0.75))
+            p25, p75 = quantiles(queries, metric, part, (0.25, 0.75))
             found[group] = whole, p25 or 0.0, p75 or 0.0
     return found
 
@@ -171,37 +197,30 @@ def reward_rows(
     queries: Queries,
     selection: Selection,
     by: Group,
-    groups: Sequence[str],
+    rollouts: Mapping[str, int],
     *,
     has_evals: bool = False,
 ) -> tuple[RewardRow, ...]:
-    """Return each reward with its sample in each group, in the order of the spaces."""
+    """Return each reward with its sample in each group, in the order of the spaces.
+
+    `rollouts` is the number of rollouts of each group.
+    """
     order = ("output", "action", "reasoning", "memory", "latent")
-    sql = "SELECT DISTINCT w.space, w.source FROM monitor_rewards w JOIN monitor_rollouts r"
-    sql += " ON r.id = w.rollout WHERE w.step = '' AND w.granularity = 'terminal'"
-    sql += " AND r.ended >= ? AND r.ended < ?"
-    sources: dict[str, str] = {}
-    known = queries.query(sql, (selection.since, selection.until))
-    if has_evals:
-        known += queries.query(
-            "SELECT DISTINCT w.space, w.source FROM monitor_rewards w JOIN monitor_evals r"
-            " ON r.id = w.rollout WHERE w.step = '' AND w.granularity = 'terminal'"
-        )
-    for space, source in known:
-        # An unscored verdict may have the default space: a scored one decides.
-        if source not in sources or sources[source] == "output":
-            sources[source] = space
+    whole = replace(selection, version=None, is_eval=True)
+    seen = reward_samples(queries, selection, by)
+    known = reward_samples(queries, whole, "") if has_evals else {}
+    spaces = {source: space for source, (space, _) in (*known.items(), *seen.items())}
     rows: list[RewardRow] = []
-    for source, space in sorted(sources.items(), key=lambda i: (order.index(i[1]), i[0])):
-        cells: dict[str, Sample] = {}
-        unscored: dict[str, int] = {}
-        evals: dict[str, Sample] = {}
-        for group in groups:
-            part = narrowed(selection, by, group)
-            cells[group] = sample(queries, f"reward:{source}", part)
-            unscored[group] = sample(queries, "rollouts", part).n - cells[group].n
-            if has_evals:
-                evals[group] = sample(queries, f"reward:{source}", replace(part, is_eval=True))
+    for source, space in sorted(spaces.items(), key=lambda i: (order.index(i[1]), i[0])):
+        cells = seen[source][1] if source in seen else {}
+        cells = {group: cells.get(group, Sample(0, 0.0, 0.0)) for group in rollouts}
+        unscored = {group: n - cells[group].n for group, n in rollouts.items()}
+        evals = {
+            group: sample(
+                queries, f"reward:{source}", replace(narrowed(selection, by, group), is_eval=True)
+            )
+            for group in (rollouts if source in known else ())
+        }
         evals = {group: one for group, one in evals.items() if one.n}
         rows.append(RewardRow(space, source, cells, unscored, evals))
     return tuple(rows)

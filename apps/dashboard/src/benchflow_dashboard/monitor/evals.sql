@@ -1,3 +1,6 @@
+-- What a database of version 0.8.0 lacks.
+CREATE INDEX monitor_rollouts_by_end ON monitor_rollouts (ended);
+
 CREATE TABLE monitor_evals (
     id TEXT PRIMARY KEY,
     service TEXT NOT NULL,

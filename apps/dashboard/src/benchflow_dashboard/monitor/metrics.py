@@ -1,5 +1,6 @@
 """Metrics of closed rollouts: samples of a window, and series for charts."""
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Final, Literal, Protocol
@@ -66,6 +67,8 @@ class Bin:
     start: float
     n: int
     mean: float
+    square: float = 0.0
+    """The mean of the squares."""
 
 
 def check_metric(metric: str) -> str:
@@ -84,22 +87,64 @@ def sample(queries: Queries, metric: str, selection: Selection) -> Sample:
     source, where, values = _parts(metric, selection)
     sql = f"SELECT COUNT(x), AVG(x), AVG(x * x) FROM ({source}{where}) AS t"  # noqa: S608
     ((n, mean, square),) = queries.query(sql, values)
-    if not n:
+    return _sample_of(n, mean, square)
+
+
+def _sample_of(n: int, mean: float | None, square: float | None) -> Sample:
+    if not n or mean is None or square is None:
         return Sample(0, 0.0, 0.0)
     spread = max(0.0, square - mean * mean)
     return Sample(n, mean, spread * n / (n - 1) if n > 1 else 0.0)
 
 
+def sample_of_bins(bins: Sequence[Bin]) -> Sample:
+    """Return the sample of all values of some bins."""
+    n = sum(one.n for one in bins)
+    if not n:
+        return Sample(0, 0.0, 0.0)
+    mean = math.fsum(one.mean * one.n for one in bins) / n
+    return _sample_of(n, mean, math.fsum(one.square * one.n for one in bins) / n)
+
+
+def reward_samples(
+    queries: Queries, selection: Selection, by: Group
+) -> dict[str, tuple[str, dict[str, Sample]]]:
+    """Return the space of each reward and its sample in each group, by its source."""
+    source, where, values = _parts("reward:", selection)
+    group = f"r.{by}" if by else "''"
+    columns = f"w.source, w.space, {group} AS g, COUNT(w.value), AVG(w.value),"
+    columns += " AVG(w.value * w.value)"
+    source = source.replace("w.value AS x", columns).replace(" AND w.source = ?", "")
+    sql = f"{source}{where} GROUP BY w.source, w.space, g ORDER BY w.source, w.space, g"
+    found: dict[str, tuple[str, dict[str, Sample]]] = {}
+    for name, space, value, n, mean, square in queries.query(sql, values[1:]):
+        known, cells = found.get(name, (space, dict[str, Sample]()))
+        if n or value not in cells:
+            cells[value] = _sample_of(n, mean, square)
+        # An unscored verdict may have the default space: a scored one decides.
+        found[name] = (space if known == "output" or n else known), cells
+    return found
+
+
 def quantile(queries: Queries, metric: str, selection: Selection, share: float) -> float | None:
     """Return the value below which `share` of the values lie (nearest rank), or None."""
+    return quantiles(queries, metric, selection, (share,))[0]
+
+
+def quantiles(
+    queries: Queries, metric: str, selection: Selection, shares: Sequence[float]
+) -> list[float | None]:
+    """Return the quantile of each share (nearest rank), or None without a value."""
     source, where, values = _parts(metric, selection)
     inner = f"SELECT x FROM ({source}{where}) AS t WHERE x IS NOT NULL"  # noqa: S608
     ((n,),) = queries.query(f"SELECT COUNT(*) FROM ({inner}) AS u", values)  # noqa: S608
     if not n:
-        return None
-    rank = min(n - 1, int(share * n))
-    rows = queries.query(f"{inner} ORDER BY x LIMIT 1 OFFSET ?", (*values, rank))
-    return float(rows[0][0])
+        return [None for _ in shares]
+    ranks = [min(n - 1, int(share * n)) + 1 for share in shares]
+    sql = f"SELECT k, x FROM (SELECT x, ROW_NUMBER() OVER (ORDER BY x) AS k FROM ({inner}) AS u)"  # noqa: S608
+    sql += f" AS v WHERE k IN ({', '.join('?' for _ in ranks)})"
+    at = {rank: float(value) for rank, value in queries.query(sql, (*values, *ranks))}
+    return [at[rank] for rank in ranks]
 
 
 def series(
@@ -114,11 +159,34 @@ def series(
     group = f"r.{by}" if by else "''"
     columns = f"SELECT {group} AS g, FLOOR((r.ended - ?) / ?) AS b, "
     source = source.replace("SELECT ", columns, 1)
-    sql = f"SELECT g, b, COUNT(x), AVG(x) FROM ({source}{where}) AS t"  # noqa: S608 - as above
+    sql = f"SELECT g, b, COUNT(x), AVG(x), AVG(x * x) FROM ({source}{where}) AS t"  # noqa: S608
     sql += " WHERE x IS NOT NULL GROUP BY g, b ORDER BY b, g"
     # Parameters follow the order of the text: those of the columns come first.
     rows = queries.query(sql, (selection.since, width, *values))
-    return [Bin(g, selection.since + b * width, n, mean) for g, b, n, mean in rows]
+    return [Bin(g, selection.since + b * width, n, mean, sq) for g, b, n, mean, sq in rows]
+
+
+def series_of(
+    queries: Queries, metrics: Sequence[str], selection: Selection, *, bins: int, by: Group = ""
+) -> dict[str, list[Bin]]:
+    """Return what `series` returns for each metric of a rollout, in one pass over the rollouts."""
+    width = (selection.until - selection.since) / bins
+    _, where, values = _parts("rollouts", selection)
+    group = f"r.{by}" if by else "''"
+    inner = ", ".join(f"{_EXPRESSIONS[metric]} AS x{at}" for at, metric in enumerate(metrics))
+    sums = ", ".join(f"COUNT(x{at}), AVG(x{at}), AVG(x{at} * x{at})" for at in range(len(metrics)))
+    sql = (
+        f"SELECT g, b, {sums} FROM (SELECT {group} AS g, FLOOR((r.ended - ?) / ?) AS b, {inner}"  # noqa: S608
+        f" FROM monitor_rollouts r{where}) AS t GROUP BY g, b ORDER BY b, g"
+    )
+    found: dict[str, list[Bin]] = {metric: [] for metric in metrics}
+    for name, number, *cells in queries.query(sql, (selection.since, width, *values)):
+        start = selection.since + number * width
+        for at, metric in enumerate(metrics):
+            n, mean, square = cells[3 * at : 3 * at + 3]
+            if n:
+                found[metric].append(Bin(name, start, n, mean, square))
+    return found
 
 
 def narrowed(selection: Selection, by: Group, group: str) -> Selection:

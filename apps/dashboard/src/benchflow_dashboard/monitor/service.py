@@ -28,6 +28,7 @@ from .keys import IngestKey, read_keys
 from .reader import MonitorReader
 from .rules import read_rules
 from .scoring import OnlineScorer
+from .views import MonitorViews
 from .webhook import WebhookSender
 from .work_thread import WorkThread
 from .writer import SpanWriter
@@ -69,6 +70,7 @@ class MonitorService:
             value for name in self.config.redact_env if (value := os.environ.get(name))
         )
         self.reader = MonitorReader(MonitorDatabase(location))
+        self.views = MonitorViews(self.reader)
         self.writer = SpanWriter(location, max_waiting=self.config.max_waiting_mb * 2**20)
         self.decoding = WorkThread(_DECODERS)
         self._thread = WorkThread()

@@ -1,6 +1,8 @@
 """What the pages and the commands of monitor mode show."""
 
-from collections.abc import Mapping
+import threading
+import time
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 from urllib.parse import urlencode
@@ -9,8 +11,8 @@ from benchflow_store import StepLine, step_lines
 from benchflow_traces import ObservedRollout, observed_rollouts
 
 from .alerts import ALERT_COLUMNS, Alert, alert_of
-from .charts import CHARTS, Chart, RewardRow, chart, reward_rows
-from .metrics import Group, Selection, groups, sample
+from .charts import Chart, RewardRow, charts, reward_rows
+from .metrics import Group, Selection
 from .reader import MonitorReader
 
 WINDOWS: Final[Mapping[str, float]] = {
@@ -22,6 +24,8 @@ WINDOWS: Final[Mapping[str, float]] = {
 }
 GROUPS: Final[tuple[Group, ...]] = ("version", "environment", "service", "")
 PAGE: Final = 50
+_QUICK_SEC: Final = 0.05
+_MAX_VIEWS: Final = 64
 ROLLOUT_COLUMNS: Final = (
     "id, service, version, environment, status, closed, started, ended, steps, tool_calls,"
     " tool_errors, loops, asks, input_tokens, output_tokens, cost, models, dialects, error,"
@@ -85,30 +89,85 @@ class MonitorView:
 def monitor_view(reader: MonitorReader, query: MonitorQuery, now: float) -> MonitorView:
     """Return what the page shows. The command line prints the same."""
     selection = query.selection(now)
-    window = (selection.since, selection.until)
-    running, unknown = reader.query(
-        "SELECT COALESCE(SUM(1 - closed), 0), COALESCE(SUM(unknown_spans), 0)"
-        " FROM monitor_rollouts WHERE ended >= ? AND ended < ?",
-        window,
-    )[0]
-    shown = tuple(groups(reader, selection, query.by))
+    facets = _facets(reader, selection)
+    rollouts: dict[str, int] = {}
+    for facet in facets:
+        if facet.is_closed and facet.is_of(query):
+            group = getattr(facet, query.by) if query.by else ""
+            rollouts[group] = rollouts.get(group, 0) + facet.n
+    shown = dict(sorted(rollouts.items())) or ({} if query.by else {"": 0})
     has_evals = reader.has_evals
     return MonitorView(
         query=query,
-        closed=sample(reader, "rollouts", selection).n,
-        running=running,
-        unknown_spans=unknown,
-        services=tuple(groups(reader, Selection(*window), "service")),
-        environments=tuple(groups(reader, Selection(*window), "environment")),
-        groups=shown,
-        charts=tuple(
-            chart(reader, metric, title, selection, query.by, has_evals=has_evals)
-            for metric, title in CHARTS
-        ),
+        closed=sum(rollouts.values()),
+        running=sum(facet.n for facet in facets if not facet.is_closed),
+        unknown_spans=sum(facet.unknown_spans for facet in facets),
+        services=tuple(sorted({facet.service for facet in facets if facet.is_closed})),
+        environments=tuple(sorted({facet.environment for facet in facets if facet.is_closed})),
+        groups=tuple(shown),
+        charts=charts(reader, selection, query.by, has_evals=has_evals),
         rewards=reward_rows(reader, selection, query.by, shown, has_evals=has_evals),
         alerts=alerts_where(reader, "resolved IS NULL"),
         rollouts=rollout_lines(reader, query, selection),
     )
+
+
+class MonitorViews:
+    """Views that several readers of a page share while one of them is costly to make.
+
+    A view that took T seconds is used for `20 T`, so that open pages take at most a twentieth of a
+    processor. A view that is made quickly is made each time.
+    """
+
+    def __init__(self, reader: MonitorReader, clock: Callable[[], float] = time.time) -> None:
+        self._reader = reader
+        self._clock = clock
+        self._lock = threading.Lock()
+        self._views: dict[MonitorQuery, tuple[float, MonitorView]] = {}
+
+    def view(self, query: MonitorQuery) -> MonitorView:
+        """Return the view of a query, made now or a short time ago."""
+        with self._lock:
+            now = self._clock()
+            self._views = {key: view for key, view in self._views.items() if view[0] > now}
+            if query in self._views:
+                return self._views[query][1]
+            began = time.perf_counter()
+            view = monitor_view(self._reader, query, now)
+            took = time.perf_counter() - began
+            if took > _QUICK_SEC and len(self._views) < _MAX_VIEWS:
+                self._views[query] = (now + 20 * took, view)
+            return view
+
+
+@dataclass(frozen=True, slots=True)
+class _Facet:
+    """The rollouts of one program in a window."""
+
+    service: str
+    version: str
+    environment: str
+    is_closed: bool
+    n: int
+    unknown_spans: int
+
+    def is_of(self, query: MonitorQuery) -> bool:
+        is_service = not query.service or self.service == query.service
+        return is_service and (not query.environment or self.environment == query.environment)
+
+
+def _facets(reader: MonitorReader, selection: Selection) -> list[_Facet]:
+    """Return the programs of a window, in one pass over its rollouts."""
+    rows = reader.query(
+        "SELECT service, version, environment, closed, COUNT(*), SUM(unknown_spans)"
+        " FROM monitor_rollouts WHERE ended >= ? AND ended < ?"
+        " GROUP BY service, version, environment, closed",
+        (selection.since, selection.until),
+    )
+    return [
+        _Facet(service, version, environment, bool(closed), n, unknown)
+        for service, version, environment, closed, n, unknown in rows
+    ]
 
 
 def rollout_lines(

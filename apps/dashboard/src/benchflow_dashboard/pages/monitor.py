@@ -20,7 +20,6 @@ from benchflow_dashboard.monitor.views import (
     WINDOWS,
     MonitorQuery,
     alerts_where,
-    monitor_view,
     observed_view,
 )
 from benchflow_dashboard.security.access import access_of, checked_form, operator, user_of
@@ -37,7 +36,7 @@ def show_monitor(
 ) -> Template:
     """Show the charts of production."""
     query = MonitorQuery.of(request.query_params)
-    view = None if monitor is None else monitor_view(monitor.reader, query, time.time())
+    view = None if monitor is None else monitor.views.view(query)
     words = [f"--{name}={value}" for name, value in _words(query).items()]
     return render(
         request,
