@@ -19,7 +19,7 @@ PAGES = sorted(
         *ROOT.glob("adapters/*/README.md"),
     ]
 )
-LANGUAGES = {"bash", "python", "toml", "text", "json", "markdown", "mermaid", "c"}
+LANGUAGES = {"bash", "python", "toml", "yaml", "text", "json", "markdown", "mermaid", "c"}
 
 
 def has_code(page: Path) -> bool:

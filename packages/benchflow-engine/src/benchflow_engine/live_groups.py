@@ -40,7 +40,7 @@ class LiveGroups:
     def __init__(
         self,
         config: RunConfig,
-        tasks: Iterable[str | Path],
+        tasks: Iterable[str | Path | Task],
         jobs_dir: str | Path,
         *,
         options: TrainerOptions | None = None,
@@ -53,7 +53,10 @@ class LiveGroups:
                 f"at_once is {at_once}, and leaves_per_rollout is {leaves_per_rollout}",
                 hint="both are at least 1",
             )
-        loaded = (runnable_task(task, config.adapter_options()) for task in tasks)
+        loaded = (
+            task if isinstance(task, Task) else runnable_task(task, config.adapter_options())
+            for task in tasks
+        )
         self._tasks = {task.id: task for task in loaded}
         self._config = config
         self._jobs_dir = Path(jobs_dir)
