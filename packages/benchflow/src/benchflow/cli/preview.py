@@ -9,7 +9,6 @@ from benchflow_contracts import BenchFlowError, Model, Task, UsageError
 from benchflow_contracts.redaction import MASK
 from benchflow_engine.config import RunConfig
 from benchflow_engine.secrets import recorded_config
-from benchflow_jobs import JobConfig, JobOptions, check_job, plan_of
 from benchflow_kernel.resolve import Origin, Setting, to_json
 from cyclopts import Parameter
 
@@ -18,6 +17,7 @@ from .rollout_flags import origins
 
 if TYPE_CHECKING:
     from benchflow_engine.preview import Preview
+    from benchflow_jobs import JobConfig, JobOptions
 
 RAN_BUT_FAILED = 1
 
@@ -71,7 +71,7 @@ async def preview_run(
     return 0
 
 
-async def preview_job(job: JobOptions, flags: PreviewFlags, *, json: bool) -> int:
+async def preview_job(job: "JobOptions", flags: PreviewFlags, *, json: bool) -> int:
     """Preview a job: its configuration, or the plan and the checks of its only task.
 
     Raises:
@@ -80,6 +80,8 @@ async def preview_job(job: JobOptions, flags: PreviewFlags, *, json: bool) -> in
     if flags.print_config:
         print_config(job.run, job)
         return 0
+    from benchflow_jobs import plan_of
+
     tasks = plan_of(job).tasks
     if len(tasks) != 1:
         raise UsageError(
@@ -90,12 +92,14 @@ async def preview_job(job: JobOptions, flags: PreviewFlags, *, json: bool) -> in
     return await preview_run(task, job.run, flags, json=json)
 
 
-async def preview_checks(job: JobConfig, *, json: bool) -> int:
+async def preview_checks(job: "JobConfig", *, json: bool) -> int:
     """Make the checks of a job, print all of them, and return the exit code.
 
     Raises:
         JobConfigError: The configuration does not fit together, or with the tasks.
     """
+    from benchflow_jobs import check_job
+
     checks = await check_job(job)
     failed = [(each.name, each.error) for each in checks if each.error is not None]
     passed = [each.name for each in checks if each.error is None and not each.warning]
@@ -114,11 +118,11 @@ async def preview_checks(job: JobConfig, *, json: bool) -> int:
     return RAN_BUT_FAILED if failed else 0
 
 
-def print_config(config: RunConfig, job: JobOptions | None = None) -> None:
+def print_config(config: RunConfig, job: "JobOptions | None" = None) -> None:
     """Print the effective configuration as TOML. Secrets are left out."""
     values = recorded_config(config)
     if job is not None:
-        fields = (name for name in JobOptions.model_fields if name != "run")
+        fields = (name for name in type(job).model_fields if name != "run")
         values = {**{name: to_json(getattr(job, name)) for name in fields}, **values}
     for line in _table("", values, _origins()):
         print(line)  # noqa: T201 - data for standard output

@@ -11,7 +11,6 @@ from benchflow_engine.rollout import run as run_rollout
 from . import format as fmt
 from .env_file import EnvFile, with_env_files
 from .flags import DEFAULT_JOBS, JobsDir, Json
-from .narrate import narrator
 from .output import note, print_json
 from .preview import PreviewFlags, PreviewOnly, preview_run
 from .rollout_flags import Run, configuration
@@ -46,11 +45,14 @@ async def run(
     config = with_env_files(configuration(options), env_file)
     if preview.any:
         return await preview_run(task, config, preview, json=json)
-    subscribers = () if json else (narrator(),)
-    result = await run_rollout(task, config=config, jobs_dir=jobs_dir, subscribers=subscribers)
     if json:
+        result = await run_rollout(task, config=config, jobs_dir=jobs_dir)
         print_json({**result.record.model_dump(mode="json"), "directory": str(result.directory)})
     else:
+        from .narrate import narrator
+
+        subscribers = (narrator(),)
+        result = await run_rollout(task, config=config, jobs_dir=jobs_dir, subscribers=subscribers)
         print_summary(result)
     return exit_code(result, config)
 
