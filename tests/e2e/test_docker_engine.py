@@ -80,6 +80,18 @@ def said(process: subprocess.Popen[str], *, code: int = 0) -> str:
     return out
 
 
+def until_in(job: subprocess.Popen[str], what: str, condition: Callable[[], bool]) -> None:
+    """Return when `condition` holds; fail with the output of a job that ends before."""
+
+    def holds() -> bool:
+        if condition():
+            return True
+        assert job.poll() is None, f"never saw: {what}\n{job.communicate()[0]}"
+        return False
+
+    until(what, holds)
+
+
 def write_sleeper(path: Path, bench: Callable[..., Any]) -> None:
     bench("tasks", "init", path)
     (path / "solution/solve.sh").write_text(SOLUTION)
@@ -194,7 +206,7 @@ def test_rollouts_whose_engine_restarts_run_again_and_count_once(
         write_sleeper(tmp_path / "tasks" / name, bench)
     create = ("eval", "create", "--tasks-dir", "tasks", "--agent", "oracle", "--job-name", "job")
     job = runner(*create, "--retries", "3", "--concurrency", "2", *DOCKER)
-    until("both agents", lambda: len(sleepers(MARK)) == 2)
+    until_in(job, "both agents", lambda: len(sleepers(MARK)) == 2)
     first = set(sleepers(MARK))
     if how == "ended":
         engine.end()
@@ -203,7 +215,7 @@ def test_rollouts_whose_engine_restarts_run_again_and_count_once(
         # Nobody told the containers, and the next engine ends them.
         assert set(sleepers(MARK)) == first
     engine.start()
-    until("both agents again", lambda: len(set(sleepers(MARK)) - first) == 2)
+    until_in(job, "both agents again", lambda: len(set(sleepers(MARK)) - first) == 2)
     results, failed = ended(job, tmp_path / "jobs/job")
     assert [(each["slot"], each["reward"]) for each in results] == [("one#0", 1), ("two#0", 1)]
     assert {each["slot"] for each in failed} == {"one#0", "two#0"}
@@ -228,7 +240,7 @@ def test_a_grading_that_is_killed_from_outside_runs_again_and_counts_once(
     test.write_text(test.read_text().replace("reward=0", f"sleep {MARK}\nreward=0"))
     create = ("eval", "create", "--tasks-dir", "tasks", "--agent", "oracle", "--job-name", "job")
     job = runner(*create, "--isolation", isolation, *DOCKER)
-    until("the tests", lambda: len(sleepers(MARK)) == 1)
+    until_in(job, "the tests", lambda: len(sleepers(MARK)) == 1)
     first = sleepers(MARK)
     if how == "box":
         label = "benchflow.labels.benchflow.purpose=grading"
@@ -237,7 +249,7 @@ def test_a_grading_that_is_killed_from_outside_runs_again_and_counts_once(
     else:
         engine.kill()
         engine.start()
-    until("the tests again", lambda: len(set(sleepers(MARK)) - set(first)) == 1)
+    until_in(job, "the tests again", lambda: len(set(sleepers(MARK)) - set(first)) == 1)
     [result], [failed] = ended(job, tmp_path / "jobs/job")
     assert (result["reward"], result["grading"]) == (1, isolation)
     error = failed["error"]
@@ -247,7 +259,7 @@ def test_a_grading_that_is_killed_from_outside_runs_again_and_counts_once(
 
 
 MANY = """
-import asyncio, gc, json, os, sys, threading
+import asyncio, gc, json, os, sys, threading, time
 from pathlib import Path
 from benchflow_jobs import JobOptions, run_job
 from benchflow_engine.flags import run_config
@@ -291,6 +303,10 @@ current_owner()
 scratch_root()
 before = now()
 asyncio.run(run_job(options, listener=watch))
+# Nobody waits for the idle threads of an engine's pools: on a busy machine they end a little later.
+deadline = time.monotonic() + 60
+while threading.active_count() > before["threads"] and time.monotonic() < deadline:
+    time.sleep(0.01)
 print(json.dumps({"before": before, "seen": watch.seen, "after": now()}))
 """
 
