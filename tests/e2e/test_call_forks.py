@@ -107,3 +107,56 @@ def assert_samples_share_their_prefix(rollout: StoredRollout) -> None:
 def x_call(sample: Any, number: int) -> str:
     calls = [span.call for span in sample.spans if span.call is not None]
     return list(dict.fromkeys(calls))[number]
+
+
+def test_an_agent_that_does_not_repeat_the_deferred_call_is_not_scored(bench: Any) -> None:
+    once = ("--agent-env.BENCHFLOW_POLICY_ATTEMPTS", 1)
+    group = ("--branch", "group", "--branch-at-call", 2, "--branch-n", 2)
+    with ScriptedLlm(Sampler()) as llm:
+        record = run(bench, llm, *group, *once, code=1)
+        assert len(llm.requests) == 1
+    assert (record["status"], record["reward"]) == ("failed", None)
+    assert record["error"]["boundary"] == "snapshot"
+    assert "model call 2, which was deferred for a fork" in record["error"]["message"]
+
+
+def test_a_model_error_at_the_forked_call_costs_one_child_its_score(bench: Any) -> None:
+    sampler = Sampler()
+
+    def refuses_once(request: ModelRequest) -> ModelReply:
+        if len(request.tool_results) == 1 and not refused:
+            refused.append(request)
+            return ModelReply(text="no", status=400)
+        return sampler(request)
+
+    refused: list[ModelRequest] = []
+    group = ("--branch", "group", "--branch-at-call", 2, "--branch-n", 2)
+    with ScriptedLlm(refuses_once) as llm:
+        record = run(bench, llm, *group)
+    assert (record["leaves"], record["value"]["n"], record["value"]["mean"]) == (2, 1, 1.0)
+
+
+def test_a_finished_rollout_is_forked_at_a_call_without_a_checkpoint(
+    bench: Any, tmp_path: Path
+) -> None:
+    sampler = Sampler()
+    with ScriptedLlm(sampler) as llm:
+        first = run(bench, llm)
+        branch = ("rollout", "branch", tmp_path / first["directory"])
+        record = bench(*branch, "--at-call", 2, "--n", 2, "--json")
+        looks = sum(not request.tool_results for request in llm.requests)
+        bench(*branch, "--at-call", 4, "--n", 2, code=2)
+        bench(*branch, "--at-call", 2, "--n", 2, "--model", "other", code=2)
+    # The calls before the fork were answered from the record.
+    assert (looks, sampler.acts) == (1, 3)
+    assert first["reward"] == 1.0
+    assert (record["value"]["n"], record["value"]["mean"]) == (2, 0.0)
+    rollout = StoredRollout(tmp_path / record["directory"])
+    (fork,) = [node for node in rollout.tree.nodes if node.branch]
+    assert fork.branch is not None
+    assert (fork.branch.call, len(fork.children)) == (2, 2)
+    (replayed,) = [call for call in rollout.calls.values() if call.replayed]
+    samples = samples_of(rollout.read_finished())
+    kinds = [[span.kind for span in sample.spans if span.call] for sample in samples]
+    assert kinds == [["replayed", "sampled", "sampled"]] * 2
+    assert {sample.spans[2].call for sample in samples} == {replayed.id}

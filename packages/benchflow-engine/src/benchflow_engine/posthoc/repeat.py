@@ -103,11 +103,11 @@ def _recorded(planes: Planes, *, leaf: RolloutNode, calls: Sequence[ModelCall]) 
 
 
 class TapeGateway:
-    """A gateway whose routes first replay the calls of a record."""
+    """A gateway whose first route replays the calls of a record. Later routes are of children."""
 
     def __init__(self, gateway: ModelGateway, calls: Sequence[ModelCall]) -> None:
         self._gateway = gateway
-        self._calls = calls
+        self._calls = tuple(calls)
 
     async def open(
         self,
@@ -118,8 +118,8 @@ class TapeGateway:
         replay: Sequence[ModelCall] = (),
         budget: CallBudget | None = None,
     ) -> ModelRoute:
-        """Open a route. The calls of the record come before `replay`."""
-        calls = (*self._calls, *replay)
+        """Open a route. In the first one, the calls of the record come before `replay`."""
+        calls, self._calls = (*self._calls, *replay), ()
         return await self._gateway.open(
             rollout_id, node, upstream=upstream, replay=calls, budget=budget
         )
@@ -137,6 +137,11 @@ class RecordedUser:
         answers = [step.answer for step in steps if step.answer is not None]
         self._exchanges = list(zip(asks, answers, strict=False))
         self._prompts = [step.prompt for step in steps if step.prompt is not None]
+
+    @property
+    def has_answers(self) -> bool:
+        """Whether recorded answers are left."""
+        return bool(self._exchanges)
 
     async def answer(self, ask: Ask, steps: Sequence[Step]) -> Answer:
         """Return the recorded answer.

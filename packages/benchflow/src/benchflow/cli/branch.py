@@ -9,6 +9,7 @@ from benchflow_engine.posthoc import (
     BranchOutcome,
     Change,
     RunInputs,
+    branch_at_call,
     branch_rollout,
     repeat_rollout,
 )
@@ -21,6 +22,7 @@ from .flags import DEFAULT_JOBS, JobsDir, Json
 from .narrate import narrator
 from .output import note, print_json, print_table
 from .rollouts import find_rollout
+from .run import print_summary
 
 
 class ContinueOptions(Model):
@@ -30,6 +32,10 @@ class ContinueOptions(Model):
     """Node of the checkpoint; `bench checkpoint list` lists the saved ones."""
     source: Path | None = None
     """Directory of an exported checkpoint, instead of --at."""
+    at_call: int | None = Field(default=None, ge=1)
+    """Model call at which one new rollout forks into --n children, from 1. It repeats the recorded
+    calls before, from the start of the task, and needs no checkpoint. --at names a node on the
+    path (default: the first leaf)."""
     n: int = Field(default=1, ge=1)
     """Number of continuations."""
     concurrency: int = Field(default=2, ge=1)
@@ -63,6 +69,23 @@ class ContinueOptions(Model):
             flags["skill_mode"] = "with-skill"
         return Change(flags, self.prompt, self.fault)
 
+    def flags_at_call(self) -> dict[str, object]:
+        """Return the flags of a rollout that forks at `at_call`.
+
+        Raises:
+            UsageError: An option would change what comes before the call, or the group is too
+                small.
+        """
+        changed = self.model_dump(exclude_none=True, exclude_defaults=True)
+        allowed = {"at", "at_call", "n", "concurrency", "base_url", "keep", "trust"}
+        if others := sorted(changed.keys() - allowed):
+            option = "--" + others[0].replace("_", "-")
+            raise UsageError(f"{option} does not go with --at-call, which repeats the record")
+        if self.n < 2:
+            raise UsageError("a group at a model call needs --n 2 or more")
+        flags = self.model_dump(include={"base_url", "keep"}, exclude_none=True)
+        return {**flags, "branch_concurrency": self.concurrency}
+
     def checkpoint(self, rollout: Path) -> Path:
         """Return the checkpoint's directory.
 
@@ -87,12 +110,14 @@ async def branch(
     """Continue from a saved checkpoint of a finished rollout, with changes.
 
     The rollout needs `--keep forks` or `--keep all`. Each continuation is a new rollout.
-    Other options stay as in the finished rollout.
+    Other options stay as in the finished rollout. With `--at-call`, one new rollout repeats the
+    record up to a model call, and forks there; it needs no checkpoint.
 
     Examples:
         bench rollout branch book-the-room__1f --at n4 --n 4
         bench rollout branch book-the-room__1f --at n4 --agent policy --model other
         bench rollout branch book-the-room__1f --at n4 --prompt "Check the calendar first."
+        bench rollout branch book-the-room__1f --at-call 3 --n 4
         bench rollout branch book-the-room__1f --at n4 --fault "rm -f /usr/local/bin/claw-gcal"
 
     Args:
@@ -100,6 +125,8 @@ async def branch(
         options: The checkpoint, and the changes.
     """
     directory = find_rollout(rollout, jobs_dir)
+    if options.at_call is not None:
+        return await _branch_at_call(directory, options.at_call, options, jobs_dir, json=json)
     checkpoint = options.checkpoint(directory)
     outcome = await branch_rollout(
         RunInputs.read(directory, trust=options.trust),
@@ -113,6 +140,28 @@ async def branch(
     )
     _print_outcome(outcome, json=json)
     return int(any(result.reward is None for result in outcome.results))
+
+
+async def _branch_at_call(
+    directory: Path, call: int, options: ContinueOptions, jobs_dir: Path, *, json: bool
+) -> int:
+    flags = options.flags_at_call()
+    inputs = RunInputs.read(directory, trust=options.trust)
+    node = inputs.stored.tree.root if options.at is None else inputs.stored.node(options.at)
+    result = await branch_at_call(
+        inputs,
+        call,
+        node.leaves[0],
+        n=options.n,
+        flags=flags,
+        jobs_dir=jobs_dir,
+        subscribers=() if json else (narrator(),),
+    )
+    if json:
+        print_json({**result.record.model_dump(mode="json"), "directory": str(result.directory)})
+    else:
+        print_summary(result)
+    return int(result.record.value is None or result.record.value.n < options.n)
 
 
 def _print_outcome(outcome: BranchOutcome, *, json: bool) -> None:
