@@ -45,7 +45,9 @@ def test_an_agent_still_does_what_its_declaration_proves(name: str, tmp_path: Pa
         report = probed(decl, llm, tmp_path)
     proven = set(decl.capabilities().proven)
     # A machine without a live engine tries the others, and no probe replays a rollout.
-    assert proven - {"live", "live-ask", "replay"} <= set(report.results)
+    assert proven - {"live", "live-ask", "live-call", "replay", "replay-call"} <= set(
+        report.results
+    )
     assert {fact: report.results[fact] for fact in report.results} == dict.fromkeys(
         report.results, "ok"
     )

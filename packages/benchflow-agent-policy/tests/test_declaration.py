@@ -25,4 +25,12 @@ def test_its_capabilities_are_those_of_the_declaration():
         proven=capabilities.proven,
     )
     assert capabilities == expected
-    assert set(capabilities.proven) == {"state", "live", "live-ask", "replay-ask", "replay"}
+    assert set(capabilities.proven) == {
+        "state",
+        "live",
+        "live-ask",
+        "live-call",
+        "replay-ask",
+        "replay-call",
+        "replay",
+    }

@@ -22,6 +22,9 @@ SCRIPT = "/opt/proven/script.toml"
 _WORTH = dict(zip(DRINKS, (1.0, 0.5, 0.25), strict=True))
 _NOT_LIVE = "BENCHFLOW_CRIU=/nonexistent "
 _GROUP = "--branch group --branch-n 2 --branch-at 1 --branch-require"
+_CALL = 4
+"""The number of the model call at which the rollout is forked, within its second turn."""
+_AT_CALL = f"--branch group --branch-n 2 --branch-at-call {_CALL}"
 _SECONDS = 600
 
 
@@ -46,6 +49,10 @@ class Cell:
                 return f"{run} {_GROUP} live"
             case "live-ask":
                 return f"{run}{_asking(self.decl)} --branch ask-user --branch-require live"
+            case "live-call":
+                return f"{run} {_AT_CALL} --branch-require live"
+            case "replay-call":
+                return f"{_NOT_LIVE}{run} {_AT_CALL}"
             case "replay-ask":
                 return f"{_NOT_LIVE}{run}{_asking(self.decl)} --branch ask-user"
             case "replay":
@@ -67,18 +74,21 @@ class Cell:
             return
         (tree,) = trees
         (fork,) = [node for node in tree["nodes"] if node["branch"]]
-        fidelity = self.fidelity.removesuffix("-ask")
+        fidelity = self.fidelity.removesuffix("-ask").removesuffix("-call")
         _expect(fork["branch"]["fidelity"] == fidelity, fork["branch"]["reason"])
         if self.fidelity.endswith("ask"):
             _expect(_rewards(tree) == _WORTH, f"rewards {_rewards(tree)}")
         else:
             _expect(list(_rewards(tree).values()) == [1.0, 1.0], f"rewards {_rewards(tree)}")
+            at_call = _CALL if self.fidelity.endswith("call") else None
+            _expect(fork["branch"]["call"] == at_call, f"forked at call {fork['branch']['call']}")
 
 
 def cells_of(decl: AgentDecl) -> Iterator[Cell]:
     """Return the cells of one agent that its declaration does not rule out."""
     for fidelity in get_args(ProvenFidelity):
-        if fidelity != "replay" or decl.model.wire != "none":
+        calls_model = fidelity == "replay" or fidelity.endswith("-call")
+        if not calls_model or decl.model.wire != "none":
             yield Cell(decl, fidelity)
 
 

@@ -27,7 +27,9 @@ agent: a real run of `bench` against a scripted model server, in sandboxes witho
 | `state` | new processes, in sandboxes with the same files, continue from a saved session |
 | `live` | copies of the process continue at a turn boundary |
 | `live-ask` | copies of the process that waits for an answer each get their own answer |
+| `live-call` | copies of the process that calls its model each get their own answer to this call |
 | `replay-ask` | the prompt that led to a question leads there again, for another answer |
+| `replay-call` | the recorded model calls lead to the same request again, for another answer |
 | `replay` | from its recorded model calls, the agent takes the same steps again |
 
 Every branch makes up a code word of its own: its reward is 0 unless it knows the words from before
@@ -35,7 +37,7 @@ the fork and its own, and no other. `paths` says whether copies of the session's
 anywhere (`files`) or at the same path only. `asks` says what the agent asks its user by itself: a
 question, or only whether it may act. Agents that ask no question by themselves get the portable
 question tool in the columns that end in `-ask`. A dash means that the run failed; the reason is
-below. `scripted` calls no model, so nothing can be replayed.
+below. `scripted` calls no model, so its calls can be neither replayed nor forked.
 
 """
 _COMMANDS = """

@@ -203,11 +203,15 @@ class Failure(Proof):
     reason: Text
 
 
-ProvenFidelity = Literal["state", "live", "live-ask", "replay-ask", "replay"]
+ProvenFidelity = Literal[
+    "state", "live", "live-ask", "live-call", "replay-ask", "replay-call", "replay"
+]
 """`state`: new processes resume from copied session files. `live`: copies of the process
 continue at a turn boundary. `live-ask`: copies of the process continue while the agent waits for
-an answer, and each copy gets its own answer. `replay-ask`: the prompt that led to a question leads
-to the question again. `replay`: from the recorded model calls, the agent takes the same steps."""
+an answer, and each copy gets its own answer. `live-call`: the same at a model call within a turn.
+`replay-ask`: the prompt that led to a question leads to the question again. `replay-call`: the
+recorded model calls lead to the same next request. `replay`: from the recorded model calls, the
+agent takes the same steps."""
 
 
 class AgentDecl(Section):
