@@ -81,7 +81,7 @@ def forked_at(events: list[dict[str, Any]]) -> float:
 def measure(fidelity: str, k: int, runs: int) -> None:
     """Print the times of one place in the grid."""
     seen = [run(fidelity, k) for _ in range(runs)][1:]
-    limit = {"limit": LIMITS[fidelity]} if fidelity in LIMITS else {}
+    limit: dict[str, Any] = {"limit": LIMITS[fidelity]} if fidelity in LIMITS else {}
     emit(f"call_fork/{fidelity}/call_{k}/first_child", [first for first, _ in seen], **limit)
     emit(f"call_fork/{fidelity}/call_{k}/last_of_{CHILDREN}", [last for _, last in seen])
 
