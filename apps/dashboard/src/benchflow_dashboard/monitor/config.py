@@ -99,6 +99,10 @@ class MonitorConfig(_Table):
     judge: OnlineJudgeTable | None = None
     prices: Mapping[str, PriceTable] = {}
     evals: tuple[EvalTable, ...] = ()
+    check_sec: float = Field(default=30.0, ge=1)
+    """How often the rules of alerts are checked."""
+    quiet_sec: float = Field(default=300.0, ge=0)
+    """An alert is resolved when its rule did not fire for so long."""
     alerts: tuple[Mapping[str, Any], ...] = ()
     """The rules of alerts, as tables."""
     webhook: WebhookTable | None = None

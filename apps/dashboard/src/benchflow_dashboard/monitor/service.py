@@ -39,8 +39,6 @@ _SEND_SEC: Final = 2.0
 _DECODERS: Final = 2
 """Threads that decode requests. More would take the interpreter from those that make pages."""
 _EVALS_SEC: Final = 30.0
-_CHECK_EVERY: Final = 15
-"""The rules are checked each half minute."""
 
 
 class MonitorService:
@@ -79,7 +77,9 @@ class MonitorService:
         self.evals = EvalImporter(location, self.config, scorer, jobs_dir, thread=self._thread)
         self.rules = read_rules(self.config.alerts)
         table = self.config.webhook
-        self._alerts = AlertManager(location, self.rules, sends=table is not None)
+        self._alerts = AlertManager(
+            location, self.rules, sends=table is not None, quiet_sec=self.config.quiet_sec
+        )
         self._deliveries = None if table is None else MonitorDatabase(location)
         self._sender = (
             None
@@ -135,9 +135,10 @@ class MonitorService:
 
     async def _watch_alerts(self) -> None:
         """Check the rules, and send alerts. A fault is tried again."""
+        every = max(1, round(self.config.check_sec / _SEND_SEC))
         for number in itertools.count():
             try:
-                if number % _CHECK_EVERY == 0:
+                if number % every == 0:
                     await self._thread.run(self._alerts.check)
                 if self._sender is not None:
                     await self._sender.send_due()
