@@ -17,6 +17,8 @@ class Ingest:
         self.records: list[dict[str, Any]] = []
         self.headers: list[dict[str, str]] = []
         self.answer: tuple[int, dict[str, str]] = (200, {})
+        self.is_cut = False
+        """Whether a request is accepted, and its connection then ends without an answer."""
         self.requests = threading.Semaphore(0)
         self._server: ThreadingHTTPServer | None = None
         self._port = 0
@@ -37,6 +39,9 @@ class Ingest:
                 if status == 200:
                     ingest.records += json.loads(gzip.decompress(body))["records"]
                     ingest.headers.append({k.lower(): v for k, v in self.headers.items()})
+                if ingest.is_cut:
+                    self.close_connection = True
+                    return
                 self.send_response(status)
                 for name, value in {"content-length": "0", **headers}.items():
                     self.send_header(name, value)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import random
 import subprocess
 import sys
 import textwrap
@@ -13,6 +14,7 @@ import pytest
 from benchflow_monitor import Monitor, MonitorLimits
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
     from pathlib import Path
 
     from conftest import Ingest
@@ -29,9 +31,13 @@ def _indexes(ingest: Ingest) -> list[int]:
 
 
 def _wait_until_sent(monitor: Monitor, records: int) -> None:
-    end = time.monotonic() + 40
-    while monitor.stats.sent < records:
-        assert time.monotonic() < end, monitor.stats
+    _wait_until(lambda: monitor.stats.sent >= records)
+
+
+def _wait_until(condition: Callable[[], bool]) -> None:
+    end = time.monotonic() + 60
+    while not condition():
+        assert time.monotonic() < end
         time.sleep(0.02)
 
 
@@ -139,6 +145,64 @@ def test_the_directory_never_grows_over_its_limit(ingest: Ingest, tmp_path: Path
     assert monitor.stats.dropped > 0
     assert sum(path.stat().st_size for path in tmp_path.iterdir()) <= 20_000
     assert tmp_path.stat().st_mode & 0o077 == 0
+
+
+def test_each_lost_record_is_counted_while_the_server_is_away(
+    ingest: Ingest, tmp_path: Path
+) -> None:
+    ingest.stop()
+    limits = MonitorLimits(spool_bytes=20_000, flush_sec=0.0)
+    monitor = _monitor(ingest, tmp_path, limits)
+    rollout = monitor.rollout("r")
+    for _ in range(40):
+        rollout.step(message=os.urandom(500).hex())
+        assert monitor.flush()
+
+    ingest.start()
+    rollout.end()
+    _wait_until(lambda: not list(tmp_path.iterdir()))
+    assert monitor.flush()
+    monitor.close()
+
+    stats = monitor.stats
+    assert 0 < stats.dropped < 40
+    assert stats.sent == len(set(_indexes(ingest))) == stats.queued - stats.dropped
+
+
+def test_faults_of_the_server_lose_no_record_and_keep_the_order_of_each_batch(
+    ingest: Ingest, tmp_path: Path
+) -> None:
+    dice = random.Random(3)
+    monitor = _monitor(ingest, tmp_path)
+    rollouts = [monitor.rollout(f"r{number}") for number in range(3)]
+    for number in range(30):
+        # Refused for now, stored without an answer, slow to be back, or away.
+        fault = dice.choice(["busy", "cut", "away", "fine"])
+        ingest.answer = (503, {"retry-after": "0.01"}) if fault == "busy" else (200, {})
+        ingest.is_cut = fault == "cut"
+        if fault == "away":
+            ingest.stop()
+        for rollout in rollouts:
+            rollout.step(message=str(number))
+        assert monitor.flush()
+        if fault == "away":
+            ingest.start()
+    ingest.answer, ingest.is_cut = (200, {}), False
+    for rollout in rollouts:
+        rollout.end()
+    _wait_until(lambda: not list(tmp_path.iterdir()) and monitor.stats.sent == 3 * 32)
+    monitor.close()
+
+    assert monitor.stats.dropped == 0
+    for rollout in rollouts:
+        seen = [record for record in ingest.records if record["rollout"] == rollout.id]
+        # A record that came twice has the same number. The server orders by number.
+        by_number = {record["index"]: record for record in seen}
+        assert sorted(by_number) == list(range(32))
+        texts = [by_number[index].get("message") for index in range(1, 31)]
+        assert texts == [str(number) for number in range(30)]
+        moments = [by_number[index]["ts"] for index in range(32)]
+        assert moments == sorted(moments)
 
 
 def test_memory_is_bounded(ingest: Ingest, tmp_path: Path) -> None:
