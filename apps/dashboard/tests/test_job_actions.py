@@ -16,6 +16,7 @@ import pytest
 from benchflow_contracts import UsageError
 from benchflow_dashboard import DashboardSettings, create_app
 from benchflow_dashboard.actions import launch
+from benchflow_dashboard.actions.records import ActionRecord, ActionStore
 from benchflow_dashboard.index import Index, update_index
 from benchflow_dashboard.security.users import Role, add_user
 from benchflow_jobs import orders
@@ -302,6 +303,37 @@ def test_a_resume_of_a_dead_job_starts_its_command_with_a_log(
     [log] = site.settings.actions_path().glob("*.log")
     assert log.stat().st_mode & 0o777 == 0o600
     assert not list(site.job.glob("*.log"))
+
+
+def test_a_viewer_gets_the_texts_of_an_action_without_secrets(
+    site: Site, client: Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    secret = "blue-horse-battery-staple"
+    monkeypatch.setenv("UPSTREAM_API_KEY", secret)
+    store = ActionStore(site.settings.actions_path())
+    record = ActionRecord(
+        id=store.new_id(),
+        at=0.0,
+        user="operator",
+        action="resume",
+        job="night",
+        target="night",
+        back="/jobs/night",
+        command=("bench", f"--prompt={secret}"),
+        outcome="failed",
+        message=f"no answer with {secret}",
+    )
+    store.write(record)
+    log = store.open_log(record.id)
+    os.write(log, f"key {secret}\nAuthorization: Bearer {secret}\nended".encode())
+    os.close(log)
+    assert client.get(f"/actions/{record.id}").text.count(secret) >= 4
+    site.log_in(client, "viewer")
+    for path in (f"/actions/{record.id}", "/actions"):
+        text = client.get(path).text
+        assert "no answer with" in text
+        assert secret not in text
+    assert "ended" in client.get(f"/actions/{record.id}").text
 
 
 def test_the_command_ends_neither_with_the_dashboard_nor_by_its_signals(

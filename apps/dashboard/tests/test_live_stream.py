@@ -14,6 +14,7 @@ from typing import Any
 
 import httpx
 import pytest
+from benchflow_dashboard.live.hub import MAX_OF_ADDRESS, MAX_OF_USER
 from benchflow_dashboard.security.users import add_user
 from dashboard_forms import csrf_of
 from litestar import Litestar
@@ -162,6 +163,28 @@ def test_a_removed_user_loses_the_stream_and_the_pages(private: PrivateServer) -
         assert client.get("/api/v1/runs", headers=headers).status_code == 401
         private.users.write_text(users)
         assert client.get("/api/v1/runs", headers=headers).status_code == 200
+
+
+def test_the_streams_of_an_address_are_limited_until_one_ends(
+    client: TestClient[Litestar],
+) -> None:
+    live = client.app.state["live"]
+    held = [live.take_slot("", "testclient") for _ in range(MAX_OF_ADDRESS)]
+    refused = client.get("/live?on=runs")
+    assert refused.status_code == 429
+    assert int(refused.headers["retry-after"]) > 0
+    assert live.take_slot("", "testclient") is None
+    assert live.take_slot("", "another address") is not None
+    held.pop()
+    assert live.take_slot("", "testclient") is not None
+
+
+def test_a_user_has_fewer_streams_than_an_address(client: TestClient[Litestar]) -> None:
+    live = client.app.state["live"]
+    held = [live.take_slot("ana", f"address {n}") for n in range(MAX_OF_USER)]
+    assert all(held)
+    assert live.take_slot("ana", "one more") is None
+    assert live.take_slot("bob", "one more") is not None
 
 
 @pytest.mark.parametrize(

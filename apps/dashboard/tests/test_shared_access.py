@@ -118,6 +118,35 @@ def test_a_user_sends_a_limited_number_of_requests_to_the_api(
     assert pages == [200] * 8
 
 
+def test_an_address_has_the_requests_of_four_users(tmp_path: Path, location: Path | str) -> None:
+    fleet = Fleet(tmp_path, location, api_per_minute=2)
+    tokens = [add_user(tmp_path / "users.toml", f"user-{n}", "viewer") for n in range(5)]
+    with fleet.start() as first, fleet.start() as second:
+        statuses = [
+            client.get("/api/v1/jobs", headers={"authorization": f"Bearer {token}"}).status_code
+            for token in tokens
+            for client in (first, second)
+        ]
+    assert statuses[:7] == [200] * 7
+    assert statuses[-1] == 429
+
+
+@pytest.mark.parametrize(("path", "count"), [("/export/rows", 10), ("/jobs/none/act/none", 20)])
+def test_exports_and_actions_of_a_user_are_limited_for_all_processes(
+    tmp_path: Path, location: Path | str, path: str, count: int
+) -> None:
+    fleet = Fleet(tmp_path, location)
+    token = {"authorization": f"Bearer {fleet.token}"}
+    method = "GET" if path.startswith("/export") else "POST"
+    with fleet.start() as first, fleet.start() as second:
+        answers = [c.request(method, path, headers=token) for c in (first, second) * count]
+    statuses = [answer.status_code for answer in answers]
+    assert 429 not in statuses[:count]
+    assert 429 in statuses[count:]
+    refused = answers[statuses.index(429)]
+    assert 1 <= int(refused.headers["retry-after"]) <= 60
+
+
 def test_the_quota_of_an_ingest_key_is_of_all_processes(
     tmp_path: Path, location: Path | str
 ) -> None:

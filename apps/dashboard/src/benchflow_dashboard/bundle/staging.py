@@ -12,9 +12,9 @@ from benchflow_store.database import DATABASE_FILE
 
 from benchflow_dashboard.index.discovery import Discovery, RunKey
 from benchflow_dashboard.index.stat_of import NO_FILE, open_regular, stamp_of
+from benchflow_dashboard.security.redaction import BundleRedactor, redact_database
 
 from .options import BundleOptions
-from .redaction import BundleRedactor, redact_database
 
 _LEFT_OUT: Final = frozenset({"checkpoints", "runtime"})
 _JOB_FILES: Final = ("job.json", "plan.json", "summary.json")

@@ -18,12 +18,12 @@ from benchflow_dashboard.assets import assets
 from benchflow_dashboard.index import Index, update_index
 from benchflow_dashboard.page_time import at_time
 from benchflow_dashboard.rollouts import RolloutCache
+from benchflow_dashboard.security.redaction import BundleRedactor, find_secrets
 from benchflow_dashboard.settings import DashboardSettings
 from benchflow_dashboard.tree.diff_page import choices_of
 
 from .links import PageUrl, page_url, style_of_bundle, to_file
 from .options import BundleOptions, BundleReport
-from .redaction import BundleRedactor, find_secrets
 from .render import RenderedPages, render_pages
 from .staging import BundleSelection, select, stage
 

@@ -27,8 +27,21 @@ _BREATH_SEC: Final = 0.05
 """The least time between two frames of a topic. The logs of running rollouts are looked at each
 `_LOG_SEC + _BREATH_SEC`."""
 MAX_READERS: Final = 1_000
+MAX_OF_USER: Final = 50
+MAX_OF_ADDRESS: Final = 200
+"""The open streams of one address. A browser has one; without shared workers, one for each tab."""
 
 _logger = logging.getLogger(__name__)
+
+
+class StreamSlot:
+    """The place of one stream among those of its user and of its address.
+
+    The place is free when nobody holds the object, also if the stream never began.
+    """
+
+    def __init__(self, user: str, address: str) -> None:
+        self.user, self.address = user, address
 
 
 class LiveHub:
@@ -46,11 +59,25 @@ class LiveHub:
         self._wake = asyncio.Event()
         self._tails: dict[str, LogTail] = {}
         self._readers: weakref.WeakSet[LiveReader] = weakref.WeakSet()
+        self._slots: weakref.WeakSet[StreamSlot] = weakref.WeakSet()
 
     @property
     def is_full(self) -> bool:
         """Whether no further reader is taken."""
         return len(self._readers) >= MAX_READERS
+
+    def take_slot(self, user: str, address: str) -> StreamSlot | None:
+        """Return a place for one more stream of a user and an address; `None` without room.
+
+        An empty `user` has no limit of its own: nobody has to log in.
+        """
+        of_user = sum(slot.user == user for slot in self._slots) if user else 0
+        of_address = sum(slot.address == address for slot in self._slots)
+        if of_user >= MAX_OF_USER or of_address >= MAX_OF_ADDRESS:
+            return None
+        slot = StreamSlot(user, address)
+        self._slots.add(slot)
+        return slot
 
     def versions(self) -> dict[str, str]:
         """Return a text for the state of each topic. It changes with each notification.

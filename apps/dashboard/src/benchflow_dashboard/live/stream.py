@@ -8,16 +8,17 @@ from typing import Any, Final
 from benchflow_contracts import UsageError
 from litestar import Request, get
 from litestar.di import NamedDependency
-from litestar.exceptions import HTTPException
+from litestar.exceptions import HTTPException, TooManyRequestsException
 from litestar.params import FromPath
 from litestar.response import ServerSentEvent
 
 from benchflow_dashboard.index import Index
 from benchflow_dashboard.pages.page import find_one
-from benchflow_dashboard.security.access import access_of
+from benchflow_dashboard.security.access import access_of, user_of
+from benchflow_dashboard.security.remote import limit_key
 
 from .frames import HEARTBEAT, EncodedFrame, encode_event, encode_id, encode_retry, read_id
-from .hub import TOPICS, LiveHub
+from .hub import TOPICS, LiveHub, StreamSlot
 from .reader import LiveReader, Subscription
 
 _CHECK_SEC: Final = 1.0
@@ -73,12 +74,18 @@ def _respond(
     positions = read_id(request.headers.get("last-event-id") or since, len(rollouts))
     subscription = Subscription(topics, rollouts, positions or (None,) * len(rollouts))
     access = access_of(request)
+    user = user_of(request).name if access.has_auth else ""
+    slot = live.take_slot(user, limit_key(access.remote(request)))
+    if slot is None:
+        raise TooManyRequestsException(
+            "too many open streams of this user or address", headers={"Retry-After": "10"}
+        )
 
     async def is_allowed() -> bool:
         # The database of sessions may be remote, and must not hold up other streams.
         return not access.has_auth or await asyncio.to_thread(access.may_continue, request)
 
-    frames = stream_frames(live, subscription, is_allowed)
+    frames = stream_frames(live, subscription, is_allowed, slot=slot)
     return ServerSentEvent(frames, headers={"Cache-Control": "no-store"})
 
 
@@ -89,8 +96,12 @@ async def stream_frames(
     *,
     check_sec: float = _CHECK_SEC,
     beat_sec: float = _BEAT_SEC,
+    slot: StreamSlot | None = None,
 ) -> AsyncGenerator[EncodedFrame]:
-    """Yield the frames of one stream until the server stops, or the user may not read any more."""
+    """Yield the frames of one stream until the server stops, or the user may not read any more.
+
+    `slot` is held as long as the stream may go on.
+    """
     reader = await live.subscribe(subscription)
     try:
         yield EncodedFrame(encode_retry(_RETRY_MS) + _with_id(reader, live.snapshot(reader)))
@@ -108,6 +119,7 @@ async def stream_frames(
                 sent = time.monotonic()
     finally:
         live.remove(reader)
+        del slot
 
 
 def _next(live: LiveHub, reader: LiveReader) -> bytes | None:

@@ -18,7 +18,9 @@ from litestar.response import Redirect, Template
 from benchflow_dashboard.actions.job_actions import in_words
 from benchflow_dashboard.actions.launch import is_running
 from benchflow_dashboard.actions.records import ActionRecord, ActionStore
+from benchflow_dashboard.index import Index
 from benchflow_dashboard.security.access import access_of, operator, user_of
+from benchflow_dashboard.security.redaction import BundleRedactor, find_secrets
 
 from .page import LivePage, PageRequest, render
 
@@ -121,17 +123,44 @@ def _remote(connection: ASGIConnection[Any, Any, Any, Any]) -> str:
     return access_of(connection).remote(connection)
 
 
+def _redactor(index: Index, record: ActionRecord) -> BundleRedactor:
+    """Return what masks the secrets of this process, and of the rollout of an action."""
+    rollout = record.target.partition(":")[0]
+    entries = index.find(rollout) if rollout else []
+    return BundleRedactor(find_secrets([entry.directory for entry in entries], ()))
+
+
+def _redacted(redactor: BundleRedactor, record: ActionRecord) -> ActionRecord:
+    def text(value: str) -> str:
+        return redactor.data(value.encode("utf-8", "replace")).decode("utf-8", "replace")
+
+    fields = {
+        "message": text(record.message),
+        "hint": text(record.hint),
+        "command": tuple(map(text, record.command)),
+    }
+    return record.model_copy(update=fields)
+
+
 @get("/actions/{action:str}", include_in_schema=False, sync_to_thread=True)
 def show_action(
-    request: PageRequest, actions: NamedDependency[ActionStore], action: FromPath[str]
+    request: PageRequest,
+    index: NamedDependency[Index],
+    actions: NamedDependency[ActionStore],
+    action: FromPath[str],
 ) -> Template:
-    """Show what came of an action."""
+    """Show what came of an action. Who may not act gets the texts without secrets."""
     record = actions.read(action)
     if record is None:
         raise NotFoundException("no action has this id")
-    view = ActionResult(
-        record, in_words(record.command), actions.log_tail(record.id), is_running(record)
-    )
+    log = actions.log_tail(record.id)
+    if not user_of(request).has_role("operator"):
+        redactor = _redactor(index, record)
+        record, log = (
+            _redacted(redactor, record),
+            redactor.data(log.encode()).decode("utf-8", "replace"),
+        )
+    view = ActionResult(record, in_words(record.command), log, is_running(record))
     return render(
         request,
         "action.html",
@@ -145,11 +174,15 @@ def show_action(
 
 @get("/actions", include_in_schema=False, sync_to_thread=True)
 def show_actions(request: PageRequest, actions: NamedDependency[ActionStore]) -> Template:
-    """List the newest actions."""
+    """List the newest actions. Who may not act gets the texts without secrets."""
+    records = actions.newest()
+    if not user_of(request).has_role("operator"):
+        redactor = BundleRedactor(find_secrets((), ()))
+        records = [_redacted(redactor, record) for record in records]
     return render(
         request,
         "actions.html",
-        actions.newest(),
+        records,
         title="Actions",
         section="jobs",
         context={"live": LivePage("runs", refresh_sec=_RUNNING_SEC)},

@@ -27,7 +27,7 @@ from benchflow_dashboard.actions.launch import start_command
 from benchflow_dashboard.actions.records import ActionRecord, ActionStore
 from benchflow_dashboard.index import Index
 from benchflow_dashboard.rollouts import RolloutCache
-from benchflow_dashboard.security.access import checked_form
+from benchflow_dashboard.security.access import checked_form, limited_action
 from benchflow_dashboard.settings import DashboardSettings
 from benchflow_dashboard.tree.cache import TreeCache
 
@@ -106,7 +106,10 @@ async def confirm_branch(
 
 
 @post(
-    "/r/{rollout:str}/act/{action:str}", include_in_schema=False, guards=[acting], status_code=303
+    "/r/{rollout:str}/act/{action:str}",
+    include_in_schema=False,
+    guards=[acting, limited_action],
+    status_code=303,
 )
 async def act_on_rollout(
     request: PageRequest,

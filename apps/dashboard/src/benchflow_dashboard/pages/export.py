@@ -16,6 +16,7 @@ from litestar.response import Stream, Template
 from benchflow_dashboard.exports.selection import Selection
 from benchflow_dashboard.exports.writing import DEFAULT_FORMAT, download_formats, write_file
 from benchflow_dashboard.index import Index
+from benchflow_dashboard.security.access import limited_export
 from benchflow_dashboard.settings import DashboardSettings
 
 from .page import PageRequest, jobs_dir_words, render
@@ -55,7 +56,7 @@ def show_export(
     )
 
 
-@get("/export/rows", include_in_schema=False, sync_to_thread=True)
+@get("/export/rows", include_in_schema=False, sync_to_thread=True, guards=[limited_export])
 def export_rows(
     request: PageRequest,
     index: NamedDependency[Index],

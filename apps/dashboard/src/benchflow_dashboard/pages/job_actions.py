@@ -29,7 +29,7 @@ from benchflow_dashboard.actions.launch import start_command
 from benchflow_dashboard.actions.records import ActionRecord, ActionStore
 from benchflow_dashboard.index import Index, read_jobs
 from benchflow_dashboard.rollouts import RolloutCache
-from benchflow_dashboard.security.access import checked_form
+from benchflow_dashboard.security.access import checked_form, limited_action
 from benchflow_dashboard.settings import DashboardSettings
 
 from .actions import acting, carry_out, new_record
@@ -103,7 +103,12 @@ async def confirm_job_action(
     )
 
 
-@post("/jobs/{job:str}/act/{action:str}", include_in_schema=False, guards=[acting], status_code=303)
+@post(
+    "/jobs/{job:str}/act/{action:str}",
+    include_in_schema=False,
+    guards=[acting, limited_action],
+    status_code=303,
+)
 async def act_on_job(
     request: PageRequest,
     index: NamedDependency[Index],

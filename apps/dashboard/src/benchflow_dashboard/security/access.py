@@ -39,6 +39,8 @@ Connection = ASGIConnection[Any, Any, Any, Any]
 _LOADED: Final = "access_session"
 _CHECKED: Final = "access_checked"
 _CHECK_SEC: Final = 1.0
+USERS_OF_ADDRESS: Final = 4
+"""A limit of an address is so many times that of a user."""
 
 PUBLIC: Final = {"is_public": True}
 """The `opt` of a handler that needs no login: the login itself, files of the app, health."""
@@ -68,6 +70,8 @@ class AccessControl:
     buckets: Buckets = field(init=False)
     logins: RateLimit = field(init=False)
     requests: RateLimit = field(init=False)
+    exports: RateLimit = field(init=False)
+    actions: RateLimit = field(init=False)
 
     def __post_init__(self) -> None:
         """Make the limits."""
@@ -75,6 +79,8 @@ class AccessControl:
         self.buckets = MemoryBuckets() if shared is None else SharedBuckets(shared)
         self.logins = RateLimit("login", self.buckets, 10, 60.0)
         self.requests = RateLimit("api", self.buckets, self.api_per_minute, 60.0)
+        self.exports = RateLimit("export", self.buckets, 10, 60.0)
+        self.actions = RateLimit("action", self.buckets, 20, 60.0)
 
     @classmethod
     def of(cls, settings: DashboardSettings) -> "AccessControl":
@@ -252,15 +258,43 @@ async def viewer(connection: Connection, handler: BaseRouteHandler) -> None:
 
 
 async def limited(connection: Connection, _: BaseRouteHandler) -> None:
-    """Limit the requests of each user. A guard of the API; browsers load pages without a limit.
+    """Limit requests to the API. Browsers load pages without a limit.
 
     Raises:
-        HTTPException: The user sent too many requests: status 429 with `Retry-After`.
+        HTTPException: The user or the address sent too many: status 429 with `Retry-After`.
     """
+    await _count(connection, access_of(connection).requests, "too many requests to the API")
+
+
+async def limited_export(connection: Connection, _: BaseRouteHandler) -> None:
+    """Limit exports, which read many logs.
+
+    Raises:
+        HTTPException: The user or the address began too many: status 429 with `Retry-After`.
+    """
+    await _count(connection, access_of(connection).exports, "too many exports")
+
+
+async def limited_action(connection: Connection, _: BaseRouteHandler) -> None:
+    """Limit the actions of operators, of which some start a command.
+
+    Raises:
+        HTTPException: The user or the address sent too many: status 429 with `Retry-After`.
+    """
+    await _count(connection, access_of(connection).actions, "too many actions")
+
+
+async def _count(connection: Connection, limit: RateLimit, detail: str) -> None:
     access = access_of(connection)
-    if access.has_auth:
-        wait = await asyncio.to_thread(access.requests.take, user_of(connection).name)
-        require_room(wait, "too many requests to the API")
+    if not access.has_auth:
+        return
+    # Of users with one address, such as a proxy or an office, some are busy at once.
+    shares = {
+        f"user {user_of(connection).name}": 1.0,
+        f"address {limit_key(access.remote(connection))}": 1 / USERS_OF_ADDRESS,
+    }
+    for key, amount in shares.items():
+        require_room(await asyncio.to_thread(limit.take, key, amount), detail)
 
 
 async def limit_login(access: AccessControl, kind: str, key: str) -> None:

@@ -96,5 +96,6 @@ class RateLimit:
             StoreError: The shared database does not answer.
         """
         each = self.per_sec / self.count
-        room = max(0.0, (self.count - 1) * each)
+        # A large amount may exceed the limit once, so that it is not refused for ever.
+        room = max(0.0, (self.count - min(amount, 1.0)) * each)
         return self.buckets.fill(f"{self.name}:{key}", amount * each, room)
