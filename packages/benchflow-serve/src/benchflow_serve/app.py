@@ -18,7 +18,7 @@ from .core import RolloutService
 from .dispatch_routes import DISPATCH_ROUTES
 from .dispatches import DispatchService
 from .policy_routes import POLICY_ROUTES
-from .problems import show_defect, show_fault, show_http_error, show_wrong_body
+from .problems import show_deep_body, show_defect, show_fault, show_http_error, show_wrong_body
 from .routes import ROLLOUT_ROUTES
 from .security import PUBLIC, HostAllowList, read_tokens, require_token
 
@@ -70,6 +70,7 @@ def create_app(
             HTTPException: show_http_error,
             BenchFlowError: show_fault,
             ValidationError: show_wrong_body,
+            RecursionError: show_deep_body,
             Exception: show_defect,
         },
         state=State({"service": service, "tokens": tokens, "dispatches": dispatches}),

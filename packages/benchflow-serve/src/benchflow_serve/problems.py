@@ -108,6 +108,12 @@ def show_wrong_body(_: Request[Any, Any, Any], error: ValidationError) -> Respon
     return respond(body, 400)
 
 
+def show_deep_body(_: Request[Any, Any, Any], error: RecursionError) -> Response[Problem]:
+    """Return the fault of a body that is nested more deeply than Python reads."""
+    del error
+    return respond(Problem(type="RequestRefusedError", message="the body nests too deeply"), 400)
+
+
 def show_defect(request: Request[Any, Any, Any], error: Exception) -> Response[Problem]:
     """Return a defect of the service without its message, which is in the log."""
     _logger.error("%s %s", request.method, request.url.path, exc_info=error)
