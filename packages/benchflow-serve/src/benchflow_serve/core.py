@@ -399,6 +399,7 @@ class RolloutService:
         if not isinstance(stored.task, str):
             # The files of the task are on disk.
             stored = stored.model_copy(update={"task": stored.task.id})
+        group = None if request.group is None else self._groups.get(request.group.id)
         status = RolloutStatus(
             id=f"r-{secrets.token_hex(8)}",
             state="queued",
@@ -413,6 +414,7 @@ class RolloutService:
             status=status,
             request=stored,
             needs_key=key is not None,
+            group_version=None if group is None else group.saved.policy_version,
             inline_task=None if place is None else str(place.resolve()),
         )
         return Entry(self.board.next_seq(), saved, key, loaded_task=task)

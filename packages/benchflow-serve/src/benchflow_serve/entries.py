@@ -31,6 +31,8 @@ class SavedRollout(RareModel):
     """The directories of its attempts, the last one last."""
     resumes: str | None = None
     """The attempt whose rest runs next."""
+    group_version: str | None = None
+    """The policy version of its group."""
     stop: Stop = "none"
     keeps: Kept = "tree"
     acknowledged_at: float | None = None

@@ -152,6 +152,7 @@ class RolloutBoard:
                     self._finish_from_disk(entry)
                 case "stop":
                     self._end(entry, outcome_of(entry.saved.stop))
+                    self._group.create_task(self._clean(entry))
                 case "lose":
                     self._fail(entry, ServerLostError("the server ended while the rollout ran"))
         self._start_next()
@@ -161,8 +162,19 @@ class RolloutBoard:
         waiting, self._without_policy = self._without_policy, []
         for entry in waiting:
             if entry.status.state == "queued":
-                self._enqueue(entry)
+                self._enqueue_again(entry)
         self._start_next()
+
+    def _enqueue_again(self, entry: Entry) -> None:
+        """Queue a rollout whose policy may have another version than its group began with."""
+        name, version = entry.request.policy, entry.saved.group_version
+        if name is not None and version is not None and name in self._parts.policies:
+            newest = self._parts.policies.newest(name).policy_version
+            if newest != version:
+                message = f"the policy has version {newest!r} now, and the group {version!r}"
+                self._fail(entry, ServerLostError(message))
+                return
+        self._enqueue(entry)
 
     def acknowledge(self, entry: Entry) -> None:
         """Note that the client has the result. Idempotent."""
@@ -194,13 +206,18 @@ class RolloutBoard:
             return
         entry.update(stop=stop, keeps=keep)
         self.store.save(entry.id, entry.dump())
-        if entry.status.state in {"queued", "parked"}:
+        if (work := entry.task) is None:
             self.queue.remove(entry)
             self._end(entry, outcome_of(stop))
-        elif entry.task is not None:
-            entry.task.cancel()
-            await asyncio.wait([entry.task], timeout=_STOP_SEC)
-        if keep == "none" and entry.task is None:
+            # A task of the service: the client may go away meanwhile.
+            work = self._group.create_task(self._clean(entry))
+        else:
+            work.cancel()
+        await asyncio.wait([work], timeout=_STOP_SEC)
+
+    async def _clean(self, entry: Entry) -> None:
+        """Delete the files of a rollout that was cancelled without keeping any."""
+        if entry.saved.keeps == "none" and entry.status.state == "ended":
             await asyncio.to_thread(self.delete_files, entry)
 
     async def park(self, entry: Entry) -> None:
@@ -341,6 +358,7 @@ class RolloutBoard:
                 self._park(entry, resumes=entry.saved.attempts[-1])
             elif not self._is_closed:
                 self._end(entry, outcome_of(entry.saved.stop))
+                await self._clean(entry)
         except BenchFlowError as error:
             self._fail(entry, error)
         except Exception as error:
