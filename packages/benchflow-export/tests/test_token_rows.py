@@ -1,10 +1,18 @@
 """A group of rollouts becomes rows of tokens; what must not be trained on is left out by name."""
 
 import asyncio
+from collections import Counter
 from typing import Any
 
 import pytest
-from benchflow_contracts import FinishedRollout, NodeError, UsageError, VerifyResult
+from benchflow_contracts import (
+    FinishedRollout,
+    NodeError,
+    Sample,
+    SampleSpan,
+    UsageError,
+    VerifyResult,
+)
 from benchflow_export import (
     ExcludedLeaf,
     RequestedGroups,
@@ -19,6 +27,8 @@ from benchflow_export import (
     version_number,
 )
 from forked_calls import SYSTEM, USER, call, forked, recorded, said
+from hypothesis import given
+from hypothesis import strategies as st
 
 USERS = {"a": 1.0, "b": 0.0, "c": 0.0}
 
@@ -88,8 +98,10 @@ def test_independent_rollouts_have_the_advantage_of_their_group() -> None:
         rows_of(one, two, advantage="none")
 
 
-def test_a_group_without_a_baseline_trains_on_nothing_and_says_so() -> None:
-    rows, excluded = rows_of(forked(versioned("1", "1", "1")), advantage="inter")
+@pytest.mark.parametrize("shared_prefix", ["once", "per_leaf"])
+def test_a_group_without_a_baseline_trains_on_nothing_and_says_so(shared_prefix: str) -> None:
+    rollout = forked(versioned("1", "1", "1"))
+    rows, excluded = rows_of(rollout, advantage="inter", shared_prefix=shared_prefix)
     assert (rows, reasons(excluded)) == ([], ["no-advantage"] * 2)
 
 
@@ -309,3 +321,80 @@ def test_groups_of_tasks_are_requested_in_turn_and_cancelled_with_the_iterator()
     asyncio.run(use())
     with pytest.raises(UsageError, match="groups of 0 of 1 tasks"):
         RequestedGroups(Server(), ["a"], 0)
+
+
+ADVANTAGES = st.sampled_from([None, -1.0, 0.0, 0.5])
+
+
+@st.composite
+def trees(draw: st.DrawFn) -> list[Sample]:
+    """Leaves of one tree: common spans, then their own, with breaks and untrainable messages."""
+    template = samples_of(forked(versioned("1", "1", "1")))[0]
+    unused = iter(range(10_000))
+
+    def span(name: str, parent: str | None, start: int) -> SampleSpan:
+        kind = draw(st.sampled_from(["prompt", "user", "sampled", "replayed"]))
+        size, scaffold = draw(st.integers(0, 3)), draw(st.integers(0, 2))
+        has_logprobs = kind in ("sampled", "replayed") and draw(st.booleans())
+        return SampleSpan(
+            id=name,
+            parent=parent,
+            node=name,
+            kind=kind,
+            message={"role": "user", "content": name},
+            start=start,
+            token_ids=tuple(next(unused) for _ in range(scaffold + size)),
+            scaffold=scaffold,
+            logprobs=(-0.5,) * size if has_logprobs else (),
+            policy_version="1",
+            finished_at=0,
+        )
+
+    def path(prefix: list[SampleSpan], names: list[str]) -> list[SampleSpan]:
+        spans = list(prefix)
+        for name in names:
+            begins = not spans or draw(st.integers(0, 4)) == 0
+            last = None if begins else spans[-1]
+            spans.append(span(name, last and last.id, 0 if last is None else last.end))
+        return spans
+
+    common = path([], [f"c{n}" for n in range(draw(st.integers(0, 3)))])
+    leaves = []
+    for leaf in range(draw(st.integers(1, 3))):
+        spans = path(common, [f"l{leaf}.{n}" for n in range(draw(st.integers(1, 3)))])
+        marks = tuple(draw(ADVANTAGES) for _ in spans)
+        update = {"leaf": f"l{leaf}", "spans": tuple(spans), "advantages": {"process": marks}}
+        leaves.append(template.model_copy(update=update))
+    return leaves
+
+
+@given(tree=trees(), shared_prefix=st.sampled_from(["once", "per_leaf"]))
+def test_a_token_is_trained_on_once_in_a_leaf_or_once_in_a_tree(
+    tree: list[Sample], shared_prefix: Any
+) -> None:
+    options = TrainerOptions(advantage="process", shared_prefix=shared_prefix)
+    rows, _ = credit_rows(RolloutGroup("t", tuple(tree)), options)
+    trained: Counter[tuple[str, int]] = Counter()
+    for row in rows:
+        assert len(row.token_ids) == len(row.loss_mask) == len(row.logprobs)
+        assert row.loss_mask[-1] == 1
+        # A row is the beginning of what the model saw.
+        whole = [sequence.token_ids for sequence in row.sample.sequences()]
+        assert any(row.token_ids == tokens[: len(row.token_ids)] for tokens in whole)
+        leaf = row.sample.leaf if shared_prefix == "per_leaf" else ""
+        for token, flag, logprob in zip(row.token_ids, row.loss_mask, row.logprobs, strict=True):
+            assert logprob == (-0.5 if flag else 0)
+            trained[leaf, token] += flag
+    expected: dict[tuple[str, int], bool] = {}
+    for sample in tree:
+        for sequence in sample.sequences("process"):
+            own = zip(sequence.token_ids, sequence.token_advantages, strict=True)
+            for at, (token, advantage) in enumerate(own):
+                leaf = sample.leaf if shared_prefix == "per_leaf" else ""
+                known = expected.get((leaf, token), False)
+                # Nothing predicts the first token of a sequence.
+                expected[leaf, token] = known or (at > 0 and advantage is not None)
+    assert {key for key, count in trained.items() if count} == {
+        key for key, is_trained in expected.items() if is_trained
+    }
+    assert max(trained.values(), default=0) <= 1

@@ -135,15 +135,15 @@ def row_counts(group: RolloutGroup, rows: Sequence[RequestedRow]) -> dict[str, i
     """Return the counts of a group, with the rows that were left out for this trainer."""
     counts = group.counts()
     known = {id(leaf) for leaf in group.excluded}
-    for row in rows:
-        if row.excluded is not None and id(row.excluded) not in known:
+    others = [row for row in rows if row.excluded is None or id(row.excluded) not in known]
+    for row in others:
+        if row.excluded is not None:
             name = f"excluded_{row.excluded.reason.replace('-', '_')}"
             counts[name] = counts.get(name, 0) + 1
-            counts["samples"] -= row.sample is not None
-    surplus = len(group.samples) - sum(row.sample in group.samples for row in rows if row.sample)
-    if surplus > 0:
+    surplus = len(group.samples) - sum(row.sample is not None for row in others)
+    if surplus:
         counts["excluded_surplus"] = surplus
-        counts["samples"] -= surplus
+    counts["samples"] = sum(row.excluded is None for row in rows)
     return counts
 
 

@@ -69,7 +69,7 @@ def credit_rows(
         credited = _credited([sample for sample, _ in known], options)
         for (sample, version), advantages in zip(known, credited, strict=True):
             own = list(_rows(sample, advantages, options, version))
-            if not own and options.shared_prefix == "per_leaf":
+            if not own and not (options.shared_prefix == "once" and _has_credit(sample, options)):
                 excluded.append(_exclude(sample, "no-advantage", options.estimator))
             rows += own
     return rows, excluded
@@ -102,6 +102,14 @@ def _version(sample: Sample, group: RolloutGroup, options: TrainerOptions) -> in
 
 def _exclude(sample: Sample, reason: ExcludedReason, detail: str) -> ExcludedLeaf:
     return ExcludedLeaf(reason, sample.tree, sample.leaf, detail, sample)
+
+
+def _has_credit(sample: Sample, options: TrainerOptions) -> bool:
+    advantages = sample.advantages.get(options.estimator, ())
+    return any(
+        span.is_trainable and advantage is not None
+        for span, advantage in zip(sample.spans, advantages, strict=False)
+    )
 
 
 def _trees(samples: Sequence[Sample]) -> list[list[Sample]]:
