@@ -75,6 +75,8 @@ def test_children_fork_as_they_are_told() -> None:
         ({"branch_n": 3}, "--branch-n needs --branch"),
         ({"branch_require": "live"}, "--branch-require needs --branch"),
         ({"branch": "group", "branch_n": 9}, "--branch-children 8"),
+        ({"branch": "group", "branch_n": 1}, "at least 2 children, not 1"),
+        ({"branch": "best-of", "branch_n": 1}, "branch.n|best-of"),
     ],
 )
 def test_a_flag_that_would_do_nothing_is_refused(given: dict[str, Any], flag: str) -> None:

@@ -138,6 +138,20 @@ def test_a_value_policy_forks_at_each_nth_call_and_the_path_continues(acting: An
     assert acting.sampler.requests.count("two") == 2
 
 
+def test_a_refused_fork_does_not_hide_the_fork_of_its_parent(acting: Any) -> None:
+    acting.live()
+    acting.config["branch"] = ValueBranch(n=1, every_call=1)
+    tree = acting.run()
+    forks = [node.branch for node in tree.nodes if node.branch and node.branch.children]
+    assert [fork.call for fork in forks] == [1, 2, 3]
+    refused = [
+        node.branch.reason for node in tree.nodes if node.branch and not node.branch.children
+    ]
+    assert set(refused) == {"not forked: max_depth 1 is reached"}
+    assert len(tree.leaves) == 4
+    assert tree.root.value.n == 2
+
+
 @pytest.mark.parametrize(
     ("call", "calls", "leaves"),
     [

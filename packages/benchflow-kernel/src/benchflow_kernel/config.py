@@ -86,7 +86,7 @@ class GroupBranch(_Branch):
     """Fork once into `n` children that share the prefix: a GRPO group as a tree."""
 
     kind: Literal["group"] = "group"
-    n: int = Field(default=4, ge=2)
+    n: int = Field(default=4, ge=1)
     """Children of `group`, `value` and `best-of`."""
     at: int = Field(default=0, ge=0)
     """Turn before which `group` and `best-of` fork, from 0."""
@@ -96,6 +96,9 @@ class GroupBranch(_Branch):
 
     @model_validator(mode="after")
     def _check_place(self) -> "GroupBranch":
+        # Not a bound of the field, which is also the flag of `value`.
+        if self.n < 2:
+            raise ValueError(f"a group has at least 2 children, not {self.n}")
         if self.at_call is not None and self.at:
             raise ValueError("a group forks before a turn (at) or at a model call (at_call)")
         return self

@@ -351,8 +351,10 @@ class ForkController:
         return refusal is None
 
     def _record_refusal(self, cursor: Cursor, policy: BranchPolicy, refusal: str | None) -> None:
-        """Record once per branch why it does not fork."""
+        """Record once per branch why it does not fork. A record of a fork stays."""
         if refusal is None or self._has_recorded_refusal:
+            return
+        if is_forked(self._branch.journal.node(cursor.node)):
             return
         self._has_recorded_refusal = True
         record = BranchRecord(
