@@ -105,8 +105,8 @@ def serving(server: ModelServer, port: int = 0) -> Iterator[str]:
             self.end_headers()
             self.wfile.write(data)
 
-        def log_message(self, format: str, *args: object) -> None:
-            del format, args
+        def log_message(self, *_: object) -> None:
+            pass
 
     http = ThreadingHTTPServer(("127.0.0.1", port), Handler)
     thread = threading.Thread(target=http.serve_forever, daemon=True)

@@ -3,7 +3,6 @@
 import asyncio
 import shutil
 from collections.abc import Mapping
-from contextlib import AsyncExitStack
 from pathlib import Path
 from typing import Any
 
@@ -21,35 +20,35 @@ OPTIONS = TrainerOptions(truncated="train", require_tokens=True)
 
 
 class LockRollouts:
-    """Runs the lock, one sandbox provider for all rollouts."""
+    """Runs the lock against a model endpoint. It is a `GroupServer` of benchflow-export."""
 
     def __init__(self, base_url: str, directory: Path, concurrency: int = 2) -> None:
         self._tables = {
             "agent": {
                 "name": "policy",
                 "model": "tiny",
-                "env": {"BENCHFLOW_POLICY_MAX_CALLS": "5"},
+                "env": {"BENCHFLOW_POLICY_MAX_CALLS": "4"},
             },
             "model": {"base_url": base_url, "upstream": "vllm"},
         }
         self._directory = directory
-        self._free = asyncio.Semaphore(concurrency)
+        self._concurrency = concurrency
         self._task = runnable_task(TASK, RunConfig().adapter_options())
-        self._stack = AsyncExitStack()
-        self._provider: SandboxProvider | None = None
 
-    async def __aenter__(self) -> "LockRollouts":
-        config = RunConfig.model_validate(self._tables)
-        self._provider = await self._stack.enter_async_context(open_provider(config))
-        return self
+    async def request(self, task_id: str, size: int) -> RolloutGroup:
+        """Return a group of `size` independent rollouts."""
+        del task_id
+        return await self.group(size)
 
-    async def __aexit__(self, *error: object) -> None:
-        await self._stack.aclose()
+    def set_policy_version(self, version: int) -> None:
+        """Do nothing: each answer of the endpoint names its weights."""
 
     async def group(self, trees: int, branch: Mapping[str, Any] | None = None) -> RolloutGroup:
         """Run `trees` rollouts of the task, which `branch` forks, and return their samples."""
-        async with asyncio.TaskGroup() as group:
-            tasks = [group.create_task(self._run(branch)) for _ in range(trees)]
+        config = RunConfig.model_validate({**self._tables, "branch": branch})
+        free = asyncio.Semaphore(self._concurrency)
+        async with open_provider(config) as provider, asyncio.TaskGroup() as group:
+            tasks = [group.create_task(self._run(provider, config, free)) for _ in range(trees)]
         directories = [task.result() for task in tasks]
         finished = [StoredRollout(each).read_finished() for each in directories]
         made = group_rollouts("lock", finished, OPTIONS)
@@ -57,10 +56,10 @@ class LockRollouts:
             shutil.rmtree(each)
         return made
 
-    async def _run(self, branch: Mapping[str, Any] | None) -> Path:
-        assert self._provider is not None, "enter the block first"
-        config = RunConfig.model_validate({**self._tables, "branch": branch})
+    async def _run(
+        self, provider: SandboxProvider, config: RunConfig, free: asyncio.Semaphore
+    ) -> Path:
         directory = self._directory / new_rollout_id("lock")
-        async with self._free:
-            await run_in(self._provider, self._task, config, directory=directory)
+        async with free:
+            await run_in(provider, self._task, config, directory=directory)
         return directory

@@ -1,0 +1,26 @@
+"""The task of the example that trains a tiny model: its rewards are those of its state machine."""
+
+import asyncio
+import shutil
+from pathlib import Path
+
+import benchflow
+import pytest
+
+TASK = Path(__file__).parents[2] / "examples" / "train-tiny" / "tasks" / "lock"
+
+
+@pytest.mark.parametrize(
+    ("digits", "reward"),
+    [("2 0 1", 1.0), ("2 0 2", 0.6667), ("2 1 0 1", 0.3333), ("0 2 0 1", 0.0), ("", 0.0)],
+)
+def test_the_lock_pays_for_each_digit_before_the_first_wrong_one(
+    tmp_path: Path, digits: str, reward: float
+) -> None:
+    copy = tmp_path / "lock"
+    shutil.copytree(TASK, copy)
+    script = f"#!/bin/sh\nfor digit in {digits}; do dial $digit; done\n"
+    (copy / "solution/solve.sh").write_text(script)
+    result = asyncio.run(benchflow.run(copy, agent="oracle"))
+    assert result.record.error is None
+    assert result.reward == reward
