@@ -3,6 +3,7 @@
 import asyncio
 import json
 import logging
+import time
 from collections.abc import AsyncIterator, Callable, Iterator
 from email.utils import formatdate
 from typing import Any
@@ -273,6 +274,44 @@ def test_events_of_broken_streams_are_complete_and_each_comes_once(
 ) -> None:
     service = Service(streaming(iter(cuts), repeats=repeats))
     assert asyncio.run(read(service, after)) == list(range(after + 1, 8))
+
+
+def test_a_stream_that_is_cut_after_hours_is_opened_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    now = [0.0]
+    monkeypatch.setattr(time, "monotonic", lambda: now[0])
+    answer_to = streaming(iter([None] * 9))
+
+    def respond(request: httpx.Request) -> httpx.Response:
+        # Each connection is cut after an hour, and the first nine have no event.
+        now[0] += 3600
+        if request.url.path.endswith("/events") and len(service.requests) < 18:
+            stream = Cut([b": ping\n\n"], breaks=len(service.requests) % 4 == 1)
+            return httpx.Response(200, stream=stream, headers={"content-type": "text/event-stream"})
+        return answer_to(request)
+
+    async def scenario() -> list[int]:
+        at_once = RetryPolicy(total_sec=20, first_sec=0, most_sec=0)
+        async with client(service, at_once) as serve:
+            return [event.id async for event in serve.events("r1")]
+
+    service = Service(respond)
+    assert asyncio.run(scenario()) == list(range(1, 8))
+
+
+def test_a_service_that_closes_each_stream_is_an_error() -> None:
+    def respond(request: httpx.Request) -> httpx.Response:
+        if request.url.path.endswith("/events"):
+            return httpx.Response(200, content=b"", headers={"content-type": "text/event-stream"})
+        return answer(200, {**STATUS, "state": "running"})
+
+    async def scenario() -> None:
+        short = RetryPolicy(total_sec=0.05, first_sec=0.01, most_sec=0.01)
+        async with client(Service(respond), short) as serve:
+            with pytest.raises(ServiceFailedError, match="closes each stream"):
+                async for _ in serve.events("r1"):
+                    pass
+
+    asyncio.run(scenario())
 
 
 def test_a_stream_after_its_last_event_ends() -> None:

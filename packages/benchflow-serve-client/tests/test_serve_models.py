@@ -38,7 +38,7 @@ def test_an_inline_file_has_one_content(content: dict[str, str]) -> None:
 @pytest.mark.parametrize("name", ["../etc", "a/b", "", ".hidden", "a b", "x" * 200])
 def test_a_name_that_is_not_safe_in_a_url_is_refused(name: str) -> None:
     with pytest.raises(ValidationError):
-        RolloutRequest(task=name)
+        GroupPlace(id=name, size=1, index=0)
 
 
 def test_the_key_of_an_endpoint_is_not_in_json_or_repr() -> None:

@@ -242,6 +242,7 @@ def test_an_attempt_that_is_too_large_is_unscored_and_the_others_run(
         ({"servers": ["h:1"]}, "is not http"),
         ({"servers": ["http://h:1", "http://h:1/"]}, "named twice"),
         ({"servers": ["http://h:1"], "lease_sec": 0}, "not a positive number"),
+        ({"servers": ["http://h:1"], "lease_sec": 4000}, "not between"),
     ],
 )
 def test_wrong_options_are_refused_before_anything_starts(

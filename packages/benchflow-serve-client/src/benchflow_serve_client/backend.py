@@ -14,6 +14,8 @@ from .transport import ServiceConnection
 from .worker_models import WorkerSessionRequest, attempt_key
 
 _WATCH_SEC: Final = 1.0
+_LEASES: Final = (0.1, 3600)
+"""The shortest and the longest lease that a server gives."""
 _OTHERS_SEC: Final = 3.0
 """How long the start waits for further servers. A server may join at any time later."""
 
@@ -68,6 +70,10 @@ class HttpBackend:
         for seconds in (lease_sec, start_sec, grace_sec):
             if not 0 < seconds < math.inf:
                 raise UsageError(f"{seconds!r} is not a positive number of seconds")
+        if not _LEASES[0] <= lease_sec <= _LEASES[1]:
+            raise UsageError(
+                f"lease_sec {lease_sec!r} is not between {_LEASES[0]} and {_LEASES[1]}"
+            )
         self._start_sec = start_sec
         self._grace_sec = grace_sec
         self._on_capacity = on_capacity

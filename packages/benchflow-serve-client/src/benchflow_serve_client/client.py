@@ -1,5 +1,7 @@
 """The typed client of the rollout service."""
 
+import asyncio
+import time
 from collections.abc import AsyncGenerator
 from contextlib import aclosing
 from typing import Final, Literal, Self, TypeVar
@@ -33,7 +35,11 @@ state, from which `resume` continues."""
 
 _IDLE_SEC: Final = 60.0
 """How long a stream may be silent. The service sends a comment more often than this."""
+_LONG_SEC: Final = 10.0
+"""A stream that was open for longer has worked, even if it had no event."""
 _GROUP_WAIT_SEC: Final = 30.0
+_GROUP_PAUSE_SEC: Final = 0.1
+"""A service that stops answers at once."""
 
 _M = TypeVar("_M", bound=Model)
 
@@ -97,9 +103,11 @@ class ServeClient:
 
     async def wait_group(self, group: str) -> GroupStatus:
         """Wait until each member of a group has ended."""
-        while not (status := await self.group(group, wait_sec=_GROUP_WAIT_SEC)).is_ended:
-            pass
-        return status
+        while True:
+            status = await self.group(group, wait_sec=_GROUP_WAIT_SEC)
+            if status.is_ended:
+                return status
+            await asyncio.sleep(_GROUP_PAUSE_SEC)
 
     async def status(self, rollout: str) -> RolloutStatus:
         """Return a rollout without its result."""
@@ -132,7 +140,7 @@ class ServeClient:
         timer = RetryTimer(self.connection.retry)
         is_known_to_end = False
         while True:
-            count = 0
+            count, began = 0, time.monotonic()
             try:
                 async with aclosing(self._stream(rollout, after)) as events:
                     async for event in events:
@@ -145,12 +153,16 @@ class ServeClient:
             except ServiceError as error:
                 if not is_passing(error):
                     raise
+                if time.monotonic() - began > _LONG_SEC:
+                    timer.reset()
                 await timer.pause(error)
                 continue
             if is_known_to_end and not count:
                 return  # The caller has seen the last event.
             is_known_to_end = (await self.status(rollout)).state == "ended"
             if not is_known_to_end:
+                if time.monotonic() - began > _LONG_SEC:
+                    timer.reset()
                 await timer.pause(ServiceFailedError("the service closes each stream of events"))
 
     async def acknowledge(self, rollout: str) -> None:

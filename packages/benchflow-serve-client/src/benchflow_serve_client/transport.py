@@ -40,7 +40,7 @@ class RetryPolicy:
     """
 
     total_sec: float = 120.0
-    """No try begins later than this after the first one. 0 does not retry."""
+    """No try begins later than this after the first failure. 0 does not retry."""
     first_sec: float = 0.2
     """The limit of the first pause."""
     most_sec: float = 10.0
@@ -62,7 +62,7 @@ class RetryTimer:
     def reset(self) -> None:
         """Begin anew, after a success."""
         self._tries = 0
-        self._end = time.monotonic() + self._policy.total_sec
+        self._end: float | None = None
 
     async def pause(self, error: ServiceError) -> None:
         """Wait before the next try.
@@ -70,6 +70,8 @@ class RetryTimer:
         Raises:
             ServiceError: `error`, if the next try would begin too late.
         """
+        if self._end is None:
+            self._end = time.monotonic() + self._policy.total_sec
         self._tries += 1
         pause = self._policy.pause_sec(self._tries, error.retry_after or 0.0)
         # A pause is never cut short: an early try would disobey `Retry-After`.
