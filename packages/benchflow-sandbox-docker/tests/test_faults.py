@@ -27,6 +27,7 @@ from benchflow_contracts.service import ServiceSpec
 from benchflow_sandbox_docker import DockerProvider
 from benchflow_sandbox_docker.engine import DockerEngine
 from benchflow_sandbox_docker.pending_cleanup import PendingCleanup
+from benchflow_sandbox_docker.running_container import RunningContainer
 
 DOCKER = {"Version": "20.10.24", "ApiVersion": "1.41", "MinAPIVersion": "1.12"}
 IMAGE = {"Id": "i", "Config": {}, "Os": "linux", "Architecture": "amd64", "RootFS": {}}
@@ -515,6 +516,32 @@ def test_a_command_whose_container_is_ended_by_somebody_else_says_so(with_box, a
         await process.aclose()
 
     with_box(check)
+
+
+class EngineWithAnEnd:
+    """An engine that knows one container, which has ended with this exit code."""
+
+    def __init__(self, code):
+        self.code = code
+
+    async def do(self, method, *_args, **_options):
+        state = {"Running": False, "OOMKilled": False, "ExitCode": self.code}
+        return {"State": state} if method == "inspect_container" else None
+
+
+# An engine that replaces a killed one may have lost the exit code, and reports 0.
+@pytest.mark.parametrize(("code", "is_lost"), [(0, True), (137, True), (255, True), (1, False)])
+def test_only_an_exit_code_of_the_first_process_itself_is_not_a_loss(tmp_path, code, is_lost):
+    async def find():
+        container = RunningContainer(EngineWithAnEnd(code), "any", tmp_path)
+        try:
+            return await container.cause()
+        finally:
+            container.close()
+
+    error = asyncio.run(find())
+    assert isinstance(error, SandboxLostError) is is_lost
+    assert f"exit code {code}" in str(error)
 
 
 def test_a_container_that_its_memory_limit_ended_is_not_tried_again(with_box, api):

@@ -35,6 +35,9 @@ _DISK_MB = 2048
 _UNSEEN = 255
 """The engine's exit code for a container that ended while the engine itself was down."""
 _KILLED = {128 + signal.SIGKILL, 128 + signal.SIGTERM, _UNSEEN}
+_UNKNOWN = 0
+"""The first process never ends with it. An engine that was killed may report it for a container
+that ended while the next engine started."""
 _CGROUPS = Path("/sys/fs/cgroup")
 _NO_COUNTERS = GroupCounters(None, None)
 
@@ -196,7 +199,8 @@ class RunningContainer:
             return self._unanswered()
         if state["OOMKilled"]:
             return SandboxLimitError("the container ended: its memory limit was hit")
-        kind = SandboxLostError if state["ExitCode"] in _KILLED else SandboxError
+        is_from_outside = state["ExitCode"] in _KILLED | {_UNKNOWN}
+        kind = SandboxLostError if is_from_outside else SandboxError
         return kind(
             f"the container ended with exit code {state['ExitCode']}",
             hint="was the engine restarted, or the container killed?",
