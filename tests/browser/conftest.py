@@ -11,6 +11,7 @@ import pytest
 from browser_watch import BrowserWatch
 from dashboard_process import DashboardProcess, fill, production_records, run_demo
 from playwright.sync_api import Browser, BrowserContext, Page, sync_playwright
+from site_crawl import Crawl, crawl
 
 HERE = Path(__file__).parent
 NewPage = Callable[..., Page]
@@ -117,3 +118,28 @@ def empty_dashboard(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Dashbo
     server.start()
     yield server
     server.kill()
+
+
+@pytest.fixture(scope="session")
+def pages(dashboard: DashboardProcess, demo: str) -> Crawl:
+    """All pages, with data."""
+    # The job does not run, so the action is refused; its record is a page.
+    dashboard.post_form("/jobs/walk/act/cancel")
+    evidence = f"/r/{demo}?sel=n9&tab=evidence"
+    starts = ("/", "/help", "/login", evidence, "/r/all-kinds?sel=n1", f"/r/{demo}?sel=n8&a=n7")
+    return crawl(
+        dashboard.url,
+        (
+            *starts,
+            "/r/large",
+            f"/r/{demo}",
+            f"/r/{demo}/act/branch?node=n3",
+            "/runs?q=nothing-matches",
+        ),
+    )
+
+
+@pytest.fixture(scope="session")
+def empty_pages(empty_dashboard: DashboardProcess) -> Crawl:
+    """All pages of a server without data."""
+    return crawl(empty_dashboard.url)

@@ -5,18 +5,25 @@ from collections.abc import Callable
 from itertools import pairwise
 
 import pytest
-from dashboard_process import DashboardProcess
 from PIL import Image
 from playwright.sync_api import Page
-from site_crawl import crawl
+from site_crawl import Crawl
 
 NewPage = Callable[..., Page]
 LEAST_STEP = 5.0
 """The least difference in lightness (CIE L*, 0 to 100) of two neighbouring values."""
 WINDOWS = {
-    "a window of 320 px": {"viewport": {"width": 320, "height": 640}},
-    "1280 px at 200 %": {"viewport": {"width": 640, "height": 400}, "device_scale_factor": 2},
+    "a window of 320 px": {"width": 320, "height": 640, "deviceScaleFactor": 1, "mobile": False},
+    "1280 px at 200 %": {"width": 640, "height": 400, "deviceScaleFactor": 2, "mobile": False},
 }
+WIDE = """() => {
+  const root = document.documentElement;
+  if (root.scrollWidth <= root.clientWidth) return [];
+  const wide = (e) => e.getBoundingClientRect().right > root.clientWidth + 1
+    && !e.parentElement.closest(".scroll, .tree-scroll");
+  const found = [...document.querySelectorAll("body *")].filter(wide);
+  return ["", ...found.slice(0, 5).map((e) => e.outerHTML.slice(0, 80))];
+}"""
 
 
 def lightness(pixel: tuple[int, ...]) -> float:
@@ -61,26 +68,17 @@ def test_neighbouring_values_differ_in_lightness(
     assert all((step > 0) == is_rising and abs(step) >= LEAST_STEP for step in differences), steps
 
 
-@pytest.mark.parametrize("window", WINDOWS)
-def test_no_page_scrolls_sideways(
-    window: str, new_page: NewPage, dashboard: DashboardProcess, demo: str
-) -> None:
-    starts = ("/", "/help", "/login", f"/r/{demo}?sel=n8&a=n7", "/r/large")
-    page = new_page(**WINDOWS[window])
+def test_no_page_scrolls_sideways(new_page: NewPage, pages: Crawl) -> None:
+    page = new_page()
+    client = page.context.new_cdp_session(page)
     too_wide: dict[str, list[str]] = {}
-    for path in crawl(dashboard.url, starts).pages:
+    for path in pages.pages:
         page.goto(path)
-        if elements := page.evaluate(
-            """() => {
-              const root = document.documentElement;
-              if (root.scrollWidth <= root.clientWidth) return [];
-              const wide = (e) => e.getBoundingClientRect().right > root.clientWidth + 1
-                && !e.parentElement.closest(".scroll, .tree-scroll");
-              const found = [...document.querySelectorAll("body *")].filter(wide);
-              return ["", ...found.slice(0, 5).map((e) => e.outerHTML.slice(0, 80))];
-            }"""
-        ):
-            too_wide[path] = elements
+        for window, metrics in WINDOWS.items():
+            client.send("Emulation.setDeviceMetricsOverride", metrics)
+            assert page.evaluate("innerWidth") == metrics["width"]
+            if elements := page.evaluate(WIDE):
+                too_wide[f"{path} in {window}"] = elements
     assert too_wide == {}
 
 

@@ -8,38 +8,13 @@ import pytest
 from axe_playwright_python.base import AXE_FILE_PATH
 from dashboard_process import DashboardProcess
 from playwright.sync_api import BrowserContext, Page, expect
-from site_crawl import Crawl, crawl, page_routes
+from site_crawl import Crawl, page_routes
 
 NewPage = Callable[..., Page]
 AXE = AXE_FILE_PATH.read_text()
 COLOURS = {"runOnly": {"type": "rule", "values": ["color-contrast", "link-in-text-block"]}}
 """The rules that depend on the theme."""
 _AGES = re.compile(r"[\d.]+ (s|min|h|d)\b")
-
-
-@pytest.fixture(scope="module")
-def pages(dashboard: DashboardProcess, demo: str) -> Crawl:
-    """All pages, with data."""
-    # The job does not run, so the action is refused; its record is a page.
-    dashboard.post_form("/jobs/walk/act/cancel")
-    evidence = f"/r/{demo}?sel=n9&tab=evidence"
-    starts = ("/", "/help", "/login", evidence, "/r/all-kinds?sel=n1", f"/r/{demo}?sel=n8&a=n7")
-    return crawl(
-        dashboard.url,
-        (
-            *starts,
-            "/r/large",
-            f"/r/{demo}",
-            f"/r/{demo}/act/branch?node=n3",
-            "/runs?q=nothing-matches",
-        ),
-    )
-
-
-@pytest.fixture(scope="module")
-def empty_pages(empty_dashboard: DashboardProcess) -> Crawl:
-    """All pages of a server without data."""
-    return crawl(empty_dashboard.url)
 
 
 def violations(page: Page, options: dict[str, Any]) -> list[str]:
