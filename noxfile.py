@@ -413,6 +413,13 @@ def browser(session: nox.Session) -> None:
 
 
 @nox.session(python=PYTHONS[:1])
+def firefox(session: nox.Session) -> None:
+    """Open each page of the dashboard in Debian's firefox-esr. By hand, not in CI."""
+    _sync_all(session)
+    session.run("python", "-m", "firefox_check", env={"PYTHONPATH": "tests/support"})
+
+
+@nox.session(python=PYTHONS[:1])
 def screenshots(session: nox.Session) -> None:
     """Make the pictures of the dashboard's tour anew, in both themes, into docs/assets/tour."""
     _sync_all(session)
