@@ -88,6 +88,7 @@ TREES: dict[str, Callable[[], RolloutTree]] = {
     "asked": asked,
     "counterfactual": lambda: answered({"a": 0.5, "b": 0.5, "c": 0.0}),
     "assumed": lambda: answered(None),
+    "never-given": lambda: answered({"a": 1.0, "b": 0.0, "c": 0.0}),
 }
 
 
@@ -222,6 +223,12 @@ def test_a_failure_is_one_key_away_and_the_worst_step_a_link(client: Client) -> 
 def test_the_worst_step_is_not_below_an_answer_that_the_user_never_gives(client: Client) -> None:
     text = page(client, "/r/counterfactual?sel=n0")
     assert re.search(r'<a href="\?sel=n2"[^>]*>worst step -.40</a>', text)
+
+
+def test_a_worst_step_below_an_answer_that_is_never_given_says_so(client: Client) -> None:
+    text = page(client, "/r/never-given?sel=n0")
+    words = "worst step -1.00, after an answer that the user never gives"
+    assert re.search(rf'<a href="\?sel=n3"[^>]*>{words}</a>', text)
 
 
 def test_the_worst_step_says_that_the_user_was_not_asked(client: Client) -> None:

@@ -24,10 +24,10 @@ class TreeFacts:
     running: frozenset[str]
     """The leaves of a running rollout that have neither a verdict nor an error."""
     worst: RolloutNode | None
-    """The node whose step lost the most V; `None` if no step lost any. Nodes below an answer that
-    the task's user never gives do not count."""
-    worst_is_assumed: bool
-    """Whether `worst` is below an answer about which the task's user was not asked."""
+    """The node whose step lost the most V; `None` if no step lost any. A node below an answer that
+    the task's user never gives counts only if no other step lost any."""
+    worst_after: str
+    """What is special about an answer before `worst`, in words; empty if nothing is."""
 
     @classmethod
     def of(cls, tree: RolloutTree) -> "TreeFacts":
@@ -36,7 +36,8 @@ class TreeFacts:
         values = {name: v for name, v in values_below(tree.root).items() if v is not None}
         is_running = tree.status == "running"
         weights = answer_weights(tree)
-        worst = _worst([node for node in nodes if weights.get(node.id) != 0], values)
+        given = [node for node in nodes if weights.get(node.id) != 0]
+        worst = _worst(given, values) or _worst(nodes, values)
         return cls(
             values=values,
             order={node.id: place for place, node in enumerate(nodes)},
@@ -44,7 +45,7 @@ class TreeFacts:
             failures=[node for node in nodes if _is_failure(node, is_running=is_running)],
             running=frozenset(n.id for n in nodes if _is_open(n)) if is_running else frozenset(),
             worst=worst,
-            worst_is_assumed=worst is not None and weights.get(worst.id) is None,
+            worst_after="" if worst is None else _answer_words(weights.get(worst.id)),
         )
 
     def failure_after(self, name: str) -> RolloutNode | None:
@@ -85,6 +86,12 @@ def _worst(nodes: Sequence[RolloutNode], values: Mapping[str, Value]) -> Rollout
     drops = [(drop, node) for node in nodes if (drop := _drop(node, values)) is not None]
     lowest, node = min(drops, key=lambda pair: pair[0], default=(0.0, None))
     return node if lowest < 0 else None
+
+
+def _answer_words(weight: float | None) -> str:
+    if weight is None:
+        return "an assumed answer"
+    return "" if weight else "an answer that the user never gives"
 
 
 def _drop(node: RolloutNode, values: Mapping[str, Value]) -> float | None:

@@ -259,8 +259,8 @@ def _jumps(node: RolloutNode, facts: TreeFacts, query: RolloutQuery) -> list[Jum
     if facts.worst is not None:
         drop = facts.drop(facts.worst)
         words = f"worst step {signed(drop)}" if drop is not None else "worst step"
-        if facts.worst_is_assumed:
-            words += ", after an assumed answer"
+        if facts.worst_after:
+            words += f", after {facts.worst_after}"
         found.append(Jump("worst", words, query.url(sel=facts.worst.id, page=0)))
     return found
 
