@@ -75,6 +75,14 @@ def answered(answers: dict[str, float] | None) -> RolloutTree:
     return tree
 
 
+def forked_at_call() -> RolloutTree:
+    """A tree whose fork is at its second model call."""
+    tree = answered(None)
+    fork = next(node for node in tree.nodes if node.branch)
+    fork.branch = BranchRecord(policy="group", fidelity="live", reason="criu", children=3, call=2)
+    return tree
+
+
 TREES: dict[str, Callable[[], RolloutTree]] = {
     "all-kinds": tree_of_all_kinds,
     "plain-text": lambda: tree_of_all_kinds(f"plain {CANARY}"),
@@ -89,6 +97,7 @@ TREES: dict[str, Callable[[], RolloutTree]] = {
     "counterfactual": lambda: answered({"a": 0.5, "b": 0.5, "c": 0.0}),
     "assumed": lambda: answered(None),
     "never-given": lambda: answered({"a": 1.0, "b": 0.0, "c": 0.0}),
+    "at-call": forked_at_call,
 }
 
 
@@ -366,3 +375,10 @@ def test_a_small_tree_lists_the_text_of_folded_steps_alone(client: Client) -> No
     assert 'class="unseen"' not in page(client, KINDS)
     text = page(client, "/r/filtered?shut=n1&sel=n0")
     assert "text of 4 nodes that the tree does not show" in text
+
+
+def test_a_fork_at_a_model_call_says_the_call_in_words(client: Client) -> None:
+    node = next(node.id for node in forked_at_call().nodes if node.branch)
+    text = page(client, f"/r/at-call?sel={node}")
+    assert "fork x3 at model call 2" in text
+    assert "Each child got its own answer to model call 2." in text
