@@ -14,6 +14,7 @@ import pytest
 from benchflow_contracts import UsageError
 from benchflow_contracts.redaction import MASK
 from benchflow_dashboard import DashboardSettings, create_app
+from benchflow_dashboard.monitor import assembler
 from benchflow_dashboard.monitor.assembler import Assembler
 from benchflow_dashboard.monitor.config import (
     MonitorConfig,
@@ -38,6 +39,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from benchflow_store.database import Location
+    from benchflow_traces import ObservedRollout
     from litestar import Litestar
 
 ANY_CREDENTIAL = re.compile(
@@ -381,6 +383,48 @@ def test_a_late_span_opens_its_rollout_again_and_scores_it_again(service: Monito
     assert service.reader.query(
         "SELECT value FROM monitor_rewards WHERE source = 'tool_errors' AND step = ''"
     ) == [(0.0,)]
+
+
+def test_a_clock_of_the_future_does_not_hide_a_rollout(service: MonitorService) -> None:
+    ahead = {"ts": 4e9, "started_at": 4e9 - 7}
+    _store(service, _step(0, **ahead), _ended(1) | {"ts": 4e9})
+    _clock(service).now += 31
+    _assemble(service)
+
+    now = _clock(service).now
+    sql = "SELECT started, ended FROM monitor_rollouts"
+    assert service.reader.query(sql) == [(pytest.approx(now - 7), pytest.approx(now))]
+
+
+def test_a_trace_that_cannot_be_stored_does_not_hold_up_the_others(
+    service: MonitorService, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    real = assembler.facts_of
+
+    def facts(rollout: ObservedRollout, prices: Any) -> Any:
+        if rollout.id == "bad":
+            raise OverflowError("int too big to convert")
+        return real(rollout, prices)
+
+    monkeypatch.setattr(assembler, "facts_of", facts)
+    for name in ("a", "bad", "c"):
+        _store(service, _step(0, name), _ended(1, name))
+    _clock(service).now += 31
+
+    assert _assemble(service) == 2
+    assert _assemble(service) == 0
+    assert service.reader.query("SELECT id FROM monitor_rollouts ORDER BY id") == [("a",), ("c",)]
+    assert service.reader.query("SELECT count(*) FROM monitor_spans") == [(6,)]
+
+
+def test_an_impossible_number_of_tokens_is_unknown(service: MonitorService) -> None:
+    usage = {"input_tokens": 10**30, "output_tokens": 1}
+    _store(service, _step(0, model="m", usage=usage), _ended(1))
+    _clock(service).now += 31
+    _assemble(service)
+
+    sql = "SELECT closed, input_tokens, cost FROM monitor_rollouts"
+    assert service.reader.query(sql) == [(1, None, None)]
 
 
 def test_a_reward_that_lacks_evidence_is_unscored_with_the_reason() -> None:

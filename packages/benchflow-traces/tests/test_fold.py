@@ -144,6 +144,20 @@ def test_two_libraries_that_report_one_call_count_once() -> None:
     assert len(rollout.steps) == 1
 
 
+def test_the_time_of_a_fold_grows_with_the_number_of_spans_alone() -> None:
+    # A chain of 10,000 parents at one time: all parents of each would take a minute.
+    chain = [
+        Span(TRACE, f"{n:016x}", f"{n - 1:016x}" if n > 1 else None, "x", 1, 2)
+        for n in range(1, 10_001)
+    ]
+    tools = [_span(n, 1, "execute_tool", gen_ai__tool__name="x") for n in range(40_000, 43_000)]
+
+    (rollout,) = observed_rollouts([*chain, *tools])
+
+    assert rollout.spans == 13_000
+    assert len(rollout.steps) == 3_000
+
+
 def test_a_cycle_of_parents_ends() -> None:
     (rollout,) = observed_rollouts([_span(1, 2, "chat"), _span(2, 1, "chat")])
 

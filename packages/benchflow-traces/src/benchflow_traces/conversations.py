@@ -8,6 +8,9 @@ from .facts import Reading
 from .messages import as_text
 from .spans import LogRecord, Span, SpanEvent
 
+MAX_LEVELS = 100
+"""Parents of a span that are looked at. A program could send a chain of all its spans."""
+
 
 @dataclass(frozen=True, slots=True)
 class Item:
@@ -138,7 +141,7 @@ def _sorted(items: Iterable[Item]) -> tuple[Item, ...]:
     def depth(item: Item) -> int:
         count, seen = 0, {item.id}
         parent = by_id.get((item.trace, item.parent or ""))
-        while parent is not None and parent.id not in seen:
+        while parent is not None and parent.id not in seen and count < MAX_LEVELS:
             seen.add(parent.id)
             count += 1
             parent = by_id.get((parent.trace, parent.parent or ""))

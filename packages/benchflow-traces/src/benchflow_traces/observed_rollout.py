@@ -20,7 +20,7 @@ from benchflow_contracts import (
     Usage,
 )
 
-from .conversations import Item, conversations
+from .conversations import MAX_LEVELS, Item, conversations
 from .facts import (
     AgentRun,
     CalledTool,
@@ -40,6 +40,10 @@ from .messages import bounded
 from .spans import LogRecord, Span
 
 _ENVIRONMENT = ("deployment.environment.name", "deployment.environment", "env")
+_LOOK_BACK = 200
+"""Steps that may have called a tool whose run has no id. Older ones are not searched."""
+_MOST_TOKENS = 2**40
+"""Tokens of one call. A larger number is wrong, and unknown."""
 _STOP: Mapping[str, StopReason] = {
     "stop": "end_turn",
     "end_turn": "end_turn",
@@ -166,6 +170,7 @@ class _Fold:
         self.questions = 0
         self._prompts: dict[str, str] = {}
         self._of_span: dict[tuple[str, str], _Draft] = {}
+        self._draft_of_call: dict[str, _Draft] = {}
         self._call_of_run: dict[tuple[str, str], tuple[_Draft, str]] = {}
 
     def run(self) -> None:
@@ -223,10 +228,9 @@ class _Fold:
         draft.prompt = _prompt(fact.input) or said
         draft.failure = fact.failure
         if fact.output is not None:
-            draft.calls.extend(
-                call if call.id else _with_id(call, f"{item.id}-{number}")
-                for number, call in enumerate(fact.output.calls)
-            )
+            for number, call in enumerate(fact.output.calls):
+                named = call if call.id else _with_id(call, f"{item.id}-{number}")
+                self._add_call(draft, named)
 
     def _model_text(self, item: Item, fact: ModelText) -> None:
         draft = self._latest(fact.role or self._role(item))
@@ -245,7 +249,7 @@ class _Fold:
         if draft is None:
             draft = self._silent_call(role) or self._draft(item, role)
             identifier = fact.id or item.id
-            draft.calls.append(CalledTool(identifier, fact.name, fact.arguments))
+            self._add_call(draft, CalledTool(identifier, fact.name, fact.arguments))
             draft.unreported.add(identifier)
         call = next(c for c in draft.calls if _is_call_of(c, fact, draft))
         _add_run(draft, call.id, fact)
@@ -292,7 +296,8 @@ class _Fold:
         return draft
 
     def _latest(self, role: str) -> _Draft | None:
-        return next((draft for draft in reversed(self.drafts) if draft.role == role), None)
+        recent = reversed(self.drafts[-_LOOK_BACK:])
+        return next((draft for draft in recent if draft.role == role), None)
 
     def _silent_call(self, role: str) -> _Draft | None:
         """Return the latest step of an agent, if it is a model call whose tools are unknown.
@@ -306,21 +311,25 @@ class _Fold:
 
     def _caller(self, fact: ToolRun, role: str) -> _Draft | None:
         """Return the latest step that called the tool and has no run of this call yet."""
-        for draft in reversed(self.drafts):
+        if fact.id:
+            return self._draft_of_call.get(fact.id)
+        for draft in reversed(self.drafts[-_LOOK_BACK:]):
             if any(_is_call_of(call, fact, draft) for call in draft.calls):
-                return draft if fact.id or draft.role == role else None
+                return draft if draft.role == role else None
         return None
 
+    def _add_call(self, draft: _Draft, call: CalledTool) -> None:
+        draft.calls.append(call)
+        self._draft_of_call[call.id] = draft
+
     def _result(self, call_id: str, content: str) -> None:
-        for draft in reversed(self.drafts):
-            if any(call.id == call_id for call in draft.calls):
-                draft.results.setdefault(call_id, content)
-                return
+        if (draft := self._draft_of_call.get(call_id)) is not None:
+            draft.results.setdefault(call_id, content)
 
     def _above(self, item: Item) -> Iterator[Item]:
         seen = {item.id}
         parent = self._by_id.get((item.trace, item.parent or ""))
-        while parent is not None and parent.id not in seen:
+        while parent is not None and parent.id not in seen and len(seen) < MAX_LEVELS:
             seen.add(parent.id)
             yield parent
             parent = self._by_id.get((parent.trace, parent.parent or ""))
@@ -446,6 +455,8 @@ def _observations(draft: _Draft) -> Iterator[Observation]:
 
 def _usage(tokens: Tokens) -> Usage | None:
     if tokens.input is None or tokens.output is None:
+        return None
+    if max(tokens.input, tokens.output, tokens.cached or 0) > _MOST_TOKENS:
         return None
     return Usage(
         input_tokens=tokens.input,

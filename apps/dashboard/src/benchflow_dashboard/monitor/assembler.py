@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
+from benchflow_contracts import StoreError
 from benchflow_traces import ObservedRollout, observed_rollouts
 
 from .config import MonitorConfig
@@ -86,14 +87,28 @@ class Assembler:
         seen: set[str] = set()
         due = await self._thread.run(self._due)
         for begin in range(0, len(due), _CHUNK):
-            chunk = await self._thread.run(self._load, due[begin : begin + _CHUNK], seen)
-            folded = await self._scored(chunk)
-            await self._thread.run(self._connected().keep_conversations, folded, self._clock())
-            stored += sum(len(one.rollouts) for one in folded)
+            stored += await self._assemble_some(due[begin : begin + _CHUNK], seen)
         await self._thread.run(self._retain)
         if stored:
             self.on_change()
         return stored
+
+    async def _assemble_some(self, due: Sequence[OpenTrace], seen: set[str]) -> int:
+        before = set(seen)
+        try:
+            chunk = await self._thread.run(self._load, due, seen)
+            folded = await self._scored(chunk)
+            await self._thread.run(self._connected().keep_conversations, folded, self._clock())
+        except StoreError:
+            raise
+        except Exception as error:  # noqa: BLE001 - one bad trace must not hold up the others
+            if len(due) == 1:
+                _logger.warning("the trace %s cannot be folded: %s", due[0].trace, error)
+                await self._thread.run(self._connected().give_up, due)
+                return 0
+            seen.intersection_update(before)
+            return sum([await self._assemble_some([one], seen) for one in due])
+        return sum(len(one.rollouts) for one in folded)
 
     def close(self) -> None:
         """Wait for the work that runs, and close the database. Idempotent."""

@@ -17,6 +17,10 @@ from .facts import RolloutFacts
 
 MAX_TRACES: Final = 1_000
 """Traces of one conversation."""
+MAX_SPANS: Final = 20_000
+"""Spans of one conversation that are folded. Later ones by their ids are stored only."""
+_CLOCK_SEC: Final = 60.0
+"""How far the clock of a program may be ahead."""
 _KEEP_SPAN: Final = """
 INSERT INTO monitor_spans (trace, id, conversation, start_ns, end_ns, is_root, received, body)
 VALUES (?, ?, ?, ?, ?, ?, ?, ?)
@@ -193,8 +197,9 @@ class MonitorDatabase:
         """Return the spans and the log records of traces."""
         bodies: list[tuple[str, str]] = []
         for one in sorted(traces):
-            sql = "SELECT id, body FROM monitor_spans WHERE trace = ?"
-            bodies += [(row[0], row[1]) for row in self._db.query(sql, (one,))]
+            sql = "SELECT id, body FROM monitor_spans WHERE trace = ? ORDER BY id LIMIT ?"
+            rows = self._db.query(sql, (one, MAX_SPANS - len(bodies)))
+            bodies += [(row[0], row[1]) for row in rows]
         return parse_rows(bodies)
 
     def _traces(self, name: str) -> set[str]:
@@ -229,6 +234,14 @@ class MonitorDatabase:
                 "DELETE FROM monitor_open WHERE trace = ? AND changed = ?", closed
             )
             self._db.execute_many("UPDATE monitor_open SET folded = ? WHERE trace = ?", noted)
+
+    def give_up(self, traces: Iterable[OpenTrace]) -> None:
+        """Close traces without a rollout. Their spans stay."""
+        with self._db.write_transaction():
+            self._db.execute_many(
+                "DELETE FROM monitor_open WHERE trace = ? AND changed = ?",
+                [(one.trace, one.changed) for one in traces],
+            )
 
     def _is_open(self, folded: FoldedConversation) -> bool:
         return len(self.open_among(one.trace for one in folded.traces)) == len(folded.traces)
@@ -286,6 +299,9 @@ def _span_row(row: SpanRow, now: float) -> Row:
 
 def _rollout_row(folded: FoldedRollout, now: float) -> Row:
     rollout = folded.rollout
+    # The charts have no place for a rollout of the future: its clock is wrong, its length may be.
+    ahead = rollout.ended_at - now
+    ahead = ahead if ahead > _CLOCK_SEC else 0.0
     error = next((node.error for node in rollout.tree.leaves if node.error), None)
     return (
         rollout.id,
@@ -294,8 +310,8 @@ def _rollout_row(folded: FoldedRollout, now: float) -> Row:
         rollout.environment,
         rollout.final_status if folded.is_closed else rollout.tree.status,
         int(folded.is_closed),
-        rollout.started_at,
-        rollout.ended_at,
+        rollout.started_at - ahead,
+        rollout.ended_at - ahead,
         now,
         rollout.spans,
         rollout.unknown_spans,

@@ -24,6 +24,13 @@ from .writer import ServerBusyError
 
 IngestRequest = Request[Any, Any, Any]
 PROTOBUF: Final = "application/x-protobuf"
+_INGEST: Final[dict[str, Any]] = {
+    "status_code": 200,
+    "guards": [ingest_key],
+    "include_in_schema": False,
+    "opt": PUBLIC,
+    "request_max_body_size": MAX_BODY,
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,7 +41,7 @@ class Decoded:
     refused: Sequence[str] = ()
 
 
-@post("/v1/traces", status_code=200, guards=[ingest_key], include_in_schema=False, opt=PUBLIC)
+@post("/v1/traces", **_INGEST)
 async def receive_traces(
     request: IngestRequest, monitor: NamedDependency[MonitorService]
 ) -> Response[bytes]:
@@ -48,7 +55,7 @@ async def receive_traces(
     return _otlp_answer(request, ExportTraceServiceResponse().SerializeToString())
 
 
-@post("/v1/logs", status_code=200, guards=[ingest_key], include_in_schema=False, opt=PUBLIC)
+@post("/v1/logs", **_INGEST)
 async def receive_logs(
     request: IngestRequest, monitor: NamedDependency[MonitorService]
 ) -> Response[bytes]:
@@ -61,13 +68,7 @@ async def receive_logs(
     return _otlp_answer(request, ExportLogsServiceResponse().SerializeToString())
 
 
-@post(
-    "/v1/benchflow/records",
-    status_code=200,
-    guards=[ingest_key],
-    include_in_schema=False,
-    opt=PUBLIC,
-)
+@post("/v1/benchflow/records", **_INGEST)
 async def receive_records(
     request: IngestRequest, monitor: NamedDependency[MonitorService]
 ) -> Response[bytes]:
