@@ -114,6 +114,8 @@ def test_runs_jobs_and_rollouts_of_the_fleet_have_pages(database: str, tmp_path:
         assert page.status_code == 200
         assert "0.5" in page.text
         assert "another machine" in page.text
+        for text in ("cannot draw the tree", f"night/{rollout}", "leaves", 'href="/jobs/night"'):
+            assert text in page.text
         assert client.get("/healthz").json()["is_following"]
 
 

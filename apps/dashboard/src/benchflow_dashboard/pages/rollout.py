@@ -36,6 +36,29 @@ _RUNNING_SEC: Final = 5
 _RECENT_SEC: Final = 60
 
 
+def _recorded_facts(entry: RolloutEntry) -> tuple[tuple[str, object], ...]:
+    """Return what the record of a job has of a rollout without files. `None` is unknown."""
+    return (
+        ("slot", entry.slot),
+        ("attempt", entry.attempt),
+        ("agent", entry.agent),
+        ("model", entry.model),
+        ("sandbox", entry.sandbox),
+        ("failed at", entry.boundary),
+        ("grading", entry.grading),
+        ("integrity", entry.integrity),
+        ("steps", entry.steps),
+        ("leaves", entry.leaves),
+        ("scored leaves", entry.scored),
+        ("forks", entry.branches),
+        ("questions", entry.asks),
+        ("tokens in", entry.tokens_in),
+        ("tokens out", entry.tokens_out),
+        ("cost", entry.cost),
+        ("seconds", None if entry.seconds is None else round(entry.seconds, 1)),
+    )
+
+
 @get("/r/{rollout:str}", include_in_schema=False, sync_to_thread=True)
 def show_rollout(
     request: PageRequest,
@@ -60,7 +83,7 @@ def show_rollout(
             title=entry.id,
             section="runs",
             cli=cli,
-            context={"live": LivePage("runs")},
+            context={"live": LivePage("runs"), "facts": _recorded_facts(entry)},
         )
     query = RolloutQuery.of(request.query_params)
     with index.read() as session:
