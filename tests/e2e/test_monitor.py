@@ -113,6 +113,10 @@ def test_a_reported_rollout_is_scored_by_the_rewards_of_the_configuration(
     rollout = json.loads(server.bench("show", "talk-1", "--json"))
 
     assert (rollout["service"], rollout["steps"], rollout["status"]) == ("shop", 2, "completed")
+    text = server.bench("show", "talk-1")
+    for part in ("Where is my parcel?", "track", "at sea", "It is at sea.", "tool_errors"):
+        assert part in text
+    assert "tool errors" in server.bench("show")
 
 
 def test_a_rollout_becomes_a_row_and_a_task(server: Server, shown: dict[str, Any]) -> None:

@@ -137,7 +137,7 @@ def show(
         if cell.n or group in row.evals
     ]
     columns = ("metric", by or "group", "mean", "n", "eval", "n of eval")
-    print_table(columns, rows, empty="no rollout in this window")
+    print_table(columns, rows, empty="no rollout has ended in this window")
     for alert in view.alerts:
         note(f"alert {alert.rule}{f' ({alert.group})' if alert.group else ''}: {alert.message}")
 
@@ -326,9 +326,14 @@ def _show_rollout(reader: "MonitorReader", rollout: str, *, is_json: bool) -> No
             }
         )
         return
-    for _, role, lines in view.steps:
-        for line in lines:
-            print_table((), [(role, line.kind, line.status or "", line.text)], empty="")
+    line = view.line
+    note(f"{line['service']} {line['version']}: {line['status']}, {line['steps']} steps")
+    texts = [
+        (role, each.kind, each.status or "", each.text)
+        for _, role, lines in view.steps
+        for each in lines
+    ]
+    print_table(("role", "what", "status", "text"), texts, empty="no steps")
     rows = [(s, space, step, fmt.reward(v), why) for s, space, _, step, v, why in view.rewards]
     print_table(("reward", "space", "step", "value", "why"), rows, empty="no reward")
 
