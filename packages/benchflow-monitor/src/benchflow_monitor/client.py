@@ -66,7 +66,7 @@ class Monitor:
     server, the network or the disk. A record that cannot be kept is counted in `stats`.
 
     Args:
-        url: The base URL of the server, such as `http://127.0.0.1:7788`.
+        url: The base URL of the server, such as `http://127.0.0.1:8642`.
         service: The name of the agent or the program.
         version: The version of the agent. Charts compare versions.
         environment: Where the agent runs, such as `production`.
