@@ -118,3 +118,37 @@ def test_a_bad_token_or_address_is_refused(tmp_path: Path, bench: Any) -> None:
         )
         assert other.returncode == 2
         assert "another process serves" in other.stderr
+
+
+def test_a_rollout_with_a_checkpoint_continues_after_a_kill(tmp_path: Path) -> None:
+    with ScriptedLlm(slow_after_the_question) as llm:
+        endpoint = ("--base-url", f"{llm.url}/v1", "--model", "scripted", "--keep", "all")
+        with serving(tmp_path / "s", "--agent", "policy", *endpoint) as server:
+            ident = server.submit(task="clawsbench/book-the-review-room")
+            while len(llm.requests) < 3:
+                time.sleep(0.05)
+            server.kill()
+            asked = len(llm.requests)
+            server.start()
+            ended = server.wait(ident)
+            assert (ended["outcome"], ended["reward"]) == ("scored", 1.0)
+            # The calls before the checkpoint are not made again.
+            assert not [r for r in llm.requests[asked:] if not r.tool_results]
+            assert server.client.get("/v1/capacity").json()["sandboxes"] == 0
+
+
+def slow_after_the_question(request: ModelRequest) -> ModelReply:
+    """Look, ask which event is meant, think, and change the one that the user names."""
+    seen = request.tool_results
+    if not seen:
+        command = "claw-gcal list --calendar cal-1 --text review"
+    elif len(seen) == 1:
+        ask = {"question": "Which review with Dana?", "options": ["evt-10", "evt-11", "evt-12"]}
+        return ModelReply(text="Only you can tell.", tools=(ToolUse("ask_user", ask),))
+    elif len(seen) == 2:
+        time.sleep(1)
+        chosen = next(event for event in ("evt-10", "evt-11", "evt-12") if event in seen[1])
+        command = f"claw-gcal update {chosen} --add-attendee room-maple@harborlight.example"
+    else:
+        return ModelReply(text="Booked.")
+    return ModelReply(tools=(ToolUse("shell", {"command": command}),))
