@@ -37,6 +37,7 @@ def test_every_option_has_a_text(words: list[str]) -> None:
     shown = command_help(parser(words[0]), words)
     options = [option for panel in shown.panels.values() for option in panel]
     assert [option.names for option in options if not option.text] == []
+    assert [option.names for option in options if "<class" in option.text] == []
 
 
 def test_every_option_of_a_rollout_is_in_a_panel_with_the_common_ones_first() -> None:

@@ -5,7 +5,7 @@ import sys
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import cache
-from inspect import getdoc
+from inspect import Parameter, getdoc
 from pathlib import Path
 from types import UnionType
 from typing import TYPE_CHECKING, Literal, Union, get_args, get_origin
@@ -160,7 +160,9 @@ def _text(argument: "Argument", default: object, choices: tuple[str, ...]) -> st
     """Return the help text with the default in its first sentence."""
     text = " ".join((argument.parameter.help or "").split())
     shown = "on" if default is True else str(default)
-    is_set = default is not None and default is not False and default not in ((), {}, "")
+    # A parameter of several values has none by default.
+    is_empty = default is Parameter.empty or default in ((), {}, "")
+    is_set = default is not None and default is not False and not is_empty
     if is_set and not argument.required and "(default:" not in text:
         first, dot, more = text.partition(". ")
         text = f"{first.removesuffix('.')} (default: {shown}).{dot[1:]}{more}"

@@ -3,7 +3,7 @@
 import shlex
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 from benchflow_contracts import UsageError
 from benchflow_engine.flags import RunFlags
@@ -100,15 +100,7 @@ def serve(
         slots=slots,
         queue=queue,
         keep_acknowledged_sec=keep_acknowledged,
-        token_file=access.token_file,
-        no_auth=access.no_auth,
-        allowed_hosts=access.allowed_host,
-        allow_agents=access.allow_agent,
-        allow_inline_tasks=access.allow_inline_tasks,
-        allow_jobs=access.allow_jobs,
-        zmq=env_socket.zmq,
-        zmq_keys=env_socket.zmq_key,
-        zmq_remote=env_socket.zmq_remote,
+        **_access_settings(access, env_socket),
     )
 
     def show(address: "ServerAddress") -> None:
@@ -123,6 +115,20 @@ def serve(
         note("stop with Ctrl-C")
 
     package.serve(settings, on_ready=show, on_drain=_say_draining)
+
+
+def _access_settings(access: AccessFlags, env_socket: EnvServerFlags) -> dict[str, Any]:
+    return {
+        "token_file": access.token_file,
+        "no_auth": access.no_auth,
+        "allowed_hosts": access.allowed_host,
+        "allow_agents": access.allow_agent,
+        "allow_inline_tasks": access.allow_inline_tasks,
+        "allow_jobs": access.allow_jobs,
+        "zmq": env_socket.zmq,
+        "zmq_keys": env_socket.zmq_key,
+        "zmq_remote": env_socket.zmq_remote,
+    }
 
 
 def _say_draining(running: int) -> None:
