@@ -1,6 +1,7 @@
 """The backend `http` against real server processes: conformance, kills, stops and refusals."""
 
 import asyncio
+import os
 import signal
 import subprocess
 import sys
@@ -138,7 +139,9 @@ def test_a_driver_that_is_gone_leaves_nothing_running(
 ) -> None:
     job = WaitingJob(tmp_path, 1)
     command = [sys.executable, "-c", _DRIVER, str(tmp_path), server.url]
-    driver = subprocess.Popen(command)
+    # The directory of test support is on the path of pytest alone.
+    paths = {"PYTHONPATH": os.pathsep.join(sys.path)}
+    driver = subprocess.Popen(command, env={**os.environ, **paths})
 
     async def scenario() -> None:
         await job.until_running(1)
