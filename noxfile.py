@@ -274,8 +274,8 @@ def quick(session: nox.Session) -> None:
 def wheel(session: nox.Session, package: str) -> None:
     """Install a built wheel into an empty environment and import all of it."""
     _build(session)
-    # Only this package has a module for users of pytest.
-    extra = "[pytest]" if package == "benchflow-testing" else ""
+    # A module of these packages is for users of the extra.
+    extra = {"benchflow-testing": "[pytest]", "benchflow-serve": "[verifiers]"}.get(package, "")
     session.install("--refresh", "--find-links", str(DIST), f"{package}{extra}=={VERSION}")
     module = package.replace("-", "_")
     session.run("python", "-I", "-W", "error", "tests/import_all.py", module)

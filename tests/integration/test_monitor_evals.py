@@ -36,8 +36,10 @@ from benchflow_dashboard.monitor.scoring import OnlineScorer
 from benchflow_dashboard.monitor.views import MonitorQuery, monitor_view
 from litestar.testing import TestClient
 from made_rollouts import write_inputs, write_rollout
+from postgres_server import new_database, running_postgres
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
     from pathlib import Path
 
     from benchflow_store.database import Location
@@ -78,6 +80,21 @@ def _write(job: Path, name: str, variant: str, leaves: list[tuple[bool, float | 
     record = RolloutRecord.model_validate_json((directory / "result.json").read_text())
     more = {"slot": f"{name}#0@{variant}", "attempt": 1, "model": "m"}
     (directory / "result.json").write_text(record.model_copy(update=more).model_dump_json())
+
+
+@pytest.fixture(scope="module")
+def postgres_server(postgres_programs: Path) -> Iterator[str]:
+    """Start one server for these tests."""
+    with running_postgres(postgres_programs) as url:
+        yield url
+
+
+@pytest.fixture(params=["sqlite", "postgres"])
+def location(request: pytest.FixtureRequest, tmp_path: Path) -> Location:
+    """Return a new database: a file, and on a server."""
+    if request.param == "sqlite":
+        return tmp_path / "database.db"
+    return new_database(request.getfixturevalue("postgres_server"))
 
 
 @pytest.fixture
