@@ -446,27 +446,21 @@ TRAINERS = {
         *("tensordict", "torchdata", "tqdm", "uvicorn"),
     ),
 }
-"""The Python of each trainer, its package, and what it imports on the paths without a GPU.
-
-SkyRL's own extra needs packages that are built for a GPU. It needs Python 3.12."""
+"""The Python of each trainer, its package, and what it imports on the paths without a GPU."""
 
 
 @nox.session
 @nox.parametrize("python,trainer", [(each[0], name) for name, each in TRAINERS.items()])
 def live_trainers(session: nox.Session, trainer: str) -> None:
-    """Let the real trainers read what we make for them: gigabytes, so no lane has this session.
-
-    $BENCHFLOW_TORCH is the requirement of torch, such as a build for CPUs of $UV_FIND_LINKS.
-    """
-    ours = ("contracts", "kernel", "export", "adapters-trainers")
-    homes = [PACKAGES[f"benchflow-{name}"] for name in ours]
+    """Let the real trainers read what we make for them: gigabytes, so no lane has this session."""
+    homes = [PACKAGES[f"benchflow-{n}"] for n in ("contracts", "kernel", "export")]
+    homes.append(PACKAGES["benchflow-adapters-trainers"])
     torch = os.environ.get("BENCHFLOW_TORCH", "torch<2.15")
     tools = ("hypothesis>=6.150", "pytest>=9,<10", "pytest-rerunfailures", "pytest-timeout")
     session.install(torch, *TRAINERS[trainer][1:], *tools, *homes)
     session.env.update({"HF_HUB_OFFLINE": "1", "TRL_EXPERIMENTAL_SILENCE": "1"})
-    # The warnings of a trainer are its own.
-    options = ("-m", "trainers", "-W", "default", "--reruns=0")
-    _pytest(session, *options, *(session.posargs or [f"tests/trainers/test_{trainer}.py"]))
+    tests = session.posargs or [f"tests/trainers/test_{trainer}.py"]
+    _pytest(session, "-m", "trainers", "-W", "default", "--reruns=0", *tests)
 
 
 @nox.session(python=PYTHONS[:1])

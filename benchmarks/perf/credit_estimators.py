@@ -4,7 +4,7 @@ A group is four trees of one prompt, in a world whose values are known. The tree
 shapes: eight independent branches from the start, one fork into eight after 20 of 40 steps, or
 forks into two after 10, 20 and 30 steps. The exact advantage of a step is V(after) - V(before).
 The number is the cosine between the credits of all steps and their exact advantages: 1 is perfect,
-0 is no better than random signs. A step above a fork counts once for each leaf, as in `per_leaf`;
+0 is as good as random signs. A step above a fork counts once for each leaf, as in `per_leaf`;
 there, it has the mean credit of its leaves.
 """
 

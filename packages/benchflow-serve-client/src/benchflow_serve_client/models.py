@@ -155,7 +155,7 @@ class RolloutStatus(Model):
     """V of the root; `None` without a score."""
     leaves: Sequence[LeafScore] = ()
     error: NodeError | None = None
-    """Why there is no score."""
+    """Why the rollout does not have a score."""
     cause: Cause | None = None
 
 

@@ -39,7 +39,7 @@ def credit(node: "Credit") -> str:
 
 
 def fork(record: "BranchRecord") -> str:
-    """Return the size, place and fidelity of a fork, or the reason that there is no fork."""
+    """Return the size, place and fidelity of a fork, or why the node was not forked."""
     if not record.children:
         return record.reason
     place = "" if record.call is None else f" at model call {record.call}"
