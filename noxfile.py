@@ -478,18 +478,6 @@ def trainers(session: nox.Session) -> None:
     _pytest(session, "-m", "trainers", "--reruns=0", *(session.posargs or files))
 
 
-# fmt: off
-PERF = (
-    "cli.py", "null_engine.py", "local_sandbox.py", "docker_sandbox.py", "queued.py",
-    "job_schedule.py", "job_run.py", "local_harbor.py", "harbor.py", "live_fork.py",
-    "state_fork.py", "fork_cost.py", "grading.py", "export_samples.py", "prefix_breaks.py",
-    "value_law.py", "credit_localisation.py", "credit_estimators.py", "root_baseline.py",
-    "gateway.py", "analysis.py", "commit.py", "ray_job.py", "monitor.py", "dashboard.py",
-    "serve.py",
-)
-# fmt: on
-
-
 @nox.session(python=PYTHONS[:1])
 def perf(session: nox.Session) -> None:
     """Measure: JSON lines, each with the machine, n, median, p95 and a bound.
@@ -497,5 +485,5 @@ def perf(session: nox.Session) -> None:
     `nox -s perf -- null_engine.py --peers` runs one, with the other engines beside it.
     """
     _sync_all(session)
-    for command in [session.posargs] if session.posargs else [[name] for name in PERF]:
-        session.run("python", f"benchmarks/perf/{command[0]}", *command[1:])
+    name, *args = session.posargs or ["run_all.py"]
+    session.run("python", f"benchmarks/perf/{name}", *args)
