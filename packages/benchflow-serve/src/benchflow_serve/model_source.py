@@ -1,14 +1,12 @@
 """Where the model calls of a rollout go: to the endpoint of its request, or of its policy."""
 
-from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Protocol
 
-from benchflow_contracts import CallBudget, Endpoint, ModelCall, ModelGateway, ModelRoute
 from benchflow_kernel import Planes
 from benchflow_serve_client import ModelEndpoint
 
-from .policies import policy_endpoint
+from .policies import DirectedGateway, policy_endpoint
 
 
 class ModelUse(Protocol):
@@ -40,36 +38,8 @@ class FixedModel:
         """Send the calls to the endpoint."""
         if self.endpoint is None or planes.gateway is None:
             return planes
-        return replace(
-            planes, gateway=DirectedGateway(planes.gateway, policy_endpoint(self.endpoint))
-        )
+        endpoint = policy_endpoint(self.endpoint)
+        return replace(planes, gateway=DirectedGateway(planes.gateway, lambda: endpoint))
 
     def close(self) -> None:
         """Do nothing."""
-
-
-class DirectedGateway:
-    """A gateway whose routes go to one upstream, whatever the configuration says."""
-
-    def __init__(self, gateway: ModelGateway, upstream: Endpoint) -> None:
-        self._gateway = gateway
-        self._upstream = upstream
-
-    async def open(
-        self,
-        rollout_id: str,
-        node: str,
-        *,
-        upstream: Endpoint,
-        replay: Sequence[ModelCall] = (),
-        budget: CallBudget | None = None,
-    ) -> ModelRoute:
-        """Open a route to the upstream of this gateway; see `ModelGateway`."""
-        del upstream
-        return await self._gateway.open(
-            rollout_id, node, upstream=self._upstream, replay=replay, budget=budget
-        )
-
-    async def aclose(self) -> None:
-        """Close every route."""
-        await self._gateway.aclose()

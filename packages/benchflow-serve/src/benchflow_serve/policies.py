@@ -2,7 +2,7 @@
 
 import asyncio
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Literal
 
@@ -74,7 +74,8 @@ class PolicyUse:
             raise UsageError(
                 "a rollout with a policy needs the model gateway", hint="set model.gateway = true"
             )
-        return replace(planes, gateway=_PolicyGateway(planes.gateway, self))
+        directed = DirectedGateway(planes.gateway, lambda: self.weights.endpoint, self.add)
+        return replace(planes, gateway=directed)
 
     async def swap(self, weights: Weights) -> None:
         """Send the next model call of each node to `weights`. A call in flight ends as it began."""
@@ -86,10 +87,10 @@ class PolicyUse:
             await route.swap(weights.endpoint)
         self.on_swap(weights.version)
 
-    async def add(self, route: ModelRoute, opened_with: Weights) -> None:
+    async def add(self, route: ModelRoute, opened_to: Endpoint) -> None:
         """Include a new route in later swaps."""
         self._routes.append(route)
-        if self.weights is not opened_with:
+        if self.weights.endpoint is not opened_to:
             await route.swap(self.weights.endpoint)
 
     def close(self) -> None:
@@ -266,12 +267,19 @@ class Policies:
         return self._policies[name]
 
 
-class _PolicyGateway:
-    """Opens the routes of one rollout to the weights of its policy."""
+class DirectedGateway:
+    """A gateway whose routes go to the endpoint of the moment, whatever the configuration says."""
 
-    def __init__(self, gateway: ModelGateway, use: PolicyUse) -> None:
+    def __init__(
+        self,
+        gateway: ModelGateway,
+        endpoint: Callable[[], Endpoint],
+        on_open: Callable[[ModelRoute, Endpoint], Awaitable[None]] | None = None,
+    ) -> None:
+        """Call `on_open` with each new route and the endpoint that it was opened to."""
         self._gateway = gateway
-        self._use = use
+        self._endpoint = endpoint
+        self._on_open = on_open
 
     async def open(
         self,
@@ -282,13 +290,14 @@ class _PolicyGateway:
         replay: Sequence[ModelCall] = (),
         budget: CallBudget | None = None,
     ) -> ModelRoute:
-        """Create the route of a node. `upstream` is not used."""
+        """Create the route of a node; see `ModelGateway`. `upstream` is not used."""
         del upstream
-        weights = self._use.weights
+        endpoint = self._endpoint()
         route = await self._gateway.open(
-            rollout_id, node, upstream=weights.endpoint, replay=replay, budget=budget
+            rollout_id, node, upstream=endpoint, replay=replay, budget=budget
         )
-        await self._use.add(route, weights)
+        if self._on_open is not None:
+            await self._on_open(route, endpoint)
         return route
 
     async def aclose(self) -> None:
