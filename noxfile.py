@@ -479,6 +479,13 @@ def trainers(session: nox.Session) -> None:
 
 
 @nox.session(python=PYTHONS[:1])
+def foreign(session: nox.Session) -> None:
+    """Run the adapters with the packages that they adapt, which are fetched by package name."""
+    _sync_all(session)
+    _pytest(session, "-m", "foreign", "--reruns=0", *(session.posargs or ("tests/foreign",)))
+
+
+@nox.session(python=PYTHONS[:1])
 def perf(session: nox.Session) -> None:
     """Measure: JSON lines, each with the machine, n, median, p95 and a bound.
 

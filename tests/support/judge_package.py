@@ -1,6 +1,9 @@
 """The packages of trainers, which judge what we write: each installed once in a test run."""
 
+import fcntl
+import hashlib
 import os
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -18,6 +21,28 @@ def install(package: str, directory: Path, *more: str) -> Path:
     succeed("uv", "venv", "--python", sys.executable, venv, cwd=directory)
     dated = ("--exclude-newer", NEWEST_RELEASE)
     succeed("uv", "pip", "install", *dated, "--python", venv, package, *more, cwd=directory)
+    return venv / "bin" / "python"
+
+
+def install_once(*packages: str, interpreter: str = sys.executable) -> Path:
+    """Install packages, each as `NAME==VERSION`, into an environment that later runs use again.
+
+    The environments are below `$XDG_CACHE_HOME/benchflow/judges`. Return the Python.
+    """
+    cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
+    key = hashlib.sha256("\0".join((interpreter, NEWEST_RELEASE, *packages)).encode()).hexdigest()
+    home = cache / "benchflow" / "judges" / key[:16]
+    home.mkdir(parents=True, exist_ok=True)
+    venv = home / "venv"
+    with (home / "lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        if not (home / "complete").exists():
+            shutil.rmtree(venv, ignore_errors=True)
+            dated = ("--exclude-newer", NEWEST_RELEASE)
+            succeed("uv", "venv", "--python", interpreter, venv, cwd=home)
+            python = venv / "bin" / "python"
+            succeed("uv", "pip", "install", *dated, "--python", python, *packages, cwd=home)
+            (home / "complete").touch()
     return venv / "bin" / "python"
 
 
