@@ -19,6 +19,15 @@ ALLOWED = {
         "pathspec",
         "yaml",
     },
+    "benchflow_adapters_nemo_gym": {
+        "benchflow_contracts",
+        "benchflow_kernel",
+        "benchflow_serve",
+        "benchflow_serve_client",
+        "httpx",
+        "litestar",
+        "pydantic",
+    },
     # The trainers themselves are imported by name when they are used.
     "benchflow_adapters_trainers": {"benchflow_contracts", "benchflow_export"},
     "benchflow_monitor": {"httpx"},

@@ -1,0 +1,55 @@
+"""NeMo Gym 0.4.0 makes sandboxes by our provider: its registry, API and stock agent."""
+
+import json
+from pathlib import Path
+
+import nemo_gym_home
+import pytest
+
+pytestmark = [pytest.mark.foreign, pytest.mark.timeout(300)]
+LOCAL = json.dumps({"benchflow": {"sandbox": "local"}})
+
+
+def test_the_sandbox_api_of_nemo_gym_works_on_a_sandbox_named_in_its_configuration(tmp_path: Path):
+    seen = nemo_gym_home.run("provider_calls.py", LOCAL, cwd=tmp_path)
+    assert "benchflow" in seen["names"]
+    assert seen["status"] == "running"
+    assert seen["exec"] == {
+        "stdout": "hello you\n/work\ngiven",
+        "stderr": "",
+        "return_code": 3,
+        "error_type": None,
+    }
+    assert seen["root"] == "0\n"
+    assert seen["timeout"]["return_code"] == 125
+    assert seen["timeout"]["error_type"] == "timeout"
+    assert seen["same"] is True
+    assert seen["link"] == "TransferError"
+    assert seen["stopped"] == "stopped"
+    assert "1 GPUs" in seen["gpu"]
+
+
+def test_a_stock_agent_of_nemo_gym_works_in_a_sandbox_of_ours(tmp_path: Path):
+    seen = nemo_gym_home.run("stock_agent.py", LOCAL, cwd=tmp_path)
+    assert seen["result"]["exit_status"] == "Submitted"
+    assert "+two" in seen["result"]["submission"]
+    assert any("one\ntwo" in observation for observation in seen["observations"])
+
+
+@pytest.mark.parametrize("double", [False, True])
+def test_two_distributions_with_one_provider_name_are_refused_by_nemo_gym(
+    tmp_path: Path, double: bool
+):
+    other = tmp_path / "other-1.0.dist-info"
+    other.mkdir()
+    (other / "METADATA").write_text("Metadata-Version: 2.1\nName: other\nVersion: 1.0\n")
+    name = "benchflow" if double else "another"
+    (other / "entry_points.txt").write_text(
+        f"[nemo_gym.sandbox_providers]\n{name} = other:Provider\n"
+    )
+    paths = f"{nemo_gym_home.our_packages()}:{tmp_path}"
+    seen = nemo_gym_home.run("registry_names.py", cwd=tmp_path, env={"PYTHONPATH": paths})
+    if double:
+        assert "Duplicate sandbox provider entry point 'benchflow'" in seen["error"]
+    else:
+        assert {"benchflow", "another"} <= set(seen["names"])
