@@ -99,6 +99,7 @@ ALLOWED = {
     "benchflow_agent_acp": {"pydantic", "benchflow_contracts", "acp"},
     "benchflow_agent_policy": {"benchflow_contracts", "benchflow_agent_acp"},
     "benchflow_env_manifest": {"pydantic", "benchflow_contracts"},
+    "benchflow_env_outside": {"aiohttp", "pydantic", "benchflow_contracts"},
     "benchflow_gateway": {
         "pydantic",
         "pydantic_core",

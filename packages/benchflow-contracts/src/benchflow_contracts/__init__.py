@@ -76,11 +76,13 @@ if TYPE_CHECKING:
         Environment as Environment,
         EnvironmentFactory as EnvironmentFactory,
         EnvState as EnvState,
+        OutsideState as OutsideState,
         ProvisionContext as ProvisionContext,
         ReadinessProbe as ReadinessProbe,
         StateRef as StateRef,
         StateSnapshot as StateSnapshot,
         TableState as TableState,
+        WorldSnapshots as WorldSnapshots,
         needs_spawn as needs_spawn,
     )
     from .errors import (
@@ -118,6 +120,7 @@ if TYPE_CHECKING:
     from .events import (
         Branched as Branched,
         Checkpointed as Checkpointed,
+        EnvironmentCalled as EnvironmentCalled,
         Event as Event,
         NodeCredited as NodeCredited,
         NodeFailed as NodeFailed,
@@ -199,6 +202,12 @@ if TYPE_CHECKING:
         ObservedProcess as ObservedProcess,
         OpenedFile as OpenedFile,
         SupportsFileObservation as SupportsFileObservation,
+    )
+    from .outside import (
+        OutsideWorld as OutsideWorld,
+        WorldCall as WorldCall,
+        WorldCallHandler as WorldCallHandler,
+        outside_world as outside_world,
     )
     from .process import (
         ByteReader as ByteReader,
@@ -288,9 +297,12 @@ if TYPE_CHECKING:
     )
     from .task_listing import (
         AdapterOptions as AdapterOptions,
+        DataTask as DataTask,
         ListedTask as ListedTask,
         TaskAdapter as TaskAdapter,
         TaskRefusal as TaskRefusal,
+        TaskSource as TaskSource,
+        TaskSplit as TaskSplit,
     )
     from .tree import (
         BranchRecord as BranchRecord,
@@ -338,8 +350,8 @@ _HOMES = {
         "container": "ContainerOptions HostMount ServiceCondition",
         "door": "MODEL_DOOR Door DoorPath Endpoint",
         "environment": (
-            "EnvHandle Environment EnvironmentFactory EnvState ProvisionContext "
-            "ReadinessProbe StateRef StateSnapshot TableState needs_spawn"
+            "EnvHandle Environment EnvironmentFactory EnvState OutsideState ProvisionContext "
+            "ReadinessProbe StateRef StateSnapshot TableState WorldSnapshots needs_spawn"
         ),
         "errors": (
             "AccountError AgentError AgentExitError AgentProtocolError AgentTimeoutError "
@@ -351,8 +363,8 @@ _HOMES = {
             "UsageError"
         ),
         "events": (
-            "Branched Checkpointed Event NodeCredited NodeFailed NodeScored NodeValued "
-            "Phase PhaseEntered QuestionAnswered QuestionOpened RolloutFinished "
+            "Branched Checkpointed EnvironmentCalled Event NodeCredited NodeFailed NodeScored "
+            "NodeValued Phase PhaseEntered QuestionAnswered QuestionOpened RolloutFinished "
             "RolloutStarted SandboxMade StateCaptured StateUnavailable StepFinished "
             "StepStarted ToolCallEnded ToolCallStarted TurnStarted UsageReported "
             "WorldClosed event_adapter"
@@ -375,6 +387,7 @@ _HOMES = {
         "limits": "ResourceKind ResourceLimits",
         "network_switch": "SupportsNetworkSwitch",
         "observed": "ObservedFiles ObservedProcess OpenedFile SupportsFileObservation",
+        "outside": ("OutsideWorld WorldCall WorldCallHandler outside_world"),
         "process": "ByteReader ByteWriter Process",
         "reward": "Evidence LiveWorld Reward needs_processes stops_processes",
         "rollout_record": "BeganFrom LearnerUse LearnerVersion Prior RolloutRecord",
@@ -397,7 +410,9 @@ _HOMES = {
             "Task TaskAgent TaskConfig TaskEnvironment TaskParts TaskSolution TaskStep "
             "TaskUser TaskVerifier"
         ),
-        "task_listing": "AdapterOptions ListedTask TaskAdapter TaskRefusal",
+        "task_listing": (
+            "AdapterOptions DataTask ListedTask TaskAdapter TaskRefusal TaskSource TaskSplit"
+        ),
         "tree": (
             "BranchRecord Credit Fidelity NodeError RolloutNode RolloutTree Status Trajectory "
             "Value Weighting"

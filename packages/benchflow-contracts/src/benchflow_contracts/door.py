@@ -77,11 +77,26 @@ class Door(Model):
     port: int = Field(default=8721, gt=0, lt=65536)
     """Unique in its sandbox."""
     headers: _Headers = Field(default={}, repr=False)
+    serves: Literal["model", "tools"] = "model"
+    """The requests that pass: those of model APIs, or `POST /mcp` of a tool server (MCP)."""
 
     @classmethod
-    def to(cls, endpoint: Endpoint, *, name: str = MODEL_DOOR, port: int = 8721) -> Self:
+    def to(
+        cls,
+        endpoint: Endpoint,
+        *,
+        name: str = MODEL_DOOR,
+        port: int = 8721,
+        serves: Literal["model", "tools"] = "model",
+    ) -> Self:
         """Return a door to an endpoint."""
-        return cls(name=name, upstream=endpoint.url, port=port, headers=endpoint.headers)
+        return cls(
+            name=name,
+            upstream=endpoint.url,
+            port=port,
+            headers=endpoint.headers,
+            serves=serves,
+        )
 
     @property
     def endpoint(self) -> Endpoint:

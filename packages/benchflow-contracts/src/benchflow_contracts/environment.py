@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any, Literal, Protocol
 
 from pydantic import Field
 
@@ -76,6 +76,24 @@ class StateRef(RareModel):
     the state is inline in a log of version 0.8 and before."""
 
 
+WorldSnapshots = Literal["live", "state", "replay", "none"]
+"""How another session gets the state of an outside world.
+
+`live` and `state`: the world itself copies its state. `replay`: a new session repeats the recorded
+calls, and must observe the same. `none`: not at all, so a rollout cannot fork.
+"""
+
+
+class OutsideState(RareModel):
+    """What a new session needs to reach the state of an outside world. Can be written as JSON."""
+
+    kind: Literal["live", "state", "replay"]
+    digest: str = Field(pattern=r"^sha256:[0-9a-f]{64}$")
+    """Of everything that the agent has observed so far. Equal states have equal digests."""
+    data: Mapping[str, Any] = {}
+    """JSON values that only the environment reads."""
+
+
 @dataclass(frozen=True, slots=True)
 class ProvisionContext:
     """The input of `Environment.provision`."""
@@ -90,6 +108,8 @@ class ProvisionContext:
     state: EnvState | None = None
     """Set in a live child: the result of `query` at that instant. State that `quiesce` protected
     must still be equal to it."""
+    outside: OutsideState | None = None
+    """Set in a child of an `OutsideWorld`: the state that its new session must reach."""
 
 
 class Environment(Protocol):

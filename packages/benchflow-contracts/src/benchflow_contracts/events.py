@@ -15,7 +15,7 @@ from .door import DoorPath
 from .environment import EnvState, StateRef
 from .step import Step, ToolStatus, Usage
 from .tree import BranchRecord, Credit, NodeError, Value
-from .verdict import VerifyResult
+from .verdict import RewardEvent, VerifyResult
 
 Phase = Literal[
     "setup",
@@ -217,6 +217,25 @@ class QuestionAnswered(_Event):
     """`branch`: the world is a child of a fork, and its label is the answer."""
 
 
+class EnvironmentCalled(_Event):
+    """An exchange with a world outside the sandbox; see `WorldCall`.
+
+    The rewards are complete. The step of the tool call has the whole texts.
+    """
+
+    kind: Literal["environment_called"] = "environment_called"
+    world: str
+    node: str
+    operation: Literal["open", "call", "finish"]
+    tool: str = ""
+    arguments: str = ""
+    result: str = ""
+    failed: bool = False
+    rewards: tuple[RewardEvent, ...] = ()
+    finished: bool = False
+    took_sec: float = Field(default=0, ge=0)
+
+
 class UsageReported(_Event):
     """A model call ended, or an agent reported the tokens of its turn."""
 
@@ -297,6 +316,7 @@ Event = Annotated[
     | ToolCallEnded
     | QuestionOpened
     | QuestionAnswered
+    | EnvironmentCalled
     | UsageReported
     | NodeScored
     | NodeValued

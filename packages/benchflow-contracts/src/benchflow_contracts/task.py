@@ -166,8 +166,8 @@ class TaskVerifier(Model):
     """`[verifier]`: how the result is graded."""
 
     type: str = Field(default="script", min_length=1)
-    """`script`, `rewards`, `judge`, or a name that another package registers in the group
-    `benchflow.rewards`."""
+    """`script`, `rewards`, `judge`, `environment`, or a name that another package registers in the
+    group `benchflow.rewards`."""
     options: Mapping[str, Any] = {}
     """Settings of a reward of another package, which reads and checks them."""
     isolation: Literal["hermetic", "twin", "shared"] = "hermetic"

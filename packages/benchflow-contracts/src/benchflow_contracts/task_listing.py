@@ -2,10 +2,12 @@
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Protocol
+from typing import Any, Literal, Protocol
+
+from pydantic import Field
 
 from ._model import Model, RareModel
-from .task import Task
+from .task import Task, TaskConfig
 
 
 class TaskRefusal(RareModel):
@@ -80,5 +82,60 @@ class TaskAdapter(Protocol):
 
         Raises:
             TaskError: It is malformed, or cannot run here as its author intended.
+        """
+        ...
+
+
+class TaskSplit(RareModel):
+    """A part of a set of tasks."""
+
+    name: str
+    purpose: Literal["train", "validation", "test"] | None = None
+    size: int | None = Field(default=None, ge=0)
+    """The number of tasks; `None` if it is unknown, or if there is no end of them."""
+
+
+class DataTask(RareModel):
+    """A task that is data, without a directory. The engine writes a directory for it.
+
+    Equal tasks give equal directories, and thus equal digests.
+    """
+
+    config: TaskConfig
+    """`task.toml`. It names the `provider` of the environment, and usually the verifier
+    `environment`."""
+    instruction: str
+    """The text of the task. A world with a prompt of its own replaces it."""
+    data: Mapping[str, Any] = {}
+    """The foreign task, as JSON. The environment's client gets it."""
+    seed: int | None = Field(default=None, ge=0, lt=1 << 63)
+    """The seed of the episode; `None`: one from the task's name."""
+
+
+class TaskSource(Protocol):
+    """Tasks that are data, such as those of a server. They may be without end.
+
+    An entry point of the group `benchflow.task_sources` is a zero-argument callable that returns a
+    TaskSource. `NAME://ADDRESS` selects the source that is registered as NAME.
+    """
+
+    def splits(self, address: str) -> Sequence[TaskSplit]:
+        """Return the splits of the set at `address`, which is the text after `NAME://`.
+
+        Raises:
+            TaskError: The set cannot be read.
+        """
+        ...
+
+    def tasks(
+        self, address: str, split: str | None, *, start: int, limit: int
+    ) -> Sequence[DataTask]:
+        """Return at most `limit` tasks of a split, from number `start` on, in a fixed order.
+
+        `split` may be `None` if the set has only one.
+
+        Raises:
+            TaskError: The set cannot be read.
+            UsageError: The split is unknown or missing.
         """
         ...

@@ -18,6 +18,7 @@ from benchflow_contracts import (
 )
 from benchflow_kernel import Registry, find_tasks, load_task
 
+from benchflow_engine.data_tasks import data_source, load_data_tasks
 from benchflow_engine.task_lock import TaskLock, read_lock
 
 _GROUP: Final = "benchflow.adapters"
@@ -58,6 +59,8 @@ def runnable_tasks(
         TaskError: The source, or a task of BenchFlow's format, is malformed.
         UsageError: `dataset` is unknown, missing, or not for this source.
     """
+    if dataset is None and (data := data_source(source)) is not None:
+        return FoundTasks(load_data_tasks(data))
     own: TaskError | None = None
     if dataset is None:
         # BenchFlow's format first: adapters take time to load.
@@ -100,6 +103,13 @@ def runnable_task(source: str | Path, options: AdapterOptions = _NOTHING) -> Tas
         TaskError: The task is malformed, or cannot run here.
         UsageError: The source has several tasks.
     """
+    if (data := data_source(str(source))) is not None:
+        tasks = load_data_tasks(data)
+        names = [task.id for task in tasks]
+        _expect_one(
+            source, names, "name one of them: ?index=N, or run all with `bench eval create`"
+        )
+        return tasks[0]
     try:
         return load_task(Path(source))
     except TaskError:
@@ -108,15 +118,19 @@ def runnable_task(source: str | Path, options: AdapterOptions = _NOTHING) -> Tas
             _refuse_folder_of_tasks(Path(source))
             raise
     listed = listed_tasks(found[1], str(source))
-    if len(listed) != 1:
-        names = ", ".join(task.name for task in listed[:5])
-        raise UsageError(
-            f"{str(source)!r} holds {len(listed)} tasks: {names}{' …' if len(listed) > 5 else ''}",
-            hint="name one of their directories, or run all with `bench eval create`",
-        )
+    _expect_one(source, [task.name for task in listed])
     if not listed[0].ok:
         raise _error(listed[0].refusals)
     return _load(found[1], listed[0])
+
+
+def _expect_one(source: str | Path, names: Sequence[str], hint: str | None = None) -> None:
+    if len(names) != 1:
+        shown = ", ".join(names[:5]) + (" …" if len(names) > 5 else "")
+        raise UsageError(
+            f"{str(source)!r} holds {len(names)} tasks: {shown}",
+            hint=hint or "name one of their directories, or run all with `bench eval create`",
+        )
 
 
 def _refuse_folder_of_tasks(path: Path) -> None:

@@ -26,6 +26,7 @@ GROUPS: Final = (
     "benchflow.rewards",
     "benchflow.grading_protocols",
     "benchflow.adapters",
+    "benchflow.task_sources",
     "benchflow.exporters",
     "benchflow.backends",
     "benchflow.commands",

@@ -22,6 +22,7 @@ from .script import (
 if TYPE_CHECKING:
     from .functions import (
         AskedUser,
+        EnvironmentRewards,
         ExactMatch,
         JsonMatch,
         MemoryFiles,
@@ -38,6 +39,7 @@ __all__ = [
     "NATIVE",
     "AskedUser",
     "ChatClient",
+    "EnvironmentRewards",
     "ExactMatch",
     "GradingProtocol",
     "GradingTarget",
@@ -61,6 +63,7 @@ _LAZY = {
     "Rubric": "rubric",
     "AskedUser": "functions",
     "ChatClient": "judge.client",
+    "EnvironmentRewards": "functions",
     "ExactMatch": "functions",
     "JsonMatch": "functions",
     "LLMJudge": "judge.judge",

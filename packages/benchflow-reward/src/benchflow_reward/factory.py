@@ -80,6 +80,8 @@ def make_rewards(
         )
     if verifier.type == "judge":
         return [*signals, _judge(verifier.judge, judge, judge_model)]
+    if verifier.type == "environment":
+        return [*signals, _environment(task)]
     hermetic = (isolation or verifier.isolation) == "hermetic"
     script = ScriptVerifier(
         isolation=isolation,
@@ -97,6 +99,19 @@ def _declared(tables: Sequence[Mapping[str, Any]]) -> list[tuple[Reward, float]]
     from .declared import declared_rewards  # noqa: PLC0415
 
     return declared_rewards(tables)
+
+
+def _environment(task: Task) -> Reward:
+    # Only a task with a world outside the sandbox pays for this module.
+    from .declared import read_table  # noqa: PLC0415
+    from .functions.environment_rewards import (  # noqa: PLC0415
+        EnvironmentOptions,
+        EnvironmentRewards,
+    )
+
+    verifier = task.config.verifier
+    options = read_table(EnvironmentOptions, verifier.options, "task.toml:verifier.options")
+    return EnvironmentRewards(rule=options.rule, reward_range=verifier.reward_range)
 
 
 def _judge(table: Mapping[str, Any], endpoint: Endpoint | None, model: str | None) -> Reward:

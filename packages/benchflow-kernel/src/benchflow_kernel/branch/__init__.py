@@ -1,6 +1,6 @@
 """Fork a world: policies, budgets, fidelity, checkpoints and replay."""
 
-from .capture import Captured, FidelitySelector, check_child, take_checkpoint
+from .capture import RANK, Captured, FidelitySelector, check_child, take_checkpoint
 from .checkpoint import Checkpoint, CheckpointRefs
 from .fork_limits import BranchBudgetTracker, MachineSlots
 from .policy import (
@@ -15,6 +15,7 @@ from .policy import (
 from .replay import Exchange, Replay, ReplayLog
 
 __all__ = [
+    "RANK",
     "BranchBudgetTracker",
     "Captured",
     "Checkpoint",

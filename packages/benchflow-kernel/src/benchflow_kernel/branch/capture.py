@@ -9,6 +9,7 @@ from benchflow_contracts import (
     EnvironmentError_,
     EnvState,
     Fidelity,
+    OutsideState,
     SandboxCapabilities,
     SandboxImage,
     SandboxUnsupportedError,
@@ -23,7 +24,8 @@ from benchflow_kernel.world import CarriedSessions, LiveWorld, World
 
 from .checkpoint import Checkpoint
 
-_RANK: Final[dict[Fidelity, int]] = {"replay": 0, "state": 1, "live": 2}
+RANK: Final[dict[Fidelity, int]] = {"replay": 0, "state": 1, "live": 2}
+"""How much of the parent's world a fork of each fidelity keeps. More is higher."""
 
 _TRIES: Final = 3
 
@@ -78,18 +80,22 @@ async def _capture(
     images: list[SandboxImage],
 ) -> Checkpoint:
     state: EnvState | None = None
+    outside: OutsideState | None = None
     live: LiveWorld | None = None
 
     async def read() -> None:
-        nonlocal state, live
+        nonlocal state, outside, live
         state = await world.query()
+        outside = await world.capture_outside()
         # Empty the pipes before the processes are captured: the agent's output is then
         # in the session's state, and only there.
         live = await world.capture() if level == "live" else None
 
     async with world.while_quiesced():
         images.append(await world.sandbox.snapshot(level, while_frozen=read))
-    return Checkpoint(turn=turn, image=images[0], state=state, sessions=sessions, live=live)
+    return Checkpoint(
+        turn=turn, image=images[0], state=state, sessions=sessions, outside=outside, live=live
+    )
 
 
 async def check_child(world: World, checkpoint: Checkpoint) -> None:
@@ -116,6 +122,16 @@ class Captured:
     """`None` at `replay`: children start from the last checkpoint."""
 
 
+def _limited(captured: Captured) -> Captured:
+    """Return `captured` with a fidelity that is not above that of a world outside the sandbox."""
+    limit = None if captured.checkpoint is None else captured.checkpoint.outside
+    if limit is None or RANK[limit.kind] >= RANK[captured.fidelity]:
+        return captured
+    how = "a repetition of its calls" if limit.kind == "replay" else "a copy of its state"
+    reason = f"{captured.reason}; but the world outside the sandbox is restored by {how}"
+    return replace(captured, fidelity=limit.kind, reason=reason)
+
+
 class FidelitySelector:
     """Captures the worlds of a rollout: at `live`, else at `state`, else at `replay`."""
 
@@ -132,8 +148,8 @@ class FidelitySelector:
             FidelityError: The fidelity `require` is not available; nothing was captured.
             SnapshotError: The files could not be captured.
         """
-        captured = await self._capture_best(world, turn, mid_turn=mid_turn)
-        if require is not None and _RANK[captured.fidelity] < _RANK[require]:
+        captured = _limited(await self._capture_best(world, turn, mid_turn=mid_turn))
+        if require is not None and RANK[captured.fidelity] < RANK[require]:
             if captured.checkpoint is not None:
                 await run_shielded(world.discard(captured.checkpoint.image))
             raise FidelityError(

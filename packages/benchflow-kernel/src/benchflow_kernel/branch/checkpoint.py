@@ -4,7 +4,15 @@ import hashlib
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from benchflow_contracts import Ask, BenchFlowError, EnvState, Model, SandboxImage, SandboxProvider
+from benchflow_contracts import (
+    Ask,
+    BenchFlowError,
+    EnvState,
+    Model,
+    OutsideState,
+    SandboxImage,
+    SandboxProvider,
+)
 
 from benchflow_kernel.faults import run_shielded, within
 from benchflow_kernel.world import CarriedSessions, LiveWorld
@@ -21,6 +29,8 @@ class Checkpoint:
     """The environment's state at that instant."""
     sessions: CarriedSessions
     """Idle sessions in files. New agent processes resume them."""
+    outside: OutsideState | None = None
+    """The state of a world outside the sandbox."""
     live: LiveWorld | None = None
     """Services and sessions that continue in the image; `None` at level `filesystem`."""
     took_sec: Mapping[str, float] = field(default_factory=dict[str, float])
@@ -46,6 +56,8 @@ class Checkpoint:
         layers = {"sandbox": self.image.digest}
         if self.state is not None:
             layers["environment"] = _digest(self.state)
+        if self.outside is not None:
+            layers["outside"] = self.outside.digest
         models: list[Model] = [snapshot for _, (_, snapshot) in sorted(self.sessions.items())]
         if self.live is not None:
             models += [carry for _, (_, carry) in sorted(self.live.sessions.items())]

@@ -21,6 +21,7 @@ from benchflow_contracts import (
     Task,
     TaskVerifier,
     UserModel,
+    WorldSnapshots,
 )
 
 from benchflow_kernel.config import RolloutConfig
@@ -103,6 +104,8 @@ class Plan:
     """Whether an agent may see the task's solution."""
     spawning_environment: str | None = None
     """The name of the environment, if it starts processes by `Sandbox.spawn`."""
+    world_snapshots: WorldSnapshots | None = None
+    """How another session gets the state of a world outside the sandbox, if there is one."""
     capabilities: SandboxCapabilities | None = None
     """The provider's capabilities, if the caller of `resolve` knew them."""
     identity: RolloutIdentity = field(default_factory=RolloutIdentity)

@@ -8,13 +8,17 @@ from pathlib import Path
 from benchflow_contracts import (
     Agent,
     AgentNeeds,
+    Door,
+    McpServer,
     Role,
     RolloutIdentity,
     SandboxCapabilities,
     SandboxSpec,
     Task,
     UsageError,
+    WorldSnapshots,
     needs_spawn,
+    outside_world,
 )
 
 from benchflow_kernel.config import RolloutConfig
@@ -24,9 +28,17 @@ from benchflow_kernel.faults import boundary
 from .effective_task import HostVariables, effective_deadlines, effective_task
 from .network_policy import check_widening, step_phases, with_switches
 from .plan import Plan, Planes
-from .sandbox_spec import Needs, agent_spec, with_environment
+from .sandbox_spec import Needs, agent_spec, with_environment, with_world_doors
 from .settings import Origin, Origins, with_values
-from .turns import LoweredTurn, check_prior, roles_of, skills_of, turns_of, with_solution_env
+from .turns import (
+    LoweredTurn,
+    check_prior,
+    roles_of,
+    skills_of,
+    turns_of,
+    with_solution_env,
+    with_world_tools,
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,6 +49,11 @@ class EnvironmentNeeds:
     prepare: Callable[[SandboxSpec], SandboxSpec]
     spawns: bool = False
     """Whether the environment starts processes by `Sandbox.spawn`."""
+    world_snapshots: WorldSnapshots | None = None
+    """For a world outside the sandbox, how another session gets its state."""
+    doors: tuple[Door, ...] = ()
+    mcp_servers: tuple[McpServer, ...] = ()
+    """The tool servers of a world outside the sandbox."""
 
 
 Schedule = Callable[[Task, tuple[LoweredTurn, ...]], tuple[LoweredTurn, ...]]
@@ -110,9 +127,12 @@ def _complete(lowered: _Lowered, inputs: Contributions, planes: Planes, rollout_
     if inputs.schedule is not None:
         turns = inputs.schedule(task, turns)
     spec = agent_spec(task, config, inputs.needs, origins)
+    environment = inputs.environment
+    if environment is not None and environment.doors:
+        spec = with_world_doors(spec, environment.name, environment.doors, origins)
+        turns = with_world_tools(turns, environment.name, environment.mcp_servers, origins)
     phases = step_phases(task, spec)
     spec = with_switches(spec, phases)
-    environment = inputs.environment
     if environment is not None:
         check_widening(spec, phases)
         spec = with_environment(spec, environment.name, environment.prepare, origins)
@@ -128,6 +148,7 @@ def _complete(lowered: _Lowered, inputs: Contributions, planes: Planes, rollout_
         skills=lowered.skills,
         solution=any(need.solution for _, need in inputs.needs),
         spawning_environment=environment.name if environment and environment.spawns else None,
+        world_snapshots=environment.world_snapshots if environment else None,
         capabilities=inputs.capabilities,
         identity=inputs.identity,
         origins=origins,
@@ -183,7 +204,17 @@ def environment_needs(task: Task, planes: Planes) -> EnvironmentNeeds | None:
         with boundary("environment"):
             return environment.prepare(spec, task_id=task.id)
 
-    return EnvironmentNeeds(environment.name, prepare, needs_spawn(environment))
+    needs = EnvironmentNeeds(environment.name, prepare, needs_spawn(environment))
+    world = outside_world(environment)
+    if world is None:
+        return needs
+    with boundary("environment"):
+        return replace(
+            needs,
+            world_snapshots=world.world_snapshots,
+            doors=world.doors,
+            mcp_servers=world.mcp_servers,
+        )
 
 
 def agent_of(planes: Planes, role: Role) -> Agent:

@@ -16,7 +16,7 @@ from benchflow_contracts import (
 
 from benchflow_kernel.config import RolloutConfig
 
-from .settings import Origin, Origins
+from .settings import Origin, Origins, with_values
 
 Needs = Sequence[tuple[Role, AgentNeeds]]
 """What the agent of each role needs in the sandbox."""
@@ -72,6 +72,30 @@ def with_environment(
         elif before != after:
             origins.note(f"sandbox.{field}", origin)
     return prepared
+
+
+def with_world_doors(
+    spec: SandboxSpec, name: str, doors: Sequence[Door], origins: Origins
+) -> SandboxSpec:
+    """Return the spec with the doors to the world of the environment `name`.
+
+    Raises:
+        UsageError: The agent has a door of the same name or port.
+    """
+    for door in doors:
+        other = next((d for d in spec.doors if d.name == door.name or d.port == door.port), None)
+        if other is not None:
+            raise UsageError(
+                f"environment {name!r} and the agent both need door {other.name!r} at port"
+                f" {other.port}",
+                hint="choose another agent",
+            )
+    network = "model-only" if spec.network == "none" else spec.network
+    origin = Origin("environment", name)
+    origins.note("sandbox.doors", origin)
+    if network != spec.network:
+        origins.note("sandbox.network", origin)
+    return with_values(spec, {"doors": (*spec.doors, *doors), "network": network})
 
 
 def _note_agents(role_needs: Needs, config: RolloutConfig, origins: Origins) -> None:

@@ -6,6 +6,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from benchflow_contracts import (
+    McpServer,
     Role,
     Task,
     TaskError,
@@ -16,7 +17,7 @@ from benchflow_kernel.config import RolloutConfig, Scene
 from benchflow_kernel.errors import PriorContextError
 
 from .sandbox_spec import Needs
-from .settings import Origins
+from .settings import Origin, Origins
 
 SKILLS_DIR = "/skills"
 """The directory of the skills inside the sandbox."""
@@ -129,6 +130,22 @@ def with_solution_env(turn: LoweredTurn, task: Task, needs: Needs, origins: Orig
         key = f"{prefix}role.{turn.role.name}.env.{name}"
         origins.note(key, origins.find(f"solution.env.{name}"))
     return replace(turn, role=turn.role.model_copy(update=update))
+
+
+def with_world_tools(
+    turns: Sequence[LoweredTurn], name: str, servers: Sequence[McpServer], origins: Origins
+) -> tuple[LoweredTurn, ...]:
+    """Return the turns, each role with the tool servers of the environment `name`."""
+    for turn in turns:
+        prefix = f"steps.{turn.task_step}." if turn.task_step else ""
+        origins.note(f"{prefix}role.{turn.role.name}.mcp_servers", Origin("environment", name))
+    return tuple(
+        replace(
+            turn,
+            role=turn.role.model_copy(update={"mcp_servers": (*turn.role.mcp_servers, *servers)}),
+        )
+        for turn in turns
+    )
 
 
 def check_prior(task: Task, needs: Needs) -> None:

@@ -11,6 +11,7 @@ from benchflow_contracts import (
     Fidelity,
     ModelCall,
     NodeError,
+    OutsideState,
     PendingCall,
     RareModel,
     Role,
@@ -96,6 +97,8 @@ class CheckpointManifest(RareModel):
     """The digest of each layer, as in the rollout's log."""
     image: SandboxImage
     state: EnvState | None = None
+    outside: OutsideState | None = None
+    """The state of a world outside the sandbox."""
     sessions: tuple[SavedSession, ...] = ()
     services: Mapping[str, str] | None = None
     """Process ids of the services in a live image."""

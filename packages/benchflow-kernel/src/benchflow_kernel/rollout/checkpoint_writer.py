@@ -162,6 +162,7 @@ def _manifest(
         layers=checkpoint.layers,
         image=checkpoint.image,
         state=checkpoint.state,
+        outside=checkpoint.outside,
         sessions=tuple(sessions),
         services=None if live is None else live.services,
         schedule=tuple(

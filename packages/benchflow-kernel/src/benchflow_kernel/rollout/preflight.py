@@ -12,7 +12,7 @@ from benchflow_contracts import (
     stops_processes,
 )
 
-from benchflow_kernel.branch import forks_at_calls
+from benchflow_kernel.branch import RANK, forks_at_calls
 from benchflow_kernel.branch.policy import policies
 from benchflow_kernel.config import BestOfBranch, BranchPolicy, GroupBranch, RolloutConfig
 from benchflow_kernel.errors import FidelityError
@@ -83,12 +83,33 @@ def check_capabilities(plan: Plan, capabilities: SandboxCapabilities) -> None:
         FidelityError: The world cannot be captured, or a required fidelity is not available.
     """
     _check_sandbox(plan, capabilities)
+    _check_world(plan)
     if capabilities.freeze == "none":
         _check_unfrozen_grading(plan, capabilities)
     if needs_capabilities(plan.config):
         _check_captures(plan.planes.provider.name, capabilities)
     if plan.config.branch is not None and "live" not in capabilities.snapshot_levels:
         _check_fidelity(plan, plan.config.branch, capabilities)
+
+
+def _check_world(plan: Plan) -> None:
+    """Refuse forks and saved checkpoints that a world outside the sandbox cannot restore."""
+    kind = plan.world_snapshots
+    if kind is None or not needs_capabilities(plan.config):
+        return
+    if kind == "none":
+        raise FidelityError(
+            "the world is outside the sandbox, and no other session can get its state: it declares"
+            " snapshots 'none'",
+            hint="leave out --branch and --keep all",
+        )
+    for part in policies(plan.config.branch):
+        if part.require is not None and RANK[part.require] > RANK[kind]:
+            raise FidelityError(
+                f"fidelity {part.require!r} is not available: the world is outside the sandbox, and"
+                f" declares snapshots {kind!r}",
+                hint=f"require {kind!r} or no fidelity: --branch-require",
+            )
 
 
 def _check_sandbox(plan: Plan, capabilities: SandboxCapabilities) -> None:

@@ -95,6 +95,7 @@ def resumed_position(
         turn=manifest.checkpoint_turn,
         image=image,
         state=manifest.state,
+        outside=manifest.outside,
         sessions=idle_sessions,
         live=live,
         from_disk=True,

@@ -6,6 +6,7 @@ from typing import Any, Final, get_args
 from benchflow_contracts import (
     Branched,
     Checkpointed,
+    EnvironmentCalled,
     Event,
     NodeCredited,
     NodeFailed,
@@ -41,6 +42,7 @@ _Progress = (
     | ToolCallEnded
     | QuestionOpened
     | QuestionAnswered
+    | EnvironmentCalled
     | UsageReported
 )
 

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Final
 
 from benchflow_contracts import (
+    Environment,
     ExecResult,
     Healthcheck,
     ReadinessError,
@@ -19,7 +20,7 @@ from benchflow_contracts import (
 from benchflow_contracts.redaction import redactor
 
 from benchflow_kernel.errors import SetupError
-from benchflow_kernel.faults import boundary
+from benchflow_kernel.faults import boundary, within
 
 _OUTPUT_TAIL = 400
 """Characters of a failed command's output that its error shows."""
@@ -120,3 +121,21 @@ async def write_service_logs(sandbox: Sandbox, directory: Path) -> None:
 def _write(path: Path, output: bytes) -> None:
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_bytes(redactor().data(output))
+
+
+async def wait_ready(environment: Environment, seconds: float) -> None:
+    """Wait for the readiness gate of an environment.
+
+    Raises:
+        ReadinessError: The environment is not ready.
+    """
+    async with within(seconds, "environment", "the readiness gate"):
+        probe = await environment.readiness()
+    if probe.ready:
+        return
+    failed = [name for name, answered in probe.checked.items() if not answered]
+    raise ReadinessError(
+        f"environment {environment.name!r} is not ready after"
+        f" {probe.waited_sec:g} s: {probe.error or 'no answer'}"
+        + (f" ({', '.join(failed)})" if failed else "")
+    )

@@ -16,6 +16,7 @@ from benchflow_contracts import (
     MODEL_DOOR,
     BenchFlowError,
     CallGate,
+    Door,
     DoorPath,
     Environment,
     EnvState,
@@ -23,9 +24,10 @@ from benchflow_contracts import (
     HasImageDigests,
     ModelCall,
     ModelRoute,
+    OutsideState,
+    OutsideWorld,
     Phase,
     ProvisionContext,
-    ReadinessError,
     Sandbox,
     SandboxError,
     SandboxImage,
@@ -39,15 +41,17 @@ from benchflow_contracts import (
     UserModel,
     caused_inside,
     caused_outside,
+    outside_world,
 )
 
 from benchflow_kernel.faults import boundary, within
-from benchflow_kernel.resolve import SKILLS_DIR, SOLUTION_DIR, Plan
+from benchflow_kernel.resolve import Plan
 
 from .identity import identity_of
 from .phases import Phases
 from .sessions import CarriedSessions, LiveWorld, Sessions
-from .task_processes import run_setup, wait_healthy, write_service_logs
+from .task_files import TaskFiles
+from .task_processes import wait_healthy, wait_ready, write_service_logs
 
 _ALIVE_SEC = 10
 """Seconds that the sandbox of a failed agent has to run one command."""
@@ -81,6 +85,7 @@ class World:
         self._on_phase = on_phase
         self._on_created = on_created
         self._environment: Environment | None = None
+        self._outside: OutsideWorld | None = None
         self._provisioned = False
         self._sandbox: Sandbox | None = None
         self._route: ModelRoute | None = None
@@ -103,6 +108,11 @@ class World:
     def environment(self) -> Environment | None:
         """The world's environment, when the task has one."""
         return self._environment
+
+    @property
+    def outside(self) -> OutsideWorld | None:
+        """The world's environment, if its world is outside the sandbox."""
+        return self._outside
 
     @property
     def user(self) -> UserModel:
@@ -129,6 +139,7 @@ class World:
         if factory is not None:
             with boundary("environment"):
                 self._environment = factory()
+                self._outside = outside_world(self._environment)
         with boundary("environment"):
             self._user = self._plan.planes.user()
 
@@ -176,13 +187,15 @@ class World:
         *,
         live: LiveWorld | None = None,
         state: EnvState | None = None,
+        outside: OutsideState | None = None,
         replay: Sequence[ModelCall] = (),
         upload_agent_files: bool = False,
         step: int = 0,
     ) -> None:
         """Start the sandbox, from the spec or from a checkpoint, and make the world ready.
 
-        The services of a live checkpoint run already, and their state must equal `state`.
+        The services of a live checkpoint run already, and their state must equal `state`. A world
+        outside the sandbox reaches the state `outside`.
         The model route answers the calls in `replay` from the record first. Give
         `upload_agent_files` for a checkpoint of another rollout: the skills and the solution
         of this rollout are uploaded. A world from a checkpoint starts in the agent's phase
@@ -193,22 +206,24 @@ class World:
                 then.
         """
         deadlines = self._plan.config.deadlines
+        doors = await self._open_doors()
         self._on_phase("start")
         async with within(deadlines.start, "sandbox", "starting the sandbox"):
-            await self._start(image, replay, step)
+            await self._start(image, replay, step, doors)
         if image is None:
-            await self._upload_task_files()
+            await self.files.upload_task()
         elif upload_agent_files:
-            await self._upload_agent_files()
+            await self.files.upload_agent()
         self._on_phase("provision")
-        await self._provision(image, live, state)
+        await self._provision(image, live, state, outside)
         self._on_phase("readiness")
-        await self._wait_ready()
+        if self._environment is not None:
+            await wait_ready(self._environment, deadlines.provision)
         await self._wait_healthy()
         if image is not None:
             await self.phases.enter_agent(step)
             return
-        await self._upload_shared_files()
+        await self.files.upload_shared()
         if not self._plan.task.steps:
             await self.set_baseline()
 
@@ -247,18 +262,10 @@ class World:
             return None
         return sandbox if isinstance(sandbox, TracksFileChanges) else None
 
-    async def upload(self, local: Path, remote: str, user: str = "root") -> None:
-        """Copy a file or directory of the task into the sandbox, within the start deadline."""
-        seconds = self._plan.config.deadlines.start
-        async with within(seconds, "sandbox", f"uploading {local.name!r}"):
-            await self.sandbox.upload(local, remote, user=user)
-
-    async def save_shared_files(self) -> None:
-        """Copy out the files for later rollouts, if there are any. See `SharedFiles.download`."""
-        shared = self._plan.planes.shared_files
-        if shared is not None:
-            with boundary("sandbox"):
-                await shared.download(self.sandbox)
+    @property
+    def files(self) -> TaskFiles:
+        """Copies files into the sandbox, and the shared files out of it."""
+        return TaskFiles(self._plan, self.sandbox)
 
     async def run(self, command: Sequence[str]) -> None:
         """Run a command of BenchFlow as root.
@@ -294,6 +301,17 @@ class World:
             if self._environment is not None:
                 services = await self._environment.live_services()
             return LiveWorld(services=services, sessions=await self.sessions.capture())
+
+    async def capture_outside(self) -> OutsideState | None:
+        """Return the state of the world outside the sandbox, if there is one.
+
+        Raises:
+            SnapshotError: That state cannot be captured.
+        """
+        if self._outside is None:
+            return None
+        with boundary("snapshot"):
+            return await self._outside.capture()
 
     async def expect_sandbox(self) -> None:
         """Raise `SandboxError` if the sandbox itself has failed.
@@ -396,13 +414,27 @@ class World:
         except BenchFlowError as error:
             errors.append(error)
 
+    async def _open_doors(self) -> tuple[Door, ...]:
+        if self._outside is None:
+            return ()
+        self._provisioned = True
+        seconds = self._plan.config.deadlines.provision
+        async with within(seconds, "environment", "opening the doors of the environment"):
+            return await self._outside.open_doors()
+
     async def _start(
-        self, image: SandboxImage | None, replay: Sequence[ModelCall], step: int
+        self,
+        image: SandboxImage | None,
+        replay: Sequence[ModelCall],
+        step: int,
+        doors: Sequence[Door],
     ) -> None:
         plan = self._plan
         await self._open_route(replay)
         agent_step = None if image is None else step
         spec = plan.created_spec(agent_step, None if self._route is None else self._route.endpoint)
+        for door in doors:
+            spec = spec.with_door(door)
         self._sandbox = await plan.planes.provider.create(
             spec, image=image, identity=identity_of(plan, self._node)
         )
@@ -433,35 +465,12 @@ class World:
             if self._call_gate is not None and isinstance(self._route, SupportsCallGate):
                 self._route.before_call(self._call_gate)
 
-    async def _upload_task_files(self) -> None:
-        """Upload the task's files and run its setup commands."""
-        task = self._plan.task
-        if task.parts.files is not None:
-            await self.upload(task.parts.files, "/")
-        if task.parts.workdir_files is not None:
-            spec = self.sandbox.spec
-            await self.upload(task.parts.workdir_files, spec.workdir, spec.user)
-        await self._upload_agent_files()
-        commands = task.config.environment.setup_commands
-        await run_setup(self.sandbox, commands, where="task.toml:environment.setup_commands")
-
-    async def _upload_agent_files(self) -> None:
-        """Upload the skills, and the solution for an agent that may see it."""
-        if self._plan.skills is not None:
-            await self.upload(self._plan.skills, SKILLS_DIR)
-        solution = self._plan.task.parts.solution
-        if self._plan.solution and solution is not None and not self._plan.task.steps:
-            await self.upload(solution, SOLUTION_DIR)
-
-    async def _upload_shared_files(self) -> None:
-        shared = self._plan.planes.shared_files
-        if shared is not None:
-            seconds = self._plan.config.deadlines.start
-            async with within(seconds, "sandbox", "uploading the shared files"):
-                await shared.upload(self.sandbox)
-
     async def _provision(
-        self, image: SandboxImage | None, live: LiveWorld | None, state: EnvState | None
+        self,
+        image: SandboxImage | None,
+        live: LiveWorld | None,
+        state: EnvState | None,
+        outside: OutsideState | None,
     ) -> None:
         if self._environment is None:
             return
@@ -472,6 +481,7 @@ class World:
             resumed=image is not None,
             live_services=None if live is None else live.services,
             state=None if live is None else state,
+            outside=outside,
         )
         seconds = self._plan.config.deadlines.provision
         async with within(seconds, "environment", "provisioning the environment"):
@@ -482,18 +492,3 @@ class World:
         if check is not None:
             with boundary("sandbox"):
                 await wait_healthy(self.sandbox, check, where="task.toml:environment.healthcheck")
-
-    async def _wait_ready(self) -> None:
-        if self._environment is None:
-            return
-        seconds = self._plan.config.deadlines.provision
-        async with within(seconds, "environment", "the readiness gate"):
-            probe = await self._environment.readiness()
-        if probe.ready:
-            return
-        failed = [name for name, answered in probe.checked.items() if not answered]
-        raise ReadinessError(
-            f"environment {self._environment.name!r} is not ready after"
-            f" {probe.waited_sec:g} s: {probe.error or 'no answer'}"
-            + (f" ({', '.join(failed)})" if failed else "")
-        )

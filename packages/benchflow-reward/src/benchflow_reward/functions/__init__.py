@@ -1,6 +1,7 @@
 """Reward functions: small, host-side, one question each."""
 
 from .answer import ExactMatch, JsonMatch, RegexMatch
+from .environment_rewards import EnvironmentRewards
 from .memory_files import MemoryFiles
 from .python_reward import PythonReward
 from .state_query import StateQuery
@@ -8,6 +9,7 @@ from .transcript import AskedUser, ReasoningMentions
 
 __all__ = [
     "AskedUser",
+    "EnvironmentRewards",
     "ExactMatch",
     "JsonMatch",
     "MemoryFiles",

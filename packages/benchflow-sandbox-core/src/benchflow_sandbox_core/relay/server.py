@@ -1,7 +1,7 @@
 """The relay: a listener inside the sandbox, served by the host, for one upstream.
 
-The relay refuses all requests but those of model APIs. An upstream that echoes a request, as for
-TRACE, would reveal the credential to the inside.
+The relay refuses all requests but those of model APIs, or of a tool server. An upstream that
+echoes a request, as for TRACE, would reveal the credential to the inside.
 """
 
 import asyncio
@@ -10,7 +10,7 @@ import socket
 import ssl
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Self
+from typing import Literal, Self
 from urllib.parse import urlsplit
 
 from benchflow_contracts.door import Door
@@ -20,6 +20,7 @@ from .exchange import exchange
 from .head import MAX_HEAD, Head, HeadError, split_request
 from .request_server import RequestServer, refuse
 
+Serves = Literal["model", "tools"]
 _NAME = r"(?!\.+(?:/|$))[A-Za-z0-9._:@-]+"
 _VERSION = r"(?:/v[0-9]+[a-z0-9]*)?"
 _MODELS = rf"/models(?:/{_NAME})*"
@@ -36,25 +37,28 @@ _NEEDED = {
 }
 # Some agents check for a server before their first call.
 _PROBES = {"GET", "HEAD"}
+_TOOLS = "/mcp"
+_CONNECT_SECONDS = 30.0
 OVERRIDES = frozenset({"x-http-method", "x-http-method-override", "x-method-override"})
 """Headers, in lower case, that change the method of a request for some servers."""
 
 
-def needs_credential(method: str, target: str) -> bool:
+def needs_credential(method: str, target: str, serves: Serves) -> bool:
     """Return whether a request is a call or lists models; false for a bare probe.
 
     Raises:
-        HeadError: Model APIs do not need the request.
+        HeadError: Model APIs, or the tool server, do not need the request.
     """
     path = target.partition("?")[0]
+    if serves == "tools":
+        if (method, target) == ("POST", _TOOLS):
+            return True
+        raise HeadError(f"{method} {path} is not a request of a tool server")
     if (needed := _NEEDED.get(method)) is not None and needed.fullmatch(path):
         return True
     if method in _PROBES and path == "/":
         return False
     raise HeadError(f"{method} {path} is not a request of a model API")
-
-
-_CONNECT_SECONDS = 30.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,6 +71,7 @@ class RelayUpstream:
     prefix: str
     authority: str
     headers: Mapping[str, str]
+    serves: Serves
 
     @classmethod
     def of(cls, door: Door) -> Self:
@@ -90,7 +95,9 @@ class RelayUpstream:
         host = url.hostname or ""
         authority = url.netloc
         chosen = port or (443 if tls else 80)
-        return cls(host, chosen, tls, url.path.rstrip("/"), authority, dict(door.headers))
+        return cls(
+            host, chosen, tls, url.path.rstrip("/"), authority, dict(door.headers), door.serves
+        )
 
     async def connect(self) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
         """Open a connection; verify it if it is TLS. Raise `OSError` or `TimeoutError`."""
@@ -104,7 +111,7 @@ class Relay(RequestServer):
 
     Each connection carries exactly one request to the upstream and one response
     back; the relay adds the credential headers, which never enter the sandbox. Only
-    requests of model APIs are forwarded.
+    requests that the door serves are forwarded.
     """
 
     def __init__(self, upstream: RelayUpstream) -> None:
@@ -128,7 +135,7 @@ class Relay(RequestServer):
             await refuse(writer, "400 Bad Request", str(error))
             return
         try:
-            add_credential = needs_credential(method, target)
+            add_credential = needs_credential(method, target, self._upstream.serves)
         except HeadError as error:
             await refuse(writer, "403 Forbidden", str(error))
             return

@@ -6,6 +6,7 @@ from benchflow_contracts import (
     Activity,
     Answer,
     Ask,
+    EnvironmentCalled,
     ModelCall,
     QuestionAnswered,
     QuestionOpened,
@@ -19,6 +20,7 @@ from benchflow_contracts import (
     TurnStarted,
     Usage,
     UsageReported,
+    WorldCall,
 )
 
 from benchflow_kernel.branch import Replay
@@ -28,6 +30,7 @@ from .progress import BranchContext, Interruption, Progress
 
 _MOST_OPTIONS: Final = 20
 _MOST_CHARS_OF_OPTION: Final = 100
+_TEXTS: Final = ("tool", "arguments", "result")
 _DONE: Final = frozenset({"completed", "failed"})
 
 
@@ -106,6 +109,12 @@ class ActivityRecorder:
                 usage=known_usage(call.usage),
                 cost_usd=call.cost_usd,
             )
+
+    def report_world_call(self, call: WorldCall) -> None:
+        """Record an exchange with a world outside the sandbox, unless it repeats a recorded one."""
+        if self._replay.is_finished:
+            texts = {name: self._cut(getattr(call, name)) for name in _TEXTS}
+            self._append(EnvironmentCalled, **{**dict(call), **texts})
 
     def report_turn(self, step: Step) -> None:
         """Record the tokens that the agent reported with the last step of its turn."""

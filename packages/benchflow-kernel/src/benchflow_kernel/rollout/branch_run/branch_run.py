@@ -70,6 +70,7 @@ class BranchRun:
         self._saver = saver
         self._steps = TaskSteps(branch)
         self._states = states
+        self._activity = activity
         self._turns = TurnRunner(
             branch, progress, replay, recorder, responder, calls, activity, interruption
         )
@@ -88,6 +89,8 @@ class BranchRun:
         if checkpoint is not None:
             self._branch.journal.enter_phase(start.id, "setup")
         world.setup()
+        if world.outside is not None:
+            world.outside.on_call(self._activity.report_world_call)
         if checkpoint is None:
             await world.open()
             return
@@ -174,6 +177,7 @@ class BranchRun:
             checkpoint.image,
             live=checkpoint.live,
             state=checkpoint.state,
+            outside=checkpoint.outside,
             replay=start.position.calls,
             upload_agent_files=checkpoint.from_disk,
             step=self.progress.task_step,
@@ -233,12 +237,18 @@ class BranchRun:
             end = await self._turns.run()
             if isinstance(end, Fork):
                 return end
-            if end != "end_turn":
+            if end != "end_turn" or self._is_over:
                 return None
             progress.turn += 1
             if progress.turn == self._branch.start.stop:
                 return None
         return None
+
+    @property
+    def _is_over(self) -> bool:
+        """Whether the episode of a world outside the sandbox is over, so that no turn follows."""
+        outside = self._branch.world.outside
+        return outside is not None and outside.terminal
 
     async def _fork_before_turn(self) -> Fork | None:
         cursor, ask = self.progress.cursor, self._turns.restored_ask
@@ -295,7 +305,7 @@ class BranchRun:
         self._turns.check_model()
         if self._turns.early_end is not None:
             self._branch.journal.record_failure(self.progress.tip, self._turns.early_end)
-        await self._branch.world.save_shared_files()
+        await self._branch.world.files.save_shared()
 
 
 def _replay_of(position: Position, progress: Progress) -> Replay:

@@ -133,6 +133,8 @@ class StepRecorder:
             return
         progress, start, journal = self._progress, self._branch.start, self._branch.journal
         calls = self._branch.world.calls
+        if (outside := self._branch.world.outside) is not None:
+            outside.end_step(step.id)
         if not self._replay.is_finished:
             self._assigned_calls = len(calls)
             return

@@ -92,7 +92,7 @@ class TaskSteps:
     async def _prepare(self, step: TaskStep) -> None:
         where, files, world = f"task.toml:steps.{step.name}", step.parts.workdir_files, self._world
         if files is not None:
-            await world.upload(files, world.sandbox.spec.workdir, world.sandbox.spec.user)
+            await world.files.upload(files, world.sandbox.spec.workdir, world.sandbox.spec.user)
         await run_setup(world.sandbox, step.setup_commands, where=f"{where}.setup_commands")
         if step.healthcheck is not None:
             with boundary("sandbox"):
@@ -106,7 +106,7 @@ class TaskSteps:
             return
         await self._world.run(["rm", "-rf", SOLUTION_DIR])
         if step.parts.solution is not None:
-            await self._world.upload(step.parts.solution, SOLUTION_DIR)
+            await self._world.files.upload(step.parts.solution, SOLUTION_DIR)
 
     async def _clear(self, directories: Sequence[str]) -> None:
         """Empty directories, and let every user write to them."""

@@ -182,8 +182,9 @@ class TurnRunner:
         turn = self._progress.current
         if turn.prompt is not None:
             return turn.prompt
-        task = self._branch.plan.task_of(turn)
-        return task.config.agent.prompt_prefix + task.instruction
+        task, outside = self._branch.plan.task_of(turn), self._branch.world.outside
+        own = None if outside is None else outside.prompt
+        return task.config.agent.prompt_prefix + (task.instruction if own is None else own)
 
     async def _attribute(self, error: BenchFlowError) -> BenchFlowError:
         """Return the error that the agent caused. Raise the error if something else caused it."""

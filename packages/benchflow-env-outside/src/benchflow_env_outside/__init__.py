@@ -1,0 +1,39 @@
+"""The base of environments whose world is outside the sandbox."""
+
+from .client import (
+    EMPTY_SCHEMA,
+    Conversation,
+    CopiesState,
+    ImageBlock,
+    JudgesEpisode,
+    WorldAnswer,
+    WorldClient,
+    WorldTool,
+)
+from .environment import DOOR, PORT, OutsideEnvironment, outside_environment
+from .limits import WorldLimits
+from .session import RecordedCall, WorldSession
+from .task_data import FILE, TaskData, read_task_data
+from .tool_server import ToolServer
+
+__all__ = [
+    "DOOR",
+    "EMPTY_SCHEMA",
+    "FILE",
+    "PORT",
+    "Conversation",
+    "CopiesState",
+    "ImageBlock",
+    "JudgesEpisode",
+    "OutsideEnvironment",
+    "RecordedCall",
+    "TaskData",
+    "ToolServer",
+    "WorldAnswer",
+    "WorldClient",
+    "WorldLimits",
+    "WorldSession",
+    "WorldTool",
+    "outside_environment",
+    "read_task_data",
+]

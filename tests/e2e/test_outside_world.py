@@ -1,0 +1,125 @@
+"""A world outside the sandbox, played by the policy agent in a sandbox without a network."""
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from benchflow_engine.data_tasks import write_data_task
+from benchflow_kernel import read_events
+from benchflow_store import StoredRollout
+from scripted_llm import ModelReply, ModelRequest, ScriptedLlm, ToolUse
+from vault_world import Vault, vault_server, vault_task
+
+pytestmark = pytest.mark.timeout(300)
+
+
+def attempt(number: int) -> ModelReply:
+    return ModelReply(tools=(ToolUse("mcp__world__try", {"number": number}),))
+
+
+def player(*second: int) -> Callable[[ModelRequest], ModelReply]:
+    """Try 50, then the next number of `second`, then end."""
+    numbers = list(second)
+
+    def act(request: ModelRequest) -> ModelReply:
+        seen = request.tool_results
+        if not seen:
+            return attempt(50)
+        if len(seen) == 1 and numbers:
+            return attempt(numbers.pop(0))
+        return ModelReply(text="Done.")
+
+    return act
+
+
+@pytest.fixture
+def run(bench: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
+    support = Path(__file__).parents[1] / "support"
+    monkeypatch.setenv("PYTHONPATH", str(support))
+
+    def call(vault: Vault, llm: ScriptedLlm, *more: object, code: int = 0, **options: Any) -> Any:
+        task = write_data_task(vault_task(3, vault.url, **options), tmp_path)
+        endpoint = ("--base-url", f"{llm.url}/v1", "--model", "scripted", "--agent", "policy")
+        path = ("--environment-import-path", "vault_world:environment")
+        return bench("run", task, *endpoint, *path, *more, "--json", code=code)
+
+    return call
+
+
+def test_a_policy_acts_in_a_world_outside_its_sandbox(run: Any, tmp_path: Path) -> None:
+    with vault_server() as vault, ScriptedLlm(player(21)) as llm:
+        record = run(vault, llm)
+    assert record["reward"] == pytest.approx(0.9)
+    assert vault.tries == [("s0", 50), ("s0", 21)]
+    assert vault.open == set()
+    rollout = StoredRollout(tmp_path / record["directory"])
+    prompts = [node.step.prompt for node in rollout.tree.nodes if node.step and node.step.prompt]
+    assert prompts == ["Open vault 3. Call try with a number of 0 to 99."]
+    (leaf,) = rollout.tree.leaves
+    events = leaf.results["reward"].events
+    assert [event.value for event in events] == [-0.1, 1.0]
+    assert [event.step_id for event in events] == [step.id for step in leaf.steps[:2]]
+    called = [
+        event
+        for event in read_events(rollout.directory / "events.jsonl").events
+        if event.kind == "environment_called"
+    ]
+    assert [(event.operation, event.result) for event in called] == [
+        ("open", prompts[0]),
+        ("call", "too high"),
+        ("call", "open"),
+    ]
+    # The token of the tool server stays outside of the record.
+    assert "Bearer" not in (rollout.directory / "events.jsonl").read_text()
+
+
+@pytest.mark.parametrize("engine", ["live", "files"])
+def test_two_children_repeat_the_calls_before_the_fork(
+    run: Any, bench: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, engine: str
+) -> None:
+    if engine == "files":
+        monkeypatch.setenv("BENCHFLOW_CRIU", "/nonexistent")
+    group = ("--branch", "group", "--branch-at-call", 2, "--branch-n", 2)
+    with vault_server() as vault, ScriptedLlm(player(21, 30)) as llm:
+        record = run(vault, llm, *group)
+    rollout = StoredRollout(tmp_path / record["directory"])
+    assert sorted(leaf.reward or 0 for leaf in rollout.tree.leaves) == pytest.approx([-0.2, 0.9])
+    (fork,) = [node for node in rollout.tree.nodes if node.branch]
+    assert fork.branch is not None
+    assert fork.branch.fidelity == "replay"
+    assert {number for session, number in vault.tries if session == "s0"} == {50}
+    assert sorted(vault.tries) == [
+        ("s0", 50),
+        *sorted((session, n) for session in ("s1", "s2") for n in played(vault, session)),
+    ]
+    assert [played(vault, session)[0] for session in ("s1", "s2")] == [50, 50]
+    assert vault.open == set()
+    for leaf in rollout.tree.leaves:
+        values = [event.value for event in leaf.results["reward"].events]
+        assert values[0] == -0.1
+        ids = [event.step_id for event in leaf.results["reward"].events]
+        assert ids == [step.id for step in leaf.steps[: len(values)]]
+    assert "fork x2" in bench("rollout", "tree", tmp_path / record["directory"])
+
+
+def played(vault: Vault, session: str) -> list[int]:
+    return [number for one, number in vault.tries if one == session]
+
+
+@pytest.mark.parametrize(
+    ("snapshots", "require", "reason"),
+    [("none", (), "no other session can get its state"), ("replay", ("state",), "snapshots")],
+)
+def test_a_fork_that_cannot_be_had_is_refused_before_the_agent_runs(
+    run: Any, snapshots: str, require: tuple[str, ...], reason: str
+) -> None:
+    more = ("--branch-require", *require) if require else ()
+    with vault_server() as vault, ScriptedLlm(player(21)) as llm:
+        record = run(
+            vault, llm, "--branch", "group", "--branch-n", 2, *more, snapshots=snapshots, code=4
+        )
+        assert llm.requests == []
+    assert reason in json.dumps(record)
+    assert vault.started == 0
