@@ -175,17 +175,19 @@ async def run_in(  # noqa: PLR0913 - one keyword per part of a run
     prepare: Callable[[Planes], Planes] | None = None,
     on_answer: Callable[[UpstreamAnswer], None] | None = None,
     learner: LearnerDirectory | None = None,
+    rollout_id: str | None = None,
 ) -> RunResult:
     """Run one rollout on a provider that the caller owns.
 
     Its sandboxes have `identity`, with the rollout added; the record has its slot. With
     `continuation` it resumes from a saved checkpoint. `prepare` may change the planes right before
     they are used. `on_answer` hears how the model endpoint answers the gateway's calls. `learner`
-    is the learner store, whose use is in the record. The switch of `pausing.pausable_by` pauses the
+    is the learner store, whose use is in the record. `rollout_id` names a rollout without a
+    directory, whose name it is otherwise. The switch of `pausing.pausable_by` pauses the
     rollout: its sandboxes and its time limits stand still. On cancellation the record says so, and
     the cancellation is raised again.
     """
-    rollout_id = new_rollout_id(task.id) if directory is None else directory.name
+    rollout_id = directory.name if directory else rollout_id or new_rollout_id(task.id)
     identity = identity or RolloutIdentity()
     with redacting(SecretRedactor(secrets_of(config, (task.id, rollout_id)))):
         async with open_gateway(config, directory, on_answer) as gateway:

@@ -1,0 +1,37 @@
+"""Tool sessions: a foreign framework drives one of our tasks by tool calls.
+
+A session is a normal rollout whose agent is driven from outside. So the kernel records the session,
+applies the limits and network rules of the task, and grades the result in the usual way.
+"""
+
+from .agent import AGENT_NAME, idle_agent
+from .manager import SessionManager
+from .results import (
+    SUBMIT,
+    NoSessionError,
+    Outcome,
+    SessionEndedError,
+    SessionLimitError,
+    SessionLimits,
+    ToolResult,
+    ToolSpec,
+)
+from .session import SessionStartError, SessionTimeoutError, ToolSession, open_session
+
+__all__ = [
+    "AGENT_NAME",
+    "SUBMIT",
+    "NoSessionError",
+    "Outcome",
+    "SessionEndedError",
+    "SessionLimitError",
+    "SessionLimits",
+    "SessionManager",
+    "SessionStartError",
+    "SessionTimeoutError",
+    "ToolResult",
+    "ToolSession",
+    "ToolSpec",
+    "idle_agent",
+    "open_session",
+]

@@ -1,0 +1,290 @@
+"""A session: one task, driven by tool calls, recorded and graded as a normal rollout."""
+
+import asyncio
+from collections.abc import AsyncGenerator, Mapping, Sequence
+from contextlib import AsyncExitStack, asynccontextmanager
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from benchflow_contracts import (
+    BenchFlowError,
+    RolloutIdentity,
+    SandboxProvider,
+    Task,
+    UsageError,
+)
+from benchflow_engine.config import RunConfig
+from benchflow_engine.planes import open_provider
+from benchflow_engine.rollout import RunResult, run_in
+from benchflow_engine.task_formats import runnable_task
+from benchflow_kernel import Planes
+from benchflow_store import new_rollout_id
+
+from .agent import AGENT_NAME, ToolAgent
+from .arguments import ToolError, checked_arguments, cleaned
+from .driver import Driver
+from .results import SUBMIT, Outcome, SessionLimits, ToolResult, ToolSpec
+
+
+class ToolSession:
+    """Drives one rollout. Make one by `open_session` or a `SessionManager`.
+
+    Calls run one at a time, in the order in which they come. Use a session on one event loop.
+    """
+
+    def __init__(
+        self,
+        task: Task,
+        config: RunConfig,
+        *,
+        provider: SandboxProvider | None = None,
+        limits: SessionLimits | None = None,
+        jobs_dir: Path | None = None,
+        identity: RolloutIdentity | None = None,
+    ) -> None:
+        if config.branch is not None:
+            raise UsageError(
+                "a tool session does not fork by a policy", hint="leave out the fork policy"
+            )
+        self.task = task
+        self.id = new_rollout_id(task.id)
+        """The id of the rollout, which is also the name of its directory."""
+        self.limits = limits or SessionLimits()
+        self.directory = None if jobs_dir is None else jobs_dir / self.id
+        """The directory of the rollout's record, if there is one."""
+        self._config = config.with_agent(AGENT_NAME)
+        self._provider = provider
+        self._identity = identity
+        self._driver = Driver(self.limits)
+        self._order = asyncio.Lock()
+        self._rollout: asyncio.Task[RunResult] | None = None
+
+    async def start(self) -> None:
+        """Start the rollout, and wait until its first prompt is there.
+
+        Raises:
+            BenchFlowError: The task, the configuration or the sandbox is wrong. Everything is
+                torn down.
+        """
+        # The session owns the task: `close` ends it. A group would wrap the caller's errors.
+        self._rollout = rollout = asyncio.create_task(self._run())  # noqa: TID251
+        rollout.add_done_callback(self._on_end)
+        try:
+            await self._driver.wait(lambda: self._driver.state != "starting")
+        except BaseException:
+            await self.close()
+            raise
+        if self._driver.turns == 0:
+            result = await rollout
+            error = result.record.error
+            raise SessionStartError(
+                f"the session of task {self.task.id!r} did not start:"
+                f" {error.message if error else result.record.status}",
+                hint=error.hint if error else None,
+                retryable=error.retryable if error else None,
+            )
+
+    @property
+    def prompt(self) -> str:
+        """The prompt of the current turn: the instruction, or a later prompt of the task."""
+        return self._driver.prompt
+
+    @property
+    def is_ended(self) -> bool:
+        """Whether the session takes no further call."""
+        return self._driver.state == "ended"
+
+    @property
+    def is_busy(self) -> bool:
+        """Whether a call runs, or the result is graded."""
+        return self._order.locked()
+
+    @property
+    def calls(self) -> int:
+        """The number of tool calls that ended, without `submit`."""
+        return self._driver.calls
+
+    async def tools(self) -> Sequence[ToolSpec]:
+        """Return the tools in a fixed order. The last one is `submit`."""
+        return tuple(self._driver.tools)
+
+    async def call(self, name: str, arguments: Mapping[str, Any] | None = None) -> ToolResult:
+        """Call a tool, and return its result.
+
+        An unknown tool, wrong arguments and a failed tool are results with `is_error`. `submit`
+        takes a `message`, waits for the verdict, and returns a result that is `finished`. If the
+        task has another prompt, that prompt is the text of the result. A cancelled call runs to
+        its end if it has begun.
+
+        Raises:
+            SessionEndedError: The session has ended, or ended during the call.
+        """
+        if name != SUBMIT:
+            async with self._order:
+                await self._next_turn()
+                return await self._driver.call(name, {} if arguments is None else arguments)
+        try:
+            message = _message_of(arguments, self.limits.input_bytes)
+        except ToolError as error:
+            return ToolResult(str(error), is_error=True)
+        outcome = await self.submit(message)
+        if outcome is None:
+            return ToolResult(self.prompt)
+        return ToolResult("The work was submitted.", finished=True)
+
+    async def submit(self, message: str = "") -> Outcome | None:
+        """End the turn, wait for the verdict, and return the outcome.
+
+        The result is None if the task has another prompt, which is in `prompt` then.
+
+        Raises:
+            SessionEndedError: The session has ended.
+        """
+        async with self._order:
+            await self._next_turn()
+            turn = self._driver.turns
+            self._driver.submit(cleaned(message))
+            rollout = self._started()
+            await self._driver.wait(lambda: self._driver.turns > turn or rollout.done())
+            if self._driver.turns > turn and not rollout.done():
+                return None
+        return await self.outcome()
+
+    async def outcome(self) -> Outcome:
+        """Wait for the end of the rollout, and return its outcome. It can be read many times.
+
+        A session that still takes calls has no end: submit first.
+        """
+        rollout = self._started()
+        await asyncio.wait({rollout})
+        if rollout.cancelled():
+            reason = self._driver.reason or "the session was closed"
+            return Outcome(None, {}, reason, reason, None)
+        if (error := rollout.exception()) is not None:
+            return Outcome(None, {}, str(error), str(error), None)
+        return _outcome_of(rollout.result(), self._driver.reason)
+
+    async def close(self, reason: str = "the session was closed") -> None:
+        """End the session without a verdict, unless it has one, and delete its sandbox.
+
+        The record says `cancelled`. Idempotent.
+        """
+        rollout = self._rollout
+        if rollout is None or rollout.done():
+            return
+        self._driver.end(reason)
+        rollout.cancel()
+        await asyncio.wait({rollout})
+
+    async def _run(self) -> RunResult:
+        async with AsyncExitStack() as stack:
+            provider = self._provider
+            if provider is None:
+                provider = await stack.enter_async_context(open_provider(self._config))
+            limit = asyncio.timeout(self.limits.total_sec)
+            try:
+                async with limit:
+                    return await run_in(
+                        provider,
+                        self.task,
+                        self._config,
+                        directory=self.directory,
+                        identity=self._identity,
+                        prepare=self._with_agent,
+                        rollout_id=self.id,
+                    )
+            except TimeoutError as error:
+                if not limit.expired():
+                    raise
+                self._driver.end(f"the session took more than {self.limits.total_sec:g} s")
+                raise SessionTimeoutError(self._driver.reason or "") from error
+
+    async def _next_turn(self) -> None:
+        """Wait for the next prompt, if the caller of the last `submit` did not."""
+        self._started()
+        await self._driver.wait(lambda: self._driver.state in {"open", "ended"})
+
+    def _with_agent(self, planes: Planes) -> Planes:
+        return replace(planes, agents={AGENT_NAME: ToolAgent(self._driver)})
+
+    def _started(self) -> "asyncio.Task[RunResult]":
+        if self._rollout is None:
+            raise UsageError("the session was not started", hint="call start() first")
+        return self._rollout
+
+    def _on_end(self, rollout: "asyncio.Task[RunResult]") -> None:
+        # Reading the error marks it as seen: the caller may never ask for the outcome.
+        error = None if rollout.cancelled() else rollout.exception()
+        self._driver.end(None if error is None else f"{error!s:.300}")
+
+
+class SessionStartError(BenchFlowError):
+    """A session did not start."""
+
+    boundary = "sandbox"
+    default_hint = "run the task with `bench run --agent oracle` to see why"
+
+
+class SessionTimeoutError(BenchFlowError):
+    """A session took longer than its limit."""
+
+    boundary = "usage"
+    default_culprit = "operator"
+    default_hint = "raise SessionLimits.total_sec"
+
+
+@asynccontextmanager
+async def open_session(
+    task: str | Path | Task,
+    config: RunConfig | None = None,
+    *,
+    provider: SandboxProvider | None = None,
+    limits: SessionLimits | None = None,
+    jobs_dir: str | Path | None = None,
+    identity: RolloutIdentity | None = None,
+) -> AsyncGenerator[ToolSession]:
+    """Yield a session on a task, which is ready for calls. At the end everything is torn down.
+
+    `config` is as for `benchflow.run`; its agent is replaced. Without `provider`, the session
+    opens and closes a sandbox provider of its own. With `jobs_dir`, the rollout is recorded below
+    it. `identity` is on the sandboxes.
+
+    Raises:
+        BenchFlowError: The task or the configuration is wrong, or the session did not start.
+    """
+    chosen = config or RunConfig()
+    loaded = task if isinstance(task, Task) else runnable_task(task, chosen.adapter_options())
+    session = ToolSession(
+        loaded,
+        chosen,
+        provider=provider,
+        limits=limits,
+        jobs_dir=None if jobs_dir is None else Path(jobs_dir),
+        identity=identity,
+    )
+    await session.start()
+    try:
+        yield session
+    finally:
+        await session.close()
+
+
+def _message_of(arguments: Mapping[str, Any] | None, most_bytes: int) -> str:
+    checked = checked_arguments({} if arguments is None else arguments, most_bytes)
+    message = checked.pop("message", "")
+    if not isinstance(message, str) or checked:
+        raise ToolError("`submit` takes a text as `message`, and nothing else")
+    return message
+
+
+def _outcome_of(result: RunResult, reason: str | None) -> Outcome:
+    record = result.record
+    error = None if record.error is None else f"{record.error.type}: {record.error.message}"
+    if reason is None and record.status != "completed" and error is not None:
+        reason = error
+    if record.reward is not None:
+        return Outcome(record.reward, record.rewards or {}, None, reason, result)
+    verdicts = (leaf.results.get("reward") for leaf in result.tree.leaves)
+    why = next((verdict.counted().error for verdict in verdicts if verdict is not None), None)
+    return Outcome(None, {}, why or error or record.status, reason, result)
