@@ -1,10 +1,17 @@
 """NeMo Gym 0.4.0 makes sandboxes by our provider: its registry, API and stock agent."""
 
+import asyncio
 import json
+import socket
 from pathlib import Path
+from typing import Any
 
 import nemo_gym_home
 import pytest
+import uvicorn
+from benchflow_adapters_nemo_gym import SandboxBroker
+from benchflow_adapters_nemo_gym.broker_app import create_broker_app
+from benchflow_sandbox_local import LocalProvider
 
 pytestmark = [pytest.mark.foreign, pytest.mark.timeout(300)]
 LOCAL = json.dumps({"benchflow": {"sandbox": "local"}})
@@ -53,3 +60,44 @@ def test_two_distributions_with_one_provider_name_are_refused_by_nemo_gym(
         assert "Duplicate sandbox provider entry point 'benchflow'" in seen["error"]
     else:
         assert {"benchflow", "another"} <= set(seen["names"])
+
+
+def test_consumers_that_die_share_a_sandbox_of_a_broker_until_its_lease_ends(tmp_path: Path):
+    token, now = "a-token-of-tests-only", [1000.0]
+    broker = SandboxBroker(LocalProvider(), idle_sec=60, clock=lambda: now[0])
+    app = create_broker_app(broker, [token])
+    server = uvicorn.Server(uvicorn.Config(app, log_level="error", timeout_graceful_shutdown=1))
+
+    async def main() -> None:
+        with socket.socket() as listener:
+            listener.bind(("127.0.0.1", 0))
+            url = f"http://127.0.0.1:{listener.getsockname()[1]}"
+
+            async def consume(descriptor: object) -> Any:
+                return await asyncio.to_thread(
+                    nemo_gym_home.run,
+                    "broker_consumer.py",
+                    json.dumps({"benchflow": {"broker": url}}),
+                    json.dumps(descriptor),
+                    cwd=tmp_path,
+                    env={"BENCHFLOW_BROKER_TOKEN": token},
+                )
+
+            async with asyncio.TaskGroup() as tasks:
+                serving = tasks.create_task(server.serve([listener]))
+                first = await consume(None)
+                again = await consume(None)
+                now[0] += 59
+                other = await consume(first["descriptor"])
+                now[0] += 59
+                assert await broker.reap() == []
+                now[0] += 1
+                assert await broker.reap() == [first["descriptor"]["sandbox_id"]]
+                server.should_exit = True
+                await serving
+        assert first["descriptor"] == again["descriptor"]
+        assert again["stdout"].startswith(first["stdout"])
+        assert len(again["stdout"].splitlines()) == 2
+        assert other["stdout"] == again["stdout"]
+
+    asyncio.run(main())
