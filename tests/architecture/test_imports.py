@@ -28,6 +28,7 @@ ALLOWED = {
         "litestar",
         "pydantic",
     },
+    "benchflow_adapters_ors": {"benchflow_contracts", "httpx", "httpx_sse", "litestar", "pydantic"},
     # The trainers themselves are imported by name when they are used.
     "benchflow_adapters_trainers": {"benchflow_contracts", "benchflow_export"},
     "benchflow_monitor": {"httpx"},
