@@ -19,6 +19,16 @@ ALLOWED = {
         "pathspec",
         "yaml",
     },
+    # Inspect's own package is an extra: only the parts that Inspect imports need it.
+    "benchflow_adapters_inspect": {
+        "benchflow_contracts",
+        "benchflow_gateway",
+        "benchflow_kernel",
+        "inspect_ai",
+        "pydantic",
+        "starlette",
+        "uvicorn",
+    },
     "benchflow_adapters_nemo_gym": {
         "benchflow_contracts",
         "benchflow_kernel",

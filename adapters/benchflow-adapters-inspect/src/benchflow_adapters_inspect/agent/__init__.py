@@ -1,0 +1,1 @@
+"""BenchFlow's agents as solvers of Inspect. Needs the extra `inspect`."""

@@ -1,0 +1,8 @@
+"""The entry point of the group `inspect_ai`: Inspect imports this module to find our parts."""
+
+# pyright: basic, reportMissingImports=false
+
+from .agent.solver import bf_agent, bf_sandbox
+from .sandbox.environment import BenchflowSandboxEnvironment
+
+__all__ = ["BenchflowSandboxEnvironment", "bf_agent", "bf_sandbox"]

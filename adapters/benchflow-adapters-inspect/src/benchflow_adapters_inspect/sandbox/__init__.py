@@ -1,0 +1,1 @@
+"""The sandbox provider `benchflow` of Inspect. Needs the extra `inspect`."""

@@ -1,0 +1,84 @@
+"""Inspect's own package runs tasks, and its checks, in sandboxes of BenchFlow."""
+
+import json
+import shutil
+from pathlib import Path
+from typing import Any
+
+import pytest
+from inspect_judge import PROGRAMS, run_inspect, run_program
+
+pytestmark = [pytest.mark.foreign, pytest.mark.timeout(300)]
+
+AS_ROOT = {
+    "test_read_file_not_allowed": "root may read every file",
+    "test_write_text_file_without_permissions": "root may write every file",
+    "test_write_binary_file_without_permissions": "root may write every file",
+}
+"""Checks that need a default user with fewer rights than root."""
+
+
+@pytest.fixture
+def task_dir(tmp_path: Path) -> Path:
+    shutil.copy(PROGRAMS / "word_task.py", tmp_path)
+    return tmp_path
+
+
+def test_inspects_self_check_of_providers_passes_in_a_local_sandbox(tmp_path: Path) -> None:
+    outcomes = run_program(tmp_path, "self_check.py", json.dumps({"provider": "local"}))
+    assert len(outcomes) == 44
+    assert {name: o for name, o in outcomes.items() if o != "passed"} == {}
+
+
+def test_root_in_a_local_sandbox_fails_only_the_checks_of_missing_rights(tmp_path: Path) -> None:
+    config = json.dumps({"provider": "local", "user": "root"})
+    outcomes = run_program(tmp_path, "self_check.py", config)
+    assert {name for name, o in outcomes.items() if o != "passed"} == set(AS_ROOT)
+
+
+def test_inspect_eval_runs_a_task_in_our_sandbox(task_dir: Path) -> None:
+    done = run_inspect(
+        task_dir, "-m", "inspect_ai", "eval", "word_task.py", "--model", "none/none",
+        "--log-format", "json",
+    )  # fmt: skip
+    assert done.returncode == 0, done.stdout + done.stderr
+    (path,) = (task_dir / "logs").glob("*.json")
+    log = json.loads(path.read_text())
+    assert log["status"] == "success"
+    assert [_values(sample) for sample in log["samples"]] == [{"file_is": "C", "includes": "C"}] * 2
+    assert log["eval"]["sandbox"]["type"] == "benchflow"
+
+
+def test_an_unknown_provider_ends_the_evaluation_before_a_sample(task_dir: Path) -> None:
+    (task_dir / "benchflow-sandbox.toml").write_text('provider = "absent"\n')
+    done = run_inspect(task_dir, "-m", "inspect_ai", "eval", "word_task.py", "--model", "none/none")
+    assert done.returncode != 0
+    assert "absent" in done.stdout + done.stderr
+
+
+def test_our_agent_is_a_solver_whose_calls_are_model_events(task_dir: Path) -> None:
+    result = _agent_eval(task_dir, "policy")
+    (sample,) = result["samples"]
+    assert result["status"] == "success"
+    assert sample["scores"] == {"file_is": "C", "includes": "C"}
+    assert sample["events"].count("model") == 2
+    assert sample["roles"] == ["system", "user", "assistant", "tool", "assistant"]
+    assert sample["usage"] == {"scripted/x": 30}
+
+
+def test_a_token_limit_of_inspect_ends_our_agent(task_dir: Path) -> None:
+    (sample,) = _agent_eval(task_dir, "policy", "20")["samples"]
+    assert sample["limit"] == "token"
+    assert sample["usage"] == {"scripted/x": 30}
+
+
+def _agent_eval(task_dir: Path, *args: str) -> dict[str, Any]:
+    shutil.copy(PROGRAMS / "agent_eval.py", task_dir)
+    done = run_inspect(task_dir, "agent_eval.py", task_dir / "logs", *args)
+    assert done.returncode == 0, done.stdout + done.stderr
+    result: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
+    return result
+
+
+def _values(sample: dict[str, Any]) -> dict[str, Any]:
+    return {name: score["value"] for name, score in sample["scores"].items()}

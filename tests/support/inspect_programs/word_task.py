@@ -1,0 +1,83 @@
+"""A small task of Inspect, with files, a setup script, a scorer in the sandbox, and a model."""
+
+# ruff: noqa: A002
+
+import json
+from typing import Any
+
+from inspect_ai import Task, task
+from inspect_ai.dataset import Sample
+from inspect_ai.model import ChatMessageAssistant, ModelAPI, ModelOutput, ModelUsage, modelapi
+from inspect_ai.model._model_output import ChatCompletionChoice
+from inspect_ai.scorer import Score, Target, accuracy, includes, scorer
+from inspect_ai.solver import Generate, TaskState, solver
+from inspect_ai.tool import ToolCall
+from inspect_ai.util import sandbox
+
+
+class ScriptedApi(ModelAPI):
+    """A model that runs one command of the agent's tools, and then answers."""
+
+    async def generate(self, input: Any, tools: Any, tool_choice: Any, config: Any) -> ModelOutput:
+        results = [message for message in input if message.role == "tool"]
+        usage = ModelUsage(input_tokens=10, output_tokens=5, total_tokens=15)
+        if results or not tools:
+            answer = results[-1].text if results else "nothing"
+            message = ChatMessageAssistant(content=f"I wrote {answer}", source="generate")
+            choice = ChatCompletionChoice(message=message, stop_reason="stop")
+        else:
+            command = "cat given.txt setup.txt > answer.txt; cat answer.txt"
+            name = next(t.name for t in tools if "command" in json.dumps(t.parameters.model_dump()))
+            call = ToolCall(id="c1", function=name, arguments={"command": command})
+            message = ChatMessageAssistant(content="I look.", tool_calls=[call], source="generate")
+            choice = ChatCompletionChoice(message=message, stop_reason="tool_calls")
+        return ModelOutput(model="scripted", choices=[choice], usage=usage)
+
+
+@modelapi(name="scripted")
+def scripted() -> type[ModelAPI]:
+    return ScriptedApi
+
+
+@scorer(metrics=[accuracy()])
+def file_is() -> Any:
+    async def score(state: TaskState, target: Target) -> Score:
+        try:
+            text = await sandbox().read_file("answer.txt")
+        except FileNotFoundError:
+            return Score(value="I", explanation="no answer.txt")
+        return Score(value="C" if text.strip() == target.text else "I", answer=text)
+
+    return score
+
+
+@solver
+def by_command(command: str = "cat given.txt setup.txt > answer.txt") -> Any:
+    async def solve(state: TaskState, generate: Generate) -> TaskState:
+        done = await sandbox().exec(["sh", "-c", command])
+        message = ChatMessageAssistant(content="wrote " + await sandbox().read_file("answer.txt"))
+        state.output = ModelOutput.from_message(message)
+        state.messages.append(message)
+        state.metadata["returncode"] = done.returncode
+        return state
+
+    return solve
+
+
+@task
+def words(words: str = "blue,green") -> Task:
+    first, second = words.split(",")
+    samples = [
+        Sample(
+            id=f"sample-{index}",
+            input="Write the two words to answer.txt.",
+            target=first + second,
+            files={"given.txt": first},
+            setup=f"#!/bin/sh\nprintf {second} > setup.txt\n",
+            metadata={"index": index},
+        )
+        for index in (1, 2)
+    ]
+    return Task(
+        dataset=samples, solver=by_command(), scorer=[file_is(), includes()], sandbox="benchflow"
+    )
