@@ -66,6 +66,7 @@ ALLOWED = {
         "httpx_sse",
     },
     "benchflow_tool_sessions": {
+        "benchflow_agent_acp",
         "benchflow_agent_policy",
         "benchflow_contracts",
         "benchflow_engine",

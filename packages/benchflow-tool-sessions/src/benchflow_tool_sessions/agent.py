@@ -30,6 +30,7 @@ from benchflow_contracts.pausing import running_timeout
 
 from .arguments import ToolError, checked_arguments, cleaned, cleaned_name, cut, title_of
 from .driver import Driver, SubmitRequest, ToolRequest
+from .mcp_tools import McpTools
 from .results import SUBMIT, ToolResult, ToolSpec
 from .sandbox_tools import SandboxTools, Tools
 
@@ -65,7 +66,10 @@ class ToolAgent(BaseAgent):
     ) -> Session:
         """Start the tools, and open the session."""
         del resume, log_dir
-        tools: list[Tools] = [SandboxTools(sandbox, role, self._driver.limits)]
+        limits = self._driver.limits
+        tools: list[Tools] = [SandboxTools(sandbox, role, limits)]
+        if role.mcp_servers:
+            tools.append(await McpTools.start(sandbox, role, limits))
         return ToolTurns(sandbox, role, self._driver, tools)
 
 

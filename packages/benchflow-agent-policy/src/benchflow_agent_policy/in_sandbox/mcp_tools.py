@@ -30,6 +30,7 @@ class McpTools:
         self._settings = settings
         self._cwd = cwd
         self._servers: list[McpConnection] = []
+        self._calls: dict[str, tuple[McpConnection, str]] = {}
         self.tools: list[Tool] = []
 
     def connect(self, configs: Iterable[object]) -> None:
@@ -84,12 +85,22 @@ class McpTools:
             return
         schema = as_object(item.get("inputSchema")) or {"type": "object", "properties": {}}
         description = str(item.get("description") or tool_name)[:_DESCRIPTION_CHARS]
-        self.tools.append(Tool(name, description, schema, self._runner(connection, tool_name)))
+        self._calls[name] = connection, tool_name
+        self.tools.append(Tool(name, description, schema, self._runner(name)))
 
-    def _runner(self, connection: McpConnection, tool_name: str) -> Callable[[Json], ToolResult]:
+    def call(self, name: str, arguments: Json) -> Json:
+        """Return the result of a tool call as the server gave it.
+
+        Raises:
+            ToolError: The server refused, failed, or was silent for too long.
+        """
+        connection, tool_name = self._calls[name]
+        params = {"name": tool_name, "arguments": arguments}
+        return connection.call("tools/call", params, self._settings.tool_timeout)
+
+    def _runner(self, name: str) -> Callable[[Json], ToolResult]:
         def run(arguments: Json) -> ToolResult:
-            params = {"name": tool_name, "arguments": arguments}
-            result = connection.call("tools/call", params, self._settings.tool_timeout)
+            result = self.call(name, arguments)
             text = clip(_text(result), self._settings.output_chars)
             return ToolResult(text or "[no output]", failed=result.get("isError") is True)
 
