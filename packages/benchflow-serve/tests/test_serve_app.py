@@ -53,6 +53,23 @@ def test_a_foreign_host_is_refused(settings: ServeSettings) -> None:
         assert refused.status_code == 421
 
 
+@pytest.mark.parametrize(
+    ("origin", "status"),
+    [
+        ("https://evil.example", 403),
+        ("null", 403),
+        ("http://127.0.0.1.evil.example", 403),
+        ("http://localhost:8643", 200),
+    ],
+)
+def test_a_page_of_another_site_is_refused(
+    settings: ServeSettings, origin: str, status: int
+) -> None:
+    with open_client(settings) as client:
+        answer = client.get("/v1/health", headers={"Origin": origin})
+        assert answer.status_code == status
+
+
 def test_no_auth_is_for_the_loopback_alone(tmp_path: Path) -> None:
     settings = ServeSettings(directory=tmp_path, no_auth=True, host="0.0.0.0")
     with pytest.raises(UsageError, match="any machine"):

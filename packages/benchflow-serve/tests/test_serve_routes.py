@@ -84,6 +84,8 @@ def test_each_route_keeps_its_description(client: TestClient[Litestar]) -> None:
         b'{"task": "../../etc"}',
         b'{"task": "bench/served", "unknown": 1}',
         b'{"task": "\\ud800"}',
+        b'{"task": "bench/served", "endpoint": {"url": "http://u:p@h/", "model": "m"}}',
+        b'{"task": "bench/served", "group": {"id": "g", "size": 5000, "index": 0}}',
     ],
 )
 def test_a_wrong_body_is_a_problem_and_not_a_fault(
@@ -108,6 +110,18 @@ def test_a_full_queue_says_when_to_try_again(tmp_path: Path) -> None:
         refused = submit(client, TASK)
         assert (refused.status_code, refused.headers["retry-after"]) == (429, "1")
         assert refused.json()["type"] == "QueueFullError"
+
+
+def test_a_parked_rollout_is_resumed_without_a_body(tmp_path: Path) -> None:
+    settings = settings_at(tmp_path, "hanging_agent", slots=1)
+    with TestClient(create_app(RolloutService(settings)), base_url=ADDRESS) as client:
+        submit(client, TASK)
+        path = f"/v1/rollouts/{submit(client, TASK).json()['id']}"
+        assert client.delete(f"{path}?keep=checkpoint").json()["state"] == "parked"
+        resumed = client.post(f"{path}/resume", headers={"Idempotency-Key": "k"})
+        assert (resumed.status_code, resumed.json()["state"]) == (202, "queued")
+        assert client.post(f"{path}/resume").status_code == 409
+        assert client.post(f"{path}/resume", headers={"Idempotency-Key": "k"}).is_success
 
 
 def test_an_inline_task_runs_from_the_directory_of_the_service(

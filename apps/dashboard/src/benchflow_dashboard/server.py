@@ -11,7 +11,7 @@ from types import FrameType
 from typing import Any, Final
 
 import uvicorn
-from benchflow_contracts import UsageError
+from benchflow_engine.http_listener import open_listener, url_of
 
 from .app import create_app
 from .settings import DashboardSettings
@@ -60,8 +60,7 @@ def serve(settings: DashboardSettings, *, on_ready: Callable[[str], None] | None
             machine.
     """
     app = create_app(settings)
-    with _bind(settings) as listener:
-        host, port = listener.getsockname()[:2]
+    with open_listener(settings.host, settings.port, backlog=_BACKLOG) as listener:
         config = uvicorn.Config(
             app,
             access_log=False,
@@ -72,7 +71,7 @@ def serve(settings: DashboardSettings, *, on_ready: Callable[[str], None] | None
         )
         server = _Server(config, app.state["stop"].set)
         if on_ready is not None:
-            on_ready(f"http://{f'[{host}]' if ':' in host else host}:{port}")
+            on_ready(url_of(listener))
         exempt_modules_from_gc()
         with _ignore_repeated_signals():
             server.run([listener])
@@ -84,23 +83,6 @@ def exempt_modules_from_gc() -> None:
     gc.freeze()
     # One page of a large rollout makes thousands of objects that no cycle contains.
     gc.set_threshold(20_000, 20, 50)
-
-
-def _bind(settings: DashboardSettings) -> socket.socket:
-    family = socket.AF_INET6 if ":" in settings.host else socket.AF_INET
-    listener = socket.socket(family)
-    listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-    try:
-        listener.bind((settings.host, settings.port))
-        # A client may connect as soon as it knows the URL, before the application has started.
-        listener.listen(_BACKLOG)
-    except OSError as error:
-        listener.close()
-        raise UsageError(
-            f"cannot listen on {settings.host}:{settings.port}: {error.strerror or error}",
-            hint="name another port with --port; --port 0 takes a free one",
-        ) from error
-    return listener
 
 
 @contextmanager

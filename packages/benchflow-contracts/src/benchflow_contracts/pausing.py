@@ -37,6 +37,8 @@ class PauseSwitch:
         """Why the rollout could not be saved. It runs on."""
         self.on_saved: Callable[[], None] = lambda: None
         """Called when the rollout is saved. The owner of the rollout then cancels it."""
+        self.on_save_refused: Callable[[str], None] = lambda _: None
+        """Called with the reason when the rollout cannot be saved."""
 
     @property
     def is_paused(self) -> bool:
@@ -96,6 +98,7 @@ class PauseSwitch:
         """Let the rollout run on, because it cannot be saved."""
         self.save_refusal = reason
         self._save_asked.clear()
+        self.on_save_refused(reason)
 
     async def end_saved(self) -> NoReturn:
         """Report that the rollout is saved, and wait until its owner cancels it."""

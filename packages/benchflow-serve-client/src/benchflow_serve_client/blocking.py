@@ -101,9 +101,11 @@ class BlockingServeClient:
         """Cancel a rollout; see `ServeClient.cancel`."""
         return self._run(self._client.cancel(rollout, keep=keep))
 
-    def resume(self, rollout: str, request: ResumeRequest | None = None) -> RolloutStatus:
+    def resume(
+        self, rollout: str, request: ResumeRequest | None = None, *, key: str | None = None
+    ) -> RolloutStatus:
         """Continue a parked rollout; see `ServeClient.resume`."""
-        return self._run(self._client.resume(rollout, request))
+        return self._run(self._client.resume(rollout, request, key=key))
 
     def update_policy(self, name: str, update: PolicyUpdate) -> PolicyStatus:
         """Give a policy new weights; see `ServeClient.update_policy`."""

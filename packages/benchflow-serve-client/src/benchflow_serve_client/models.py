@@ -23,6 +23,10 @@ Outcome = Literal["scored", "unscored", "cancelled", "dropped", "lost"]
 """How a rollout ended. `unscored`: a fault, and never a reward of 0. `cancelled`: by a client.
 `dropped`: its policy version was too old. `lost`: the server ended while the rollout ran."""
 
+OnRestart = Literal["lost", "rerun"]
+"""What becomes of a rollout that ran without a checkpoint when its server was killed. `rerun`: it
+runs again from its begin, at most three times. Only for a sandbox without a network."""
+
 Render = Literal["leaves", "graph", "turns", "messages"]
 """The form of a result. `leaves`: one sample for each leaf. `graph`: the whole tree, each token
 once. `turns`: one row for each model call. `messages`: chats without token ids."""
@@ -39,7 +43,8 @@ Upstream = Literal["same", "openai", "vllm", "anthropic"]
 class ModelEndpoint(Model):
     """A model server that the service can reach."""
 
-    url: Annotated[str, StringConstraints(pattern=r"^https?://\S+$")]
+    url: Annotated[str, StringConstraints(pattern=r"^https?://[^\s/?#@]+([/?#]\S*)?$")]
+    """Without a user or a password: the service shows and stores the address."""
     model: str
     """The name of the model in requests."""
     upstream: Upstream = "vllm"
@@ -73,7 +78,7 @@ class GroupPlace(Model):
     """The place of a rollout in a group of one task at one policy version."""
 
     id: Name
-    size: int = Field(ge=1)
+    size: int = Field(ge=1, le=4096)
     index: int = Field(ge=0)
 
     @model_validator(mode="after")
@@ -81,6 +86,14 @@ class GroupPlace(Model):
         if self.index >= self.size:
             raise ValueError(f"index {self.index} is not below the size {self.size}")
         return self
+
+
+class RolloutBudget(Model):
+    """What the model calls of a rollout may use (default: what the server allows)."""
+
+    tokens: int | None = Field(default=None, ge=1)
+    """Input and output tokens of all calls together."""
+    cost_usd: float | None = Field(default=None, gt=0, allow_inf_nan=False)
 
 
 class RolloutRequest(Model):
@@ -102,7 +115,11 @@ class RolloutRequest(Model):
     seed: int | None = Field(default=None, ge=0, lt=2**31)
     """Sent with each model call, with a different value for each call."""
     deadline_sec: float | None = Field(default=None, gt=0, allow_inf_nan=False)
-    """The longest time that the rollout may run (default: no limit)."""
+    """The longest time that the rollout may run (default: what the server allows)."""
+    budget: RolloutBudget = RolloutBudget()
+    """A rollout above its budget is ended without a score."""
+    on_restart: OnRestart | None = None
+    """Default: the server's choice."""
     priority: int = Field(default=0, ge=-1000, le=1000)
     """A rollout with a greater priority starts before the others in the queue."""
     render: Render = "leaves"
@@ -148,6 +165,10 @@ class RolloutStatus(Model):
     """0 is the next one to start; `None` outside the queue."""
     created_at: float
     """Seconds since the epoch, as all times here."""
+    attempts: int = 0
+    """How often a run of it was begun. A run that continues a checkpoint counts too."""
+    park_refusal: str | None = None
+    """Why the last request to park it was refused, while it runs."""
     started_at: float | None = None
     ended_at: float | None = None
     is_acknowledged: bool = False
@@ -172,16 +193,25 @@ class RolloutResult(Model):
     """Whether the tokens before a fork are in one row or in the row of each leaf."""
 
 
+EventKind = Literal[
+    "queued", "running", "leaf", "swapped", "park_refused", "parked", "resumed", "rerun", "ended"
+]
+"""`park_refused`: it cannot be saved, and runs on. `rerun`: a restarted server runs it again from
+its begin, so the leaves before this event do not count."""
+
+
 class RolloutEvent(Model):
     """One event of a rollout, in its stream."""
 
     id: int = Field(ge=1)
     """The number in the stream. `Last-Event-ID` resumes after it."""
-    kind: Literal["queued", "running", "leaf", "swapped", "parked", "resumed", "ended"]
+    kind: EventKind
     at: float
     leaf: LeafScore | None = None
     policy_version: str | None = None
     outcome: Outcome | None = None
+    reason: str | None = None
+    """Why a request to park was refused."""
 
 
 class GroupRequest(Model):
@@ -215,7 +245,7 @@ class GroupStatus(Model):
 class PolicyUpdate(Model):
     """New weights of a policy."""
 
-    version: Annotated[str, StringConstraints(min_length=1, max_length=200)]
+    version: Annotated[str, StringConstraints(pattern=r"^[^\x00-\x1f\x7f]{1,200}$")]
     endpoint: ModelEndpoint
     in_flight: InFlight = "finish"
     max_staleness: int | None = Field(default=None, ge=0)

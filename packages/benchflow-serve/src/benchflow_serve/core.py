@@ -26,13 +26,14 @@ from benchflow_serve_client import (
 from benchflow_store.database.errors import JobIsRunningError
 from benchflow_store.database.job_lock import lock_job
 
+from .attempts import has_network
 from .entries import Entry, Kept, SavedRollout, without_key
-from .groups import Group, SavedGroup, members_of
+from .groups import GroupTable, members_of
 from .parts import ServiceParts
 from .policies import Policies, policy_endpoint
 from .problems import (
     ConflictError,
-    NotFoundError,
+    LimitExceededError,
     QueueFullError,
     RequestRefusedError,
     ServiceClosedError,
@@ -82,7 +83,7 @@ class RolloutService:
         self.policies = Policies()
         options = settings.config.adapter_options()
         self.catalogue = TaskCatalogue.read(settings.tasks_dirs, options)
-        self._groups: dict[str, Group] = {}
+        self._groups = GroupTable()
         self._board: RolloutBoard | None = None
         self._runner: RolloutRunner | None = None
 
@@ -117,7 +118,7 @@ class RolloutService:
             parts = ServiceParts(self.settings, self.policies, self.catalogue, store, self._runner)
             board = self._board = RolloutBoard(parts, group)
             stack.callback(board.close)
-            self._load_groups(store)
+            self._groups.load(store, board.load())
             board.recover()
             upkeep = group.create_task(self._keep_up())
             stack.callback(upkeep.cancel)
@@ -153,12 +154,11 @@ class RolloutService:
             return self.status(found)
         self._check(request)
         self._require_room(1)
-        group = self._join(request, task)
+        group = self._groups.join(request, task.id, self._version_of(request))
         entry = self._new_entry(request, task, place)
         marked = None if key is None else (key, IdempotentRequest(digest, "rollout", entry.id))
         self.board.add([entry], group=group, key=marked)
-        if request.group is not None:
-            self._groups[request.group.id].members[request.group.index] = entry.id
+        self._groups.add([entry])
         return self.status(entry.id)
 
     async def submit_group(self, request: GroupRequest, *, key: str | None = None) -> GroupStatus:
@@ -181,11 +181,11 @@ class RolloutService:
         if name in self._groups:
             raise ConflictError(f"a group has the id {name!r} already")
         members = members_of(request.rollout, name, request.size)
-        saved = self._join(members[0], task)
+        saved = self._groups.join(members[0], task.id, self._version_of(members[0]))
         entries = [self._new_entry(member, task, place) for member in members]
         marked = None if key is None else (key, IdempotentRequest(digest, "group", name))
         self.board.add(entries, group=saved, key=marked)
-        self._groups[name].members.update({i: entry.id for i, entry in enumerate(entries)})
+        self._groups.add(entries)
         return self.group(name)
 
     def status(self, ident: str) -> RolloutStatus:
@@ -276,14 +276,21 @@ class RolloutService:
             await self.board.stop(entry, "cancel", keep)
         return self.status(ident)
 
-    def resume(self, ident: str, *, policy_version: str | None = None) -> RolloutStatus:
+    def resume(
+        self, ident: str, *, policy_version: str | None = None, key: str | None = None
+    ) -> RolloutStatus:
         """Put a parked rollout into the queue again.
+
+        With `key`, the same request again returns the rollout, whatever its state is now.
 
         Raises:
             NotFoundError: No rollout has the id.
             ConflictError: The rollout is not parked, or its policy has another version.
         """
         entry = self.board.find(ident)
+        digest = hashlib.sha256(f"{ident} {policy_version}".encode()).hexdigest()
+        if self._find(key, "resume", digest) is not None:
+            return self.status(ident)
         if entry.status.state != "parked":
             raise ConflictError(f"rollout {ident!r} is {entry.status.state}, and not parked")
         if policy_version is not None:
@@ -293,7 +300,8 @@ class RolloutService:
                 raise ConflictError(
                     f"the newest version of the policy is {version!r}, not {policy_version!r}"
                 )
-        self.board.resume(entry)
+        marked = None if key is None else (key, IdempotentRequest(digest, "resume", ident))
+        self.board.resume(entry, marked)
         return self.status(ident)
 
     def group(self, ident: str) -> GroupStatus:
@@ -302,20 +310,7 @@ class RolloutService:
         Raises:
             NotFoundError: No group has the id.
         """
-        group = self._find_group(ident)
-        ids = [group.members[index] for index in sorted(group.members)]
-        members = [self.status(each) for each in ids if each in self.board.entries]
-        is_complete = len(group.members) == group.saved.size
-        lost = [m.id for m in members if m.state == "ended" and m.outcome != "scored"]
-        return GroupStatus(
-            id=ident,
-            size=group.saved.size,
-            policy=group.saved.policy,
-            policy_version=group.saved.policy_version,
-            is_ended=is_complete and all(member.state == "ended" for member in members),
-            members=members,
-            lost=lost,
-        )
+        return self._groups.status(ident, self.board.entries, self.status)
 
     async def wait_group(self, ident: str, seconds: float) -> GroupStatus:
         """Return a group when it has ended, or after `seconds`."""
@@ -382,9 +377,32 @@ class RolloutService:
             settings.config, request, endpoint=endpoint, agents=settings.allow_agents
         )
         check_agent(config)
+        settings.caps.check(request, config.branch if request.branch is not None else None)
+
+    def _reruns(self, request: RolloutRequest, task: Task) -> bool:
+        """Return whether a rollout runs again after the end of its server.
+
+        Raises:
+            RequestRefusedError: The request asks for it, and its work may have effects outside.
+        """
+        choice = request.on_restart or self.settings.on_restart
+        reaches_out = has_network(task, offline=self.settings.config.offline)
+        if request.on_restart == "rerun" and reaches_out:
+            raise RequestRefusedError(
+                f"task {task.id!r} has a network, so a second run may repeat effects outside",
+                hint="leave out on_restart, or use a task with network = 'none'",
+                where="on_restart",
+            )
+        return choice == "rerun" and not reaches_out
 
     def _require_room(self, count: int) -> None:
         board = self.board
+        if count > (most := self.settings.queue + self.settings.slots):
+            raise LimitExceededError(
+                f"the group has {count} rollouts, and the service has room for {most} at most",
+                hint="submit smaller groups; the operator enlarges the queue with --queue",
+                where="size",
+            )
         if board.is_draining:
             raise ServiceClosedError("the service stops, and takes no rollouts")
         free = max(0, self.settings.slots - len(board.running))
@@ -399,7 +417,6 @@ class RolloutService:
         if not isinstance(stored.task, str):
             # The files of the task are on disk.
             stored = stored.model_copy(update={"task": stored.task.id})
-        group = None if request.group is None else self._groups.get(request.group.id)
         status = RolloutStatus(
             id=f"r-{secrets.token_hex(8)}",
             state="queued",
@@ -414,38 +431,15 @@ class RolloutService:
             status=status,
             request=stored,
             needs_key=key is not None,
-            group_version=None if group is None else group.saved.policy_version,
+            group_version=self._groups.version_of(request.group),
+            reruns=self._reruns(request, task),
             inline_task=None if place is None else str(place.resolve()),
         )
         return Entry(self.board.next_seq(), saved, key, loaded_task=task)
 
-    def _join(self, request: RolloutRequest, task: Task) -> SavedGroup | None:
-        """Return the new group of a member; None if it has none, or if the group exists."""
-        place = request.group
-        if place is None:
-            return None
-        version = None
-        if request.policy is not None:
-            version = self.policies.newest(request.policy).policy_version
-        if (group := self._groups.get(place.id)) is not None:
-            group.check_place(place, task.id, version)
-            return None
-        saved = SavedGroup(
-            id=place.id,
-            size=place.size,
-            task=task.id,
-            policy=request.policy,
-            policy_version=version,
-            created_at=time.time(),
-        )
-        self._groups[place.id] = Group(saved)
-        return saved
-
-    def _find_group(self, ident: str) -> Group:
-        try:
-            return self._groups[ident]
-        except KeyError:
-            raise NotFoundError(f"the service has no group {ident!r}") from None
+    def _version_of(self, request: RolloutRequest) -> str | None:
+        name = request.policy
+        return None if name is None else self.policies.newest(name).policy_version
 
     def _find(self, key: str | None, kind: str, digest: str) -> str | None:
         """Return the id that an earlier request with this key got.
@@ -467,25 +461,12 @@ class RolloutService:
             )
         return found.target
 
-    def _load_groups(self, store: ServiceStore) -> None:
-        for body in store.groups():
-            saved = SavedGroup.model_validate(body)
-            self._groups[saved.id] = Group(saved)
-        for entry in self.board.load():
-            place = entry.request.group
-            if place is not None and place.id in self._groups:
-                self._groups[place.id].members[place.index] = entry.id
-
     async def delete_acknowledged(self) -> None:
         """Delete acknowledged results that are old enough, and groups without members."""
         board, before = self.board, time.time() - self.settings.keep_acknowledged_sec
         for entry in board.delete_old(before):
             await asyncio.to_thread(board.delete_files, entry)
-        for name, group in list(self._groups.items()):
-            ids = group.members.values()
-            if ids and not any(each in board.entries for each in ids):
-                del self._groups[name]
-                board.store.delete_group(name)
+        self._groups.delete_empty(board.store, board.entries)
 
     async def _keep_up(self) -> None:
         while True:

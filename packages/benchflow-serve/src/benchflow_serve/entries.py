@@ -7,11 +7,12 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any, Final, Literal
 
-from benchflow_contracts import RareModel, Task
+from benchflow_contracts import BenchFlowError, RareModel, Task
 from benchflow_contracts.pausing import PauseSwitch
 from benchflow_serve_client import ModelEndpoint, Outcome, RolloutRequest, RolloutStatus
 from pydantic import SecretStr
 
+from .caps import SpendingTracker
 from .model_source import ModelUse
 
 Stop = Literal["none", "cancel", "drop", "park"]
@@ -35,6 +36,8 @@ class SavedRollout(RareModel):
     """The policy version of its group."""
     stop: Stop = "none"
     keeps: Kept = "tree"
+    reruns: bool = False
+    """Whether it runs again if a killed server has left no checkpoint of it."""
     acknowledged_at: float | None = None
     inline_task: str | None = None
     """The directory of the request's own task."""
@@ -58,6 +61,10 @@ class Entry:
     """Runs the rollout."""
     switch: PauseSwitch | None = None
     """Saves the rollout while it runs."""
+    spending: SpendingTracker | None = None
+    """What its run has used."""
+    failure: BenchFlowError | None = None
+    """Why its run is cut."""
     is_saved: bool = False
     """Whether the rollout that runs is saved, and only has to end."""
 

@@ -1,12 +1,16 @@
 """Groups of rollouts: one task, one policy version, and a place for each member."""
 
 import hashlib
+import time
+from collections.abc import Callable, Collection, Iterable
 from dataclasses import dataclass, field
 
 from benchflow_contracts import RareModel
-from benchflow_serve_client import GroupPlace, RolloutRequest
+from benchflow_serve_client import GroupPlace, GroupStatus, RolloutRequest, RolloutStatus
 
-from .problems import ConflictError
+from .entries import Entry
+from .problems import ConflictError, NotFoundError
+from .store import ServiceStore
 
 
 class SavedGroup(RareModel):
@@ -46,6 +50,93 @@ class Group:
                 f" has version {version!r} now",
                 hint="begin a new group, or submit all members at once by POST /v1/groups",
             )
+
+
+class GroupTable:
+    """The groups of a service, by id."""
+
+    def __init__(self) -> None:
+        self._groups: dict[str, Group] = {}
+
+    def __contains__(self, ident: object) -> bool:
+        return ident in self._groups
+
+    def load(self, store: ServiceStore, entries: Iterable[Entry]) -> None:
+        """Read the groups of earlier servers, whose members are `entries`."""
+        for body in store.groups():
+            saved = SavedGroup.model_validate(body)
+            self._groups[saved.id] = Group(saved)
+        for entry in entries:
+            place = entry.request.group
+            if place is not None and place.id in self._groups:
+                self._groups[place.id].members[place.index] = entry.id
+
+    def version_of(self, place: GroupPlace | None) -> str | None:
+        """Return the policy version of a member's group."""
+        group = None if place is None else self._groups.get(place.id)
+        return None if group is None else group.saved.policy_version
+
+    def join(self, request: RolloutRequest, task: str, version: str | None) -> SavedGroup | None:
+        """Return the new group of a member; None if it has none, or if the group exists.
+
+        Raises:
+            ConflictError: The member does not fit to the group.
+        """
+        place = request.group
+        if place is None:
+            return None
+        if (group := self._groups.get(place.id)) is not None:
+            group.check_place(place, task, version)
+            return None
+        saved = SavedGroup(
+            id=place.id,
+            size=place.size,
+            task=task,
+            policy=request.policy,
+            policy_version=version,
+            created_at=time.time(),
+        )
+        self._groups[place.id] = Group(saved)
+        return saved
+
+    def add(self, entries: Iterable[Entry]) -> None:
+        """Note the members that were put into the queue."""
+        for entry in entries:
+            if (place := entry.request.group) is not None:
+                self._groups[place.id].members[place.index] = entry.id
+
+    def status(
+        self, ident: str, known: Collection[str], status_of: Callable[[str], RolloutStatus]
+    ) -> GroupStatus:
+        """Return a group with its members that are `known` still.
+
+        Raises:
+            NotFoundError: No group has the id.
+        """
+        group = self._groups.get(ident)
+        if group is None:
+            raise NotFoundError(f"the service has no group {ident!r}")
+        ids = [group.members[index] for index in sorted(group.members)]
+        members = [status_of(each) for each in ids if each in known]
+        is_complete = len(group.members) == group.saved.size
+        lost = [m.id for m in members if m.state == "ended" and m.outcome != "scored"]
+        return GroupStatus(
+            id=ident,
+            size=group.saved.size,
+            policy=group.saved.policy,
+            policy_version=group.saved.policy_version,
+            is_ended=is_complete and all(member.state == "ended" for member in members),
+            members=members,
+            lost=lost,
+        )
+
+    def delete_empty(self, store: ServiceStore, known: Collection[str]) -> None:
+        """Delete the groups none of whose members is `known`."""
+        for name, group in list(self._groups.items()):
+            ids = group.members.values()
+            if ids and not any(each in known for each in ids):
+                del self._groups[name]
+                store.delete_group(name)
 
 
 def members_of(request: RolloutRequest, group: str, size: int) -> list[RolloutRequest]:

@@ -11,15 +11,6 @@ from .store import ServiceStore
 from .task_catalogue import TaskCatalogue
 
 
-class EndpointKeyLostError(BenchFlowError):
-    """The server was restarted, and a key of a client is never on disk."""
-
-    boundary = "usage"
-    default_culprit = "operator"
-    default_retryable = True
-    default_hint = "submit the rollout again, or register the endpoint as a policy"
-
-
 class ServerLostError(BenchFlowError):
     """The server ended while the rollout ran, and no checkpoint of it exists."""
 

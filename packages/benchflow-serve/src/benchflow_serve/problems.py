@@ -38,28 +38,34 @@ class NotFoundError(RequestRefusedError):
     """Nothing has the name in the request."""
 
     def __init__(self, message: str, *, hint: str | None = None) -> None:
-        super().__init__(message, status=404, hint=hint)
+        super().__init__(message, status=404, hint=hint or "check the name or the id")
 
 
 class ConflictError(RequestRefusedError):
     """The state of the rollout, or an earlier request, forbids the request."""
 
     def __init__(self, message: str, *, hint: str | None = None) -> None:
-        super().__init__(message, status=409, hint=hint)
+        super().__init__(message, status=409, hint=hint or "read the state of the rollout first")
+
+
+class LimitExceededError(RequestRefusedError):
+    """The request asks for more than the operator allows."""
 
 
 class ServiceClosedError(RequestRefusedError):
     """The service starts or stops, and takes no rollouts."""
 
     def __init__(self, message: str) -> None:
-        super().__init__(message, status=503, retry_after=5.0)
+        hint = "send the request again when the service has started"
+        super().__init__(message, status=503, hint=hint, retry_after=5.0)
 
 
 class QueueFullError(RequestRefusedError):
     """The queue has no place. The client tries again after `retry_after` seconds."""
 
     def __init__(self, message: str, *, retry_after: float = 1.0) -> None:
-        super().__init__(message, status=429, retry_after=retry_after)
+        hint = "send the request again after the seconds of Retry-After"
+        super().__init__(message, status=429, hint=hint, retry_after=retry_after)
 
 
 def show_http_error(_: Request[Any, Any, Any], error: HTTPException) -> Response[Problem]:

@@ -1,17 +1,21 @@
 """What a restarted server does with a rollout of the server before it."""
 
 from pathlib import Path
-from typing import Literal
+from typing import Final, Literal
 
 from benchflow_contracts import StoreError
 from benchflow_store import StoredRollout, checkpoint_paths
 
 from .entries import SavedRollout
 
-Recovery = Literal["keep", "queue", "finish", "continue", "stop", "park", "lose"]
+Recovery = Literal["keep", "queue", "finish", "continue", "stop", "park", "rerun", "lose"]
 """`keep`: it had ended, or is parked. `queue`: it waits again. `finish`: its record on disk is
 complete. `continue`: its last attempt is resumed. `stop`: it was to be cancelled. `park`: it was
-to be parked, and has a checkpoint. `lose`: it ran, and nothing can continue it."""
+to be parked, and has a checkpoint. `rerun`: it ran without a checkpoint, and runs again from its
+begin. `lose`: it ran, and nothing can continue it."""
+
+MAX_ATTEMPTS: Final = 3
+"""A rollout that ended its server so often is lost: it may be the reason."""
 
 
 def recovery_of(saved: SavedRollout, home: Path) -> Recovery:
@@ -44,5 +48,6 @@ def _of_attempt(directory: Path, saved: SavedRollout) -> Recovery:
         return "continue"  # Only its summary is missing, so nothing runs.
     has_checkpoint = any(True for _ in checkpoint_paths(directory)) or saved.resumes is not None
     if not has_checkpoint:
-        return "lose"
+        can_rerun = saved.reruns and len(saved.attempts) < MAX_ATTEMPTS and saved.stop == "none"
+        return "rerun" if can_rerun else "lose"
     return "park" if saved.stop == "park" else "continue"

@@ -21,15 +21,16 @@ from benchflow_contracts import (
     RolloutStarted,
     RolloutTree,
     StepFinished,
-    Task,
-    UsageError,
+    UsageReported,
 )
 from benchflow_contracts.pausing import PauseSwitch
-from benchflow_kernel import TreeFold, load_task
+from benchflow_kernel import TreeFold
 from benchflow_kernel.faults import node_error
 from benchflow_serve_client import LeafScore, Outcome, RolloutEvent
 from benchflow_store import StoredRollout, new_rollout_id
 
+from .attempts import attempt_of
+from .caps import SpendingTracker
 from .entries import (
     Entry,
     Kept,
@@ -42,13 +43,11 @@ from .entries import (
 )
 from .groups import SavedGroup
 from .model_source import FixedModel, ModelUse
-from .parts import EndpointKeyLostError, ServerLostError, ServiceParts
-from .policies import PolicyOrder, PolicyUse, policy_endpoint
+from .parts import ServerLostError, ServiceParts
+from .policies import PolicyOrder, PolicyUse
 from .problems import ConflictError, NotFoundError
 from .recovery import recovery_of
-from .request_config import configure
 from .results import leaf_score, leaf_scores
-from .runner import Attempt
 from .store import IdempotentRequest
 
 _logger = logging.getLogger(__name__)
@@ -153,6 +152,8 @@ class RolloutBoard:
                 case "stop":
                     self._end(entry, outcome_of(entry.saved.stop))
                     self._group.create_task(self._clean(entry))
+                case "rerun":
+                    self._rerun(entry)
                 case "lose":
                     self._fail(entry, ServerLostError("the server ended while the rollout ran"))
         self._start_next()
@@ -235,22 +236,28 @@ class RolloutBoard:
         if state != "running" or entry.switch is None:
             return
         self._request_save(entry)
-        switch, until = entry.switch, time.monotonic() + _PARK_SEC
+        until = time.monotonic() + _PARK_SEC
         while entry.status.state == "running" and time.monotonic() < until:
-            if switch.save_refusal is not None:
-                entry.update(stop="none")
-                self.store.save(entry.id, entry.dump())
+            if (refusal := entry.status.park_refusal) is not None:
                 raise ConflictError(
-                    f"rollout {entry.id!r} cannot be parked: {switch.save_refusal}",
+                    f"rollout {entry.id!r} cannot be parked: {refusal}",
                     hint="it continues to run",
                 )
             await asyncio.sleep(_POLL_SEC)
 
-    def resume(self, entry: Entry) -> None:
-        """Put a parked rollout into the queue."""
+    def _on_save_refused(self, entry: Entry, reason: str) -> None:
+        """Note that a rollout cannot be parked. A client may have left long ago."""
+        entry.update(stop="none")
+        entry.set_status(park_refusal=reason)
+        self._record(entry, "park_refused", reason=reason)
+
+    def resume(self, entry: Entry, key: tuple[str, IdempotentRequest] | None = None) -> None:
+        """Put a parked rollout into the queue. `key` is recorded with it."""
         entry.update(stop="none")
         entry.set_status(state="queued")
-        self._record(entry, "resumed")
+        event = self._event(entry, "resumed")
+        self.store.save(entry.id, entry.dump(), event, key)
+        entry.wake()
         self._enqueue(entry)
         self._start_next()
 
@@ -304,6 +311,7 @@ class RolloutBoard:
     def _request_save(self, entry: Entry) -> None:
         assert entry.switch is not None, "a rollout that runs has a switch"
         entry.update(stop="park")
+        entry.set_status(park_refusal=None)
         self.store.save(entry.id, entry.dump())
         entry.switch.request_save()
 
@@ -311,6 +319,12 @@ class RolloutBoard:
         entry.set_status(state="queued")
         entry.update(resumes=resumes or entry.saved.resumes, stop="none")
         self.store.save(entry.id, entry.dump())
+        self._enqueue(entry)
+
+    def _rerun(self, entry: Entry) -> None:
+        """Queue a rollout from its begin. The leaves of its lost run do not count."""
+        entry.set_status(state="queued", leaves=(), policy_versions=(), started_version=None)
+        self._record(entry, "rerun")
         self._enqueue(entry)
 
     def _start_next(self) -> None:
@@ -324,8 +338,12 @@ class RolloutBoard:
         now = time.time()
         entry.switch, entry.is_saved = PauseSwitch(), False
         entry.switch.on_saved = partial(self._on_saved, entry)
+        entry.switch.on_save_refused = partial(self._on_save_refused, entry)
+        entry.spending = SpendingTracker(self._parts.settings.caps.budget(entry.request))
+        entry.failure = None
         entry.update(attempts=(*entry.saved.attempts, new_rollout_id(entry.status.task)))
-        fields: dict[str, Any] = {"state": "running", "started_at": now}
+        count = len(entry.saved.attempts)
+        fields: dict[str, Any] = {"state": "running", "started_at": now, "attempts": count}
         use = entry.use
         assert use is not None, "a rollout in the queue has its model"
         use.begin()
@@ -350,11 +368,13 @@ class RolloutBoard:
     async def _run(self, entry: Entry, use: ModelUse) -> None:
         fold = TreeFold()
         try:
-            attempt = await asyncio.to_thread(self._attempt, entry, use)
+            attempt = await asyncio.to_thread(attempt_of, entry, use, self._parts)
             result = await self._parts.runner.run(attempt, partial(self._on_event, entry, fold))
             self._finish(entry, result.record, result.tree)
         except asyncio.CancelledError:
-            if entry.is_saved:
+            if entry.failure is not None:
+                self._fail(entry, entry.failure)
+            elif entry.is_saved:
                 self._park(entry, resumes=entry.saved.attempts[-1])
             elif not self._is_closed:
                 self._end(entry, outcome_of(entry.saved.stop))
@@ -366,43 +386,9 @@ class RolloutBoard:
             cause = NodeError(boundary="internal", type=type(error).__name__, message=str(error))
             self._end(entry, "unscored", error=cause)
 
-    def _attempt(self, entry: Entry, use: ModelUse) -> Attempt:
-        """Return the next run of a rollout.
-
-        Raises:
-            BenchFlowError: Its task was changed, or the key of its endpoint is lost.
-        """
-        if entry.lacks_key:
-            raise EndpointKeyLostError("the restart of the server lost the key of the endpoint")
-        settings, saved = self._parts.settings, entry.saved
-        endpoint = use.first.endpoint if isinstance(use, PolicyUse) else None
-        if isinstance(use, FixedModel) and use.endpoint is not None:
-            endpoint = policy_endpoint(use.endpoint)
-        config = configure(
-            settings.config, entry.request, endpoint=endpoint, agents=settings.allow_agents
-        )
-        assert entry.switch is not None, "a rollout that runs has a switch"
-        return Attempt(
-            rollout=entry.id,
-            number=len(saved.attempts),
-            directory=saved.attempts[-1],
-            task=entry.loaded_task or self._load_task(entry),
-            config=config,
-            model=use,
-            switch=entry.switch,
-            deadline_sec=entry.request.deadline_sec,
-            resumes=saved.resumes,
-        )
-
-    def _load_task(self, entry: Entry) -> Task:
-        place = entry.saved.inline_task
-        catalogue = self._parts.catalogue
-        task = catalogue.find(entry.status.task) if place is None else load_task(Path(place))
-        if task.digest != entry.status.task_digest:
-            raise UsageError(f"task {task.id!r} was changed since the rollout was submitted")
-        return task
-
     def _on_event(self, entry: Entry, fold: TreeFold, event: Event) -> None:
+        if isinstance(event, UsageReported):
+            self._on_usage(entry, event)
         if not isinstance(event, _TREE_EVENTS):
             return
         fold.apply(event)
@@ -410,6 +396,14 @@ class RolloutBoard:
             self.tokens.add(event.step.usage.output_tokens)
         if isinstance(event, NodeScored) and event.name == "reward":
             self._record(entry, "leaf", leaf=leaf_score(fold.tree, event.node))
+
+    def _on_usage(self, entry: Entry, event: UsageReported) -> None:
+        """End a rollout whose budget is used up."""
+        if entry.spending is None or entry.task is None or entry.failure is not None:
+            return
+        if (failure := entry.spending.add(event)) is not None:
+            entry.failure = failure
+            entry.task.cancel()
 
     def _on_swap(self, entry: Entry, version: str) -> None:
         entry.set_status(**versions_after(entry, version))
@@ -422,7 +416,7 @@ class RolloutBoard:
 
     def _park(self, entry: Entry, resumes: str | None) -> None:
         entry.update(resumes=resumes, stop="none")
-        entry.set_status(state="parked")
+        entry.set_status(state="parked", park_refusal=None)
         if entry.use is not None:
             entry.use.close()
             entry.use = None

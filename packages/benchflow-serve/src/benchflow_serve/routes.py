@@ -98,18 +98,26 @@ async def acknowledge_rollout(rollout: _Name, state: State) -> RolloutStatus:
 async def cancel_rollout(rollout: _Name, state: State, keep: _Keep = "none") -> RolloutStatus:
     """End a rollout. `checkpoint` parks it: it uses no sandbox until it is resumed.
 
-    A rollout that cannot be parked now is an error (409), and runs on. One that takes longer to
-    reach a state that can be restored is still `running` in the answer; its events tell the rest.
+    A rollout that cannot be parked now is an error (409), and runs on. One that takes longer than
+    2 s to reach a state that can be restored is still `running` in the answer. Its next event is
+    then `parked`, or `park_refused` with the reason.
     """
     return await _service(state).cancel(rollout, keep=keep)
 
 
 @post("/v1/rollouts/{rollout:str}/resume", status_code=HTTP_202_ACCEPTED, tags=["rollouts"])
 async def resume_rollout(
-    rollout: _Name, state: State, data: JSONBody[ResumeRequest]
+    rollout: _Name,
+    state: State,
+    data: JSONBody[ResumeRequest | None] = None,
+    idempotency_key: _Key = None,
 ) -> RolloutStatus:
-    """Put a parked rollout into the queue. It continues with the newest weights of its policy."""
-    return _service(state).resume(rollout, policy_version=data.policy_version)
+    """Put a parked rollout into the queue. It continues with the newest weights of its policy.
+
+    The same `Idempotency-Key` again returns the rollout, which may have ended meanwhile.
+    """
+    version = None if data is None else data.policy_version
+    return _service(state).resume(rollout, policy_version=version, key=idempotency_key)
 
 
 @post("/v1/groups", status_code=HTTP_202_ACCEPTED, tags=["groups"])

@@ -131,7 +131,10 @@ def require_token(
 
 
 class HostAllowList(ASGIMiddleware):
-    """Refuse a request whose `Host` is not allowed, so that no page of another site reaches us."""
+    """Refuse a request whose `Host` or `Origin` is not allowed.
+
+    So a page of another site in the operator's browser does not reach a server without a token.
+    """
 
     def __init__(self, allowed: Iterable[str]) -> None:
         self._allowed = _LOOPBACK_NAMES | {name.lower() for name in allowed}
@@ -142,4 +145,12 @@ class HostAllowList(ASGIMiddleware):
         match = _HOST.fullmatch(hosts[0].decode("latin-1")) if len(hosts) == 1 else None
         if match is None or match[1].lower() not in self._allowed:
             raise HTTPException(status_code=421, detail="the Host header does not name this server")
+        for name, value in scope["headers"]:
+            if name == b"origin" and not self._is_own(value.decode("latin-1")):
+                raise HTTPException(status_code=403, detail="pages of other sites are refused")
         await next_app(scope, receive, send)
+
+    def _is_own(self, origin: str) -> bool:
+        _, _, host = origin.partition("://")
+        match = _HOST.fullmatch(host)
+        return match is not None and match[1].lower() in self._allowed

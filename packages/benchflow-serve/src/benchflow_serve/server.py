@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Final
 
 import uvicorn
 from benchflow_contracts import UsageError
+from benchflow_engine.http_listener import open_listener, url_of
 
 from .app import create_app
 from .core import RolloutService
@@ -85,7 +86,7 @@ async def _serve(
     service = RolloutService(settings)
     app = create_app(service, owns_service=False)
     _, token_file = read_tokens(settings)
-    with _bind(settings) as listener:
+    with open_listener(settings.host, settings.port, backlog=_BACKLOG) as listener:
         async with service.running():
             server = _Server(_config(app))
             signals = asyncio.Queue[int]()
@@ -100,7 +101,7 @@ async def _serve(
                 if on_ready is not None:
                     zmq = None if env is None else env.address
                     needs_token = not settings.no_auth
-                    on_ready(ServerAddress(_url(listener), token_file, needs_token, zmq))
+                    on_ready(ServerAddress(url_of(listener), token_file, needs_token, zmq))
                 await signals.get()
                 if on_drain is not None:
                     on_drain(len(service.board.running))
@@ -149,24 +150,3 @@ def _config(app: object) -> uvicorn.Config:
         lifespan="on",
         timeout_graceful_shutdown=_GRACE_SEC,
     )
-
-
-def _bind(settings: ServeSettings) -> socket.socket:
-    family = socket.AF_INET6 if ":" in settings.host else socket.AF_INET
-    listener = socket.socket(family)
-    listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-    try:
-        listener.bind((settings.host, settings.port))
-        listener.listen(_BACKLOG)
-    except OSError as error:
-        listener.close()
-        raise UsageError(
-            f"cannot listen on {settings.host}:{settings.port}: {error.strerror or error}",
-            hint="name another port with --port; --port 0 takes a free one",
-        ) from error
-    return listener
-
-
-def _url(listener: socket.socket) -> str:
-    host, port = listener.getsockname()[:2]
-    return f"http://{f'[{host}]' if ':' in host else host}:{port}"

@@ -6,7 +6,10 @@ from typing import Final
 
 from benchflow_contracts import Model, UsageError
 from benchflow_engine.config import RunConfig
+from benchflow_serve_client import OnRestart
 from pydantic import Field
+
+from .caps import RequestCaps
 
 _MB: Final = 1024 * 1024
 
@@ -26,6 +29,11 @@ class ServeSettings(Model):
     """The number of rollouts that run at once."""
     queue: int = Field(default=1000, ge=0)
     """The number of rollouts that wait. A request beyond it is refused with status 429."""
+    caps: RequestCaps = RequestCaps()
+    """The greatest values that a request may ask for."""
+    on_restart: OnRestart = "lost"
+    """What becomes of a rollout that ran without a checkpoint when the server was killed. `rerun`
+    is for sandboxes without a network; other rollouts are lost."""
     keep_acknowledged_sec: float = Field(default=3600, ge=0)
     """The seconds after which an acknowledged result is deleted."""
     token_file: Path | None = None

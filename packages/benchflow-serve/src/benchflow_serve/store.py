@@ -92,19 +92,29 @@ class ServiceStore:
                 self._insert_event(ident, event)
             if group is not None:
                 self._db.query("INSERT INTO groups VALUES (?, ?, ?)", group)
-            if key is not None:
-                name, request = key
-                values = (name, request.digest, request.kind, request.target)
-                self._db.query("INSERT INTO keys VALUES (?, ?, ?, ?)", values)
+            self._insert_key(key)
         self._db.tidy(is_idle=False)
 
-    def save(self, ident: str, body: str, event: RolloutEvent | None = None) -> None:
-        """Record the state of a rollout, with its newest event."""
+    def save(
+        self,
+        ident: str,
+        body: str,
+        event: RolloutEvent | None = None,
+        key: tuple[str, IdempotentRequest] | None = None,
+    ) -> None:
+        """Record the state of a rollout, with its newest event and the key of the request."""
         with self._db.write_transaction():
             self._db.query("UPDATE rollouts SET body = ? WHERE id = ?", (body, ident))
             if event is not None:
                 self._insert_event(ident, event)
+            self._insert_key(key)
         self._db.tidy(is_idle=False)
+
+    def _insert_key(self, key: tuple[str, IdempotentRequest] | None) -> None:
+        if key is not None:
+            name, request = key
+            values = (name, request.digest, request.kind, request.target)
+            self._db.query("INSERT INTO keys VALUES (?, ?, ?, ?)", values)
 
     def _insert_event(self, ident: str, event: RolloutEvent) -> None:
         values = (ident, event.id, event.model_dump_json(exclude_defaults=True))
@@ -136,11 +146,11 @@ class ServiceStore:
             yield json.loads(body)
 
     def delete(self, ident: str) -> None:
-        """Delete a rollout with its events and its idempotency key."""
+        """Delete a rollout with its events and its idempotency keys."""
         with self._db.write_transaction():
             self._db.query("DELETE FROM events WHERE rollout = ?", (ident,))
             self._db.query("DELETE FROM rollouts WHERE id = ?", (ident,))
-            self._db.query("DELETE FROM keys WHERE target = ? AND kind = 'rollout'", (ident,))
+            self._db.query("DELETE FROM keys WHERE target = ? AND kind != 'group'", (ident,))
 
     def delete_group(self, ident: str) -> None:
         """Delete a group with its idempotency key. Its members stay."""

@@ -1,9 +1,9 @@
 """`bench serve`: the rollout service."""
 
 import shlex
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from benchflow_contracts import UsageError
 from benchflow_engine.flags import RunFlags
@@ -42,6 +42,33 @@ class AccessFlags:
 
 
 @dataclass(frozen=True, slots=True)
+class CapFlags:
+    """The greatest values that a request may ask for."""
+
+    cap_leaves: Annotated[int, Parameter(validator=Number(gte=1))] = 256
+    """Most leaves that the branch policy of a request can have."""
+    cap_forks: Annotated[int | None, Parameter(validator=Number(gte=1))] = None
+    """Most forks that the branch policy of a request can have (default: no limit)."""
+    cap_wall_sec: Annotated[float | None, Parameter(validator=Number(gt=0))] = None
+    """Longest run time of a rollout, in seconds (default: no limit)."""
+    cap_tokens: Annotated[int | None, Parameter(validator=Number(gte=1))] = None
+    """Most tokens of the model calls of a rollout (default: no limit)."""
+    cap_cost_usd: Annotated[float | None, Parameter(validator=Number(gt=0))] = None
+    """Greatest cost of the model calls of a rollout (default: no limit)."""
+
+
+@dataclass(frozen=True, slots=True)
+class RecordFlags:
+    """How long results stay, and what a restart does."""
+
+    keep_acknowledged: Annotated[float, Parameter(validator=Number(gte=0))] = 3600
+    """Seconds until an acknowledged result is deleted."""
+    on_restart: Literal["lost", "rerun"] = "lost"
+    """What becomes of a rollout without a checkpoint when the server is killed. `rerun` runs it
+    again if its sandbox has no network."""
+
+
+@dataclass(frozen=True, slots=True)
 class EnvServerFlags:
     """A socket for the env clients of verifiers and prime-rl."""
 
@@ -54,6 +81,8 @@ class EnvServerFlags:
 
 
 Access = Annotated[AccessFlags, Parameter(name="*")]
+Caps = Annotated[CapFlags, Parameter(name="*")]
+Record = Annotated[RecordFlags, Parameter(name="*")]
 EnvSocket = Annotated[EnvServerFlags, Parameter(name="*")]
 
 
@@ -65,8 +94,9 @@ def serve(
     dir: Path = Path("serve"),  # noqa: A002 - the name of the flag
     slots: Annotated[int, Parameter(validator=Number(gte=1))] = 4,
     queue: Annotated[int, Parameter(validator=Number(gte=0))] = 1000,
-    keep_acknowledged: Annotated[float, Parameter(validator=Number(gte=0))] = 3600,
+    record: Record = RecordFlags(),
     access: Access = AccessFlags(),
+    caps: Caps = CapFlags(),
     env_socket: EnvSocket = EnvServerFlags(),
     json: Json = False,
 ) -> None:
@@ -88,7 +118,6 @@ def serve(
         dir: Directory of the service: its database, its rollouts and its token.
         slots: Rollouts that run at once.
         queue: Rollouts that wait. Further requests are refused with status 429.
-        keep_acknowledged: Seconds until an acknowledged result is deleted.
     """
     package = serve_package()
     settings = package.ServeSettings(
@@ -99,7 +128,9 @@ def serve(
         directory=dir,
         slots=slots,
         queue=queue,
-        keep_acknowledged_sec=keep_acknowledged,
+        keep_acknowledged_sec=record.keep_acknowledged,
+        on_restart=record.on_restart,
+        caps={name.removeprefix("cap_"): value for name, value in asdict(caps).items()},
         **_access_settings(access, env_socket),
     )
 
