@@ -41,6 +41,14 @@ ALLOWED = {
     "benchflow_adapters_ors": {"benchflow_contracts", "httpx", "httpx_sse", "litestar", "pydantic"},
     # The trainers themselves are imported by name when they are used.
     "benchflow_adapters_trainers": {"benchflow_contracts", "benchflow_export"},
+    # Verifiers is imported in the modules that its loaders import, and in its own process.
+    "benchflow_adapters_verifiers": {
+        "benchflow_contracts",
+        "benchflow_engine",
+        "benchflow_kernel",
+        "benchflow_serve_client",
+        "verifiers",
+    },
     "benchflow_monitor": {"httpx"},
     "benchflow_serve": {
         "apsw",

@@ -1,0 +1,117 @@
+"""Verifiers 0.4 and 0.3.1, as they are published, with BenchFlow: `nox -s foreign`."""
+
+import json
+import os
+import socket
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+from judge_package import install_once
+from scripted_llm import ModelReply, ModelRequest, ScriptedLlm, ToolUse
+from serve_process import ARCHIVE, TASK, TASKS, serving
+
+pytestmark = [pytest.mark.foreign, pytest.mark.timeout(600)]
+ID = "benchflow-adapters-verifiers"
+TASKSETS = Path(__file__).parents[1] / "support" / "verifiers_tasksets"
+EVAL = "from verifiers.v1.cli.eval.main import main; main()"
+
+
+@pytest.fixture(scope="module")
+def site() -> Path:
+    """Return the directory of the packages of verifiers 0.4."""
+    python = install_once("verifiers==0.4.0")
+    [found] = python.parents[1].glob("lib/python*/site-packages")
+    return found
+
+
+def evaluate(site: Path, home: Path, *words: object, **variables: str) -> list[dict[str, Any]]:
+    """Run verifiers' `eval` with both packages in one environment; return its episodes."""
+    words = (*words, "--no-push", "--output-dir", home, "--run.dir", "run")
+    done = subprocess.run(
+        [sys.executable, "-c", EVAL, *map(str, words)],
+        cwd=home,
+        env={
+            **os.environ,
+            "PYTHONPATH": f"{site}:{TASKSETS}",
+            "HF_HUB_OFFLINE": "1",
+            "KEY": "none",
+            **variables,
+        },
+        capture_output=True,
+        text=True,
+        timeout=300,
+        check=False,
+    )
+    assert done.returncode == 0, done.stdout[-3000:] + done.stderr[-3000:]
+    lines = (home / "run" / "traces.jsonl").read_text().splitlines()
+    return [json.loads(line) for line in lines]
+
+
+def archive(request: ModelRequest) -> ModelReply:
+    if request.tool_results:
+        return ModelReply(text="Done.")
+    return ModelReply(tools=(ToolUse("shell", {"command": ARCHIVE}),))
+
+
+def test_eval_of_verifiers_runs_our_task_on_our_server(site: Path, tmp_path: Path) -> None:
+    address = f"tcp://127.0.0.1:{_free_port()}"
+    words = ("--agent", "policy", "--slots", "2", "--zmq", address)
+    with ScriptedLlm(archive) as llm, serving(tmp_path / "s", *words) as server:
+        episodes = evaluate(
+            site,
+            tmp_path,
+            *(ID, "--env.taskset.url", str(server.client.base_url), "--env.serve", address),
+            *("--select.include.ids", json.dumps([TASK]), "-r", 2, "-m", "scripted"),
+            *("--client.base-url", f"{llm.url}/v1", "--client.api-key-var", "KEY"),
+            BENCHFLOW_SERVE_TOKEN=(tmp_path / "s" / "token").read_text().strip(),
+        )
+    assert len({episode["id"] for episode in episodes}) == 2
+    for episode in episodes:
+        assert (episode["ok"], episode["task"]["key"]) == (True, TASK)
+        [trace] = episode["traces"]
+        assert trace["agent"]["name"] == "leaf"
+        assert trace["rewards"] == {"reward": {"score": 1.0, "weight": 1.0}}
+
+
+def _free_port() -> int:
+    with socket.socket() as listener:
+        listener.bind(("127.0.0.1", 0))
+        port: int = listener.getsockname()[1]
+        return port
+
+
+def bash(request: ModelRequest) -> ModelReply:
+    if request.tool_results:
+        return ModelReply(text="Done.")
+    return ModelReply(tools=(ToolUse("bash", {"command": ARCHIVE}),))
+
+
+@pytest.fixture(scope="module")
+def programs() -> Path:
+    """Return an environment with the requirements of the harnesses' programs."""
+    needs = ("openai", "mcp==2.0.0", "httpx", "httpx2", "tenacity", "certifi")
+    return install_once(*needs, interpreter="/usr/bin/python3").parents[1]
+
+
+def test_a_harness_of_verifiers_works_on_our_task_in_our_sandbox(
+    site: Path, programs: Path, tmp_path: Path
+) -> None:
+    with ScriptedLlm(bash) as llm:
+        [episode] = evaluate(
+            site,
+            tmp_path,
+            *(ID, "--env.taskset.directory", TASKS, "--env.agent.harness.id", "bash"),
+            *("--select.include.ids", json.dumps([TASK]), "-m", "scripted"),
+            *("--env.environment", programs, "--client.base-url", f"{llm.url}/v1"),
+            *("--client.api-key-var", "KEY"),
+        )
+    assert (episode["ok"], episode["errors"], episode["task"]["key"]) == (True, [], TASK)
+    [trace] = episode["traces"]
+    assert trace["rewards"] == {"reward": {"score": 1.0, "weight": 1.0}}
+    assert trace["info"]["benchflow"]["grading"] == "hermetic"
+    assert trace["agent"]["config"]["harness"]["id"] == "bash"
+    assert trace["agent"]["runtime"]["id"].startswith("benchflow:")
+    assert len([node for node in trace["nodes"] if node.get("sampled")]) == 2
