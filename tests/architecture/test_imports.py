@@ -34,6 +34,7 @@ ALLOWED = {
         "benchflow_kernel",
         "benchflow_serve",
         "benchflow_serve_client",
+        "benchflow_tool_sessions",
         "httpx",
         "litestar",
         "pydantic",

@@ -71,5 +71,5 @@ def run(program: str, *args: object, cwd: Path, env: dict[str, str] | None = Non
         check=False,
         env={**os.environ, "PYTHONPATH": str(our_packages()), **(env or {})},
     )
-    assert done.returncode == 0, f"{program}\n{done.stdout}\n{done.stderr}"
+    assert done.returncode == 0, f"{program}\n{done.stdout[-2000:]}\n{done.stderr[-4000:]}"
     return json.loads(done.stdout.splitlines()[-1])

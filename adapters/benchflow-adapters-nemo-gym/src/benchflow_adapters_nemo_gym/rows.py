@@ -1,0 +1,118 @@
+"""Rows and a configuration for NeMo Gym, from our tasks.
+
+Source of the format: nemo-gym 0.4.0, `RolloutCollectionConfig` and `ServerInstanceConfig`.
+"""
+
+import json
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import Any, Final
+from urllib.parse import urlsplit
+
+from benchflow_contracts import Task, UsageError
+from benchflow_tool_sessions import SessionManager, ToolSpec
+
+AGENT: Final = "benchflow_simple_agent"
+
+
+def make_row(task: Task, tools: Sequence[ToolSpec], *, agent: str = AGENT) -> dict[str, Any]:
+    """Return the row of a task: its instruction, its tools, its id, and the agent that plays it.
+
+    `submit` is left out, because `/verify` submits.
+    """
+    return {
+        "responses_create_params": {
+            "input": [{"role": "user", "content": task.instruction}],
+            "tools": [
+                {
+                    "type": "function",
+                    "name": tool.name,
+                    "description": tool.description,
+                    "parameters": dict(tool.input_schema),
+                    "strict": False,
+                }
+                for tool in tools
+                if tool.name != "submit"
+            ],
+            "parallel_tool_calls": False,
+        },
+        "verifier_metadata": {"task_id": task.id},
+        "agent_ref": {"type": "responses_api_agents", "name": agent},
+    }
+
+
+async def task_rows(
+    manager: SessionManager, tasks: Iterable[Task], *, agent: str = AGENT
+) -> list[dict[str, Any]]:
+    """Return the rows of tasks. Each task is started once, because its sandbox says its tools.
+
+    Raises:
+        BenchFlowError: A task does not start.
+    """
+    rows: list[dict[str, Any]] = []
+    for task in tasks:
+        session = await manager.open(task)
+        try:
+            rows.append(make_row(task, await session.tools(), agent=agent))
+        finally:
+            await manager.close(session.id)
+    return rows
+
+
+def write_rows(rows: Iterable[dict[str, Any]], path: Path) -> int:
+    """Write rows as JSON lines; return their number."""
+    number = 0
+    with path.open("w", encoding="utf-8") as file:
+        for number, row in enumerate(rows, 1):  # noqa: B007 - the last value is returned
+            file.write(json.dumps(row, ensure_ascii=False) + "\n")
+    return number
+
+
+def make_config(
+    resources_url: str,
+    *,
+    agent_url: str | None = None,
+    resources_name: str = "benchflow",
+    agent: str = AGENT,
+    model_server: str = "policy_model",
+    max_steps: int = 100,
+) -> dict[str, Any]:
+    """Return a configuration of NeMo Gym with our server, which NeMo Gym does not start.
+
+    JSON is YAML, so `json.dumps` of it is a configuration file.
+
+    Args:
+        resources_url: The URL of our resources server.
+        agent_url: The URL of our agent server (default: NeMo Gym starts its `simple_agent`).
+        resources_name: The name of the resources server.
+        agent: The name of the agent, as in the rows.
+        model_server: The name of the model server in another configuration file.
+        max_steps: The most model calls of `simple_agent`.
+
+    Raises:
+        UsageError: A URL has no host or port.
+    """
+    served: dict[str, Any] = {
+        "resources_server": {"type": "resources_servers", "name": resources_name},
+        "model_server": {"type": "responses_api_models", "name": model_server},
+    }
+    chosen: dict[str, Any] = {
+        "simple_agent": {"entrypoint": "app.py", "max_steps": max_steps, **served}
+    }
+    if agent_url is not None:
+        chosen = {"benchflow": {**_address(agent_url), **served}}
+    return {
+        resources_name: {
+            "resources_servers": {
+                "benchflow": {**_address(resources_url), "domain": "agent", "verified": False}
+            }
+        },
+        agent: {"responses_api_agents": chosen},
+    }
+
+
+def _address(url: str) -> dict[str, Any]:
+    parts = urlsplit(url)
+    if not parts.hostname or not parts.port:
+        raise UsageError(f"the URL {url!r} of a server has no host or port")
+    return {"host": parts.hostname, "port": parts.port}

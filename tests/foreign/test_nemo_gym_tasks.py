@@ -1,0 +1,93 @@
+"""NeMo Gym 0.4.0 plays our tasks: its collector and simple agent against our resources server."""
+
+import asyncio
+import json
+import socket
+from collections.abc import AsyncGenerator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import nemo_gym_home
+import pytest
+import uvicorn
+from benchflow_adapters_nemo_gym.resources_server import create_resources_app
+from benchflow_adapters_nemo_gym.rows import make_config, task_rows, write_rows
+from benchflow_contracts import Task
+from benchflow_engine.config import RunConfig, SandboxConfig
+from benchflow_engine.scaffold import write_task
+from benchflow_engine.task_formats import runnable_task
+from benchflow_tool_sessions import SessionManager
+
+pytestmark = [pytest.mark.foreign, pytest.mark.timeout(300)]
+SECRET = b"a secret of tests only"
+LOCAL = RunConfig(sandbox=SandboxConfig(provider="local"))
+
+
+@asynccontextmanager
+async def listening(app: Any) -> AsyncGenerator[str]:
+    """Serve an application on a free port; yield its URL."""
+    server = uvicorn.Server(uvicorn.Config(app, log_level="error", timeout_graceful_shutdown=1))
+    with socket.socket() as listener:
+        listener.bind(("127.0.0.1", 0))
+        listener.listen()
+        async with asyncio.TaskGroup() as tasks:
+            serving = tasks.create_task(server.serve([listener]))
+            try:
+                yield f"http://127.0.0.1:{listener.getsockname()[1]}"
+            finally:
+                server.should_exit = True
+                await serving
+
+
+def tasks_at(home: Path, *names: str) -> list[Task]:
+    found: list[Task] = []
+    for name in names:
+        write_task(home / name)
+        instruction = home / name / "instruction.md"
+        instruction.write_text(f"{instruction.read_text()}\nThis is {name}.\n")
+        found.append(runnable_task(home / name))
+    return found
+
+
+def test_the_simple_agent_of_nemo_gym_plays_our_tasks_and_gets_our_rewards(tmp_path: Path):
+    tasks = tasks_at(tmp_path, "solved", "wrong")
+    script = {
+        "This is solved": [
+            ["bash", {"command": "pwd"}],
+            ["write_file", {"path": "/workspace/greeting.txt", "content": "hello, world\n"}],
+        ],
+        "This is wrong": [["unheard_of", {}], ["bash", {"command": "echo no > greeting.txt"}]],
+    }
+
+    async def main() -> list[dict[str, Any]]:
+        async with SessionManager.running(LOCAL, jobs_dir=tmp_path / "jobs") as manager:
+            write_rows(await task_rows(manager, tasks), tmp_path / "rows.jsonl")
+            async with listening(create_resources_app(manager, tasks, secret=SECRET)) as url:
+                found: list[dict[str, Any]] = await asyncio.to_thread(
+                    nemo_gym_home.run,
+                    "collect_rollouts.py",
+                    json.dumps(make_config(url)),
+                    tmp_path / "rows.jsonl",
+                    tmp_path / "rollouts.jsonl",
+                    json.dumps(script),
+                    cwd=tmp_path,
+                )
+                return found
+
+    results = asyncio.run(main())
+    assert [result["reward"] for result in results] == [1.0, 1.0, 0.0, 0.0]
+    outputs = [
+        item["output"]
+        for item in results[0]["response"]["output"]
+        if item["type"] == "function_call_output"
+    ]
+    assert outputs[0] == "/workspace\n"
+    assert "there is no tool" in json.dumps(results[2]["response"])
+    rollouts = {result["rollout_id"] for result in results}
+    assert len(rollouts) == 4
+    for rollout in rollouts:
+        assert (tmp_path / "jobs" / rollout / "events.jsonl").exists()
+    assert len((tmp_path / "rollouts.jsonl").read_text().splitlines()) == 4
+    [agent] = json.loads((tmp_path / "rollouts_aggregate_metrics.json").read_text())
+    assert agent["key_metrics"]["mean/reward"] == 0.5
