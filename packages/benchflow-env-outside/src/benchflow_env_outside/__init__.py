@@ -1,5 +1,6 @@
 """The base of environments whose world is outside the sandbox."""
 
+from .address import HOSTS, world_url
 from .client import (
     EMPTY_SCHEMA,
     Conversation,
@@ -20,6 +21,7 @@ __all__ = [
     "DOOR",
     "EMPTY_SCHEMA",
     "FILE",
+    "HOSTS",
     "PORT",
     "Conversation",
     "CopiesState",
@@ -36,4 +38,5 @@ __all__ = [
     "WorldTool",
     "outside_environment",
     "read_task_data",
+    "world_url",
 ]

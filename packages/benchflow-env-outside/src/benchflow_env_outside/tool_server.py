@@ -60,7 +60,8 @@ class ToolServer:
         if listener is not None:
             listener.close()
         if self._web is not None:
-            await self._web.shutdown(timeout=1)
+            # It waits this long for idle connections, too.
+            await self._web.shutdown(timeout=0.05)
 
     async def _handle(self, request: web.BaseRequest) -> web.StreamResponse:
         given = request.headers.get("Authorization", "")
