@@ -2,9 +2,9 @@
 
 `check_sandbox`, `check_adapter`, `check_agent`, `check_backend`, `check_clock`,
 `check_environment`, `check_evidence_store`, `check_executor`, `check_exporter`, `check_gateway`,
-`check_job_store`, `check_reward` and `check_user_model` run the kit without a test framework;
-`sandbox_checks()` and its siblings are the lists to parametrize tests with. The fakes are
-in `benchflow_testing.fakes`.
+`check_job_store`, `check_outside_world`, `check_reward` and `check_user_model` run the kit without
+a test framework; `sandbox_checks()` and its siblings are the lists to parametrize tests with. The
+fakes are in `benchflow_testing.fakes`.
 """
 
 from .adapter_kit import AdapterCheck, AdapterSubject, adapter_checks, check_adapter
@@ -50,6 +50,13 @@ from .job_store_kit import (
     check_job_store,
     job_store_checks,
 )
+from .outside_kit import (
+    OutsideCheck,
+    OutsideSubject,
+    call_tool,
+    check_outside_world,
+    outside_checks,
+)
 from .reward_kit import RewardCheck, RewardSubject, check_reward, reward_checks
 from .sandbox_kit import check_sandbox, open_sandbox_subject, sandbox_checks
 from .sandbox_report import ABILITIES, Ability, SandboxReport
@@ -84,6 +91,8 @@ __all__ = [
     "GatewaySubject",
     "JobStoreCheck",
     "JobStoreSubject",
+    "OutsideCheck",
+    "OutsideSubject",
     "RecordedAttempt",
     "RewardCheck",
     "RewardSubject",
@@ -96,6 +105,7 @@ __all__ = [
     "adapter_checks",
     "agent_checks",
     "backend_checks",
+    "call_tool",
     "check_adapter",
     "check_agent",
     "check_backend",
@@ -106,6 +116,7 @@ __all__ = [
     "check_exporter",
     "check_gateway",
     "check_job_store",
+    "check_outside_world",
     "check_reward",
     "check_sandbox",
     "check_user_model",
@@ -117,6 +128,7 @@ __all__ = [
     "gateway_checks",
     "job_store_checks",
     "open_sandbox_subject",
+    "outside_checks",
     "resizable_backend_checks",
     "reward_checks",
     "run_check",

@@ -18,6 +18,7 @@ from .finished import fake_finished_rollout, fake_hostile_rollout
 from .gateway import FakeModelGateway, FakeModelRoute
 from .job_store import FakeAttempt, FakeJob, FakeJobStore
 from .machine import FakeMachine
+from .outside_world import FakeOutsideWorld
 from .pipe import FakePipe
 from .process import FakeProcess
 from .program import FakeProgram
@@ -54,6 +55,7 @@ __all__ = [
     "FakeMachine",
     "FakeModelGateway",
     "FakeModelRoute",
+    "FakeOutsideWorld",
     "FakePipe",
     "FakeProcess",
     "FakeProgram",
