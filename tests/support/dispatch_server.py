@@ -16,6 +16,7 @@ from benchflow_contracts import Executor
 from benchflow_jobs.dispatch_executor import EXECUTOR, open_executor
 from benchflow_serve import RolloutService, ServeSettings, create_app
 from benchflow_serve.dispatches import DispatchService
+from benchflow_serve.slots import SlotPool
 from benchflow_testing.fakes import FakeExecutor
 
 TOKEN = "a-token-of-the-tests"
@@ -89,7 +90,8 @@ def main() -> None:
     """Serve until a signal."""
     directory, slots, port = Path(sys.argv[1]), int(sys.argv[2]), int(sys.argv[3])
     settings = ServeSettings(directory=directory)
-    app = create_app(RolloutService(settings), dispatches=DispatchService(slots, EXECUTORS))
+    dispatches = DispatchService(SlotPool(slots), EXECUTORS)
+    app = create_app(RolloutService(settings), dispatches=dispatches)
     config = uvicorn.Config(app, log_level="warning", timeout_graceful_shutdown=1)
     listener = uvicorn.Config(app, host="127.0.0.1", port=port, log_level="critical").bind_socket()
     print(listener.getsockname()[1], flush=True)

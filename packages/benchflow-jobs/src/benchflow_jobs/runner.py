@@ -9,6 +9,7 @@ from typing import Any, cast
 
 from benchflow_contracts import (
     Dispatch,
+    Executor,
     StoreError,
     UpstreamAnswer,
     UsageError,
@@ -68,6 +69,8 @@ class Followers:
     listener: JobListener | None = None
     interrupts: Callable[[str], None] | None = None
     """Gets a sentence for people when a signal arrives. Without it, signals are not handled."""
+    wrap: Callable[[Executor], Executor] | None = None
+    """Returns the executor of local attempts, for example one that waits for a shared slot."""
 
 
 async def run_job(
@@ -75,6 +78,7 @@ async def run_job(
     *,
     listener: JobListener | None = None,
     interrupts: Callable[[str], None] | None = None,
+    wrap: Callable[[Executor], Executor] | None = None,
 ) -> JobReport:
     """Run every planned rollout and write the job's summary.
 
@@ -88,7 +92,7 @@ async def run_job(
     cancellation is raised again.
 
     With `interrupts`, SIGINT drains the job, and a second SIGINT, SIGTERM or SIGHUP ends what
-    runs; `interrupts` gets a sentence for people.
+    runs; `interrupts` gets a sentence for people. `wrap` is as in `Followers`.
 
     Raises:
         BenchFlowError: Nothing was started: a bad task, option or provider, a model endpoint that
@@ -104,7 +108,8 @@ async def run_job(
         directory = named or new_directory(settings.jobs_dir)
         with held(directory):
             planned = settle_plan(directory, planned)
-            return await _run_held(planned, directory, providers, Followers(listener, interrupts))
+            followers = Followers(listener, interrupts, wrap)
+            return await _run_held(planned, directory, providers, followers)
 
 
 async def resume_job(
@@ -113,6 +118,7 @@ async def resume_job(
     trust: bool = False,
     listener: JobListener | None = None,
     interrupts: Callable[[str], None] | None = None,
+    wrap: Callable[[Executor], Executor] | None = None,
 ) -> JobReport:
     """Continue the job of a directory as it was planned, as `run_job` does.
 
@@ -125,7 +131,8 @@ async def resume_job(
         providers = Providers(blocks)
         await prepare(planned, directory, providers)
         with held(directory):
-            return await _run_held(planned, directory, providers, Followers(listener, interrupts))
+            followers = Followers(listener, interrupts, wrap)
+            return await _run_held(planned, directory, providers, followers)
 
 
 async def _run_held(
@@ -294,9 +301,9 @@ class _Run:
 
         if is_local:
             holds = RolloutHolds(self._scopes)
-            executor = EngineExecutor(
-                self.directory, self._inputs, on_answer=on_answer, holds=holds
-            )
+            engine = EngineExecutor(self.directory, self._inputs, on_answer=on_answer, holds=holds)
+            wrap = self.followers.wrap
+            executor: Executor = engine if wrap is None else wrap(engine)
             backend: WorkerBackend = LocalBackend(executor, dict(limits), on_event=record.receive)
         else:
             holds = RolloutHolds(self._scopes, "the workers of this job cannot hold a rollout")

@@ -284,6 +284,8 @@ class Capacity(Model):
     """What the service does, and what it could do."""
 
     slots: int
+    slots_used: int = 0
+    """Rollouts that run, and attempts of jobs. Each has a slot."""
     running: int
     queued: int
     queue_limit: int

@@ -46,8 +46,8 @@ def create_app(
     Args:
         service: The service.
         routes: More routes than those of this package.
-        dispatches: Runs the dispatches of jobs (default: with `allow_jobs`, on as many slots as
-            the service has for rollouts).
+        dispatches: Runs the dispatches of jobs (default: with `allow_jobs`, in the slots of the
+            service).
         owns_service: Whether the service runs for as long as the application does. Else the caller
             runs it.
 
@@ -58,7 +58,7 @@ def create_app(
     settings.check_bind()
     tokens, _ = read_tokens(settings)
     if settings.allow_jobs and dispatches is None:
-        dispatches = DispatchService(settings.slots)
+        dispatches = DispatchService(service.slots)
     parts: list[RolloutService | DispatchService] = [service] if owns_service else []
     if dispatches is not None:
         parts.append(dispatches)

@@ -43,6 +43,7 @@ from .results import render_result
 from .rollouts import RolloutBoard
 from .runner import RolloutRunner
 from .settings import ServeSettings
+from .slots import SlotPool
 from .store import IdempotentRequest, ServiceStore
 from .task_catalogue import TaskCatalogue, store_inline_task
 
@@ -83,6 +84,8 @@ class RolloutService:
         self.policies = Policies()
         options = settings.config.adapter_options()
         self.catalogue = TaskCatalogue.read(settings.tasks_dirs, options)
+        self.slots = SlotPool(settings.slots)
+        """What runs at once: rollouts, and attempts of jobs."""
         self._groups = GroupTable()
         self._board: RolloutBoard | None = None
         self._runner: RolloutRunner | None = None
@@ -115,7 +118,9 @@ class RolloutService:
             opened = RolloutRunner.open(self.settings.config, runs, home, epoch)
             self._runner = await stack.enter_async_context(opened)
             group = await stack.enter_async_context(_TaskOwner())
-            parts = ServiceParts(self.settings, self.policies, self.catalogue, store, self._runner)
+            parts = ServiceParts(
+                self.settings, self.policies, self.catalogue, store, self._runner, self.slots
+            )
             board = self._board = RolloutBoard(parts, group)
             stack.callback(board.close)
             self._groups.load(store, board.load())
@@ -335,6 +340,7 @@ class RolloutService:
         return Capacity(
             slots=self.settings.slots,
             running=states["running"],
+            slots_used=self.slots.used,
             queued=states["queued"],
             queue_limit=self.settings.queue,
             parked=states["parked"],
@@ -405,8 +411,7 @@ class RolloutService:
             )
         if board.is_draining:
             raise ServiceClosedError("the service stops, and takes no rollouts")
-        free = max(0, self.settings.slots - len(board.running))
-        if len(board.queue) + count > self.settings.queue + free:
+        if len(board.queue) + count > self.settings.queue + self.slots.free:
             raise QueueFullError(
                 f"the queue has {len(board.queue)} of {self.settings.queue} rollouts, and no place"
                 f" for {count} more"

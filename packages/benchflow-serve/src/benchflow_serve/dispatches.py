@@ -14,6 +14,7 @@ from benchflow_jobs.leased_worker import Batch, LeasedWorker
 from benchflow_serve_client.worker_models import WorkerSessionRequest, WorkerSessionStatus
 
 from .problems import ConflictError, NotFoundError, QueueFullError
+from .slots import SlotPool, SlottedExecutor
 
 ExecutorFactory = Callable[..., AbstractAsyncContextManager[Executor]]
 EXECUTORS: Final[Mapping[str, ExecutorFactory]] = {EXECUTOR: open_executor}
@@ -38,9 +39,14 @@ class _WorkerSession:
 
 
 class DispatchService:
-    """Runs the dispatches of drivers. One job at a time has the slots of the service."""
+    """Runs the dispatches of drivers, in the slots that the rollouts of the service use too.
 
-    def __init__(self, slots: int, executors: Mapping[str, ExecutorFactory] = EXECUTORS) -> None:
+    One job at a time may fill the slots. An attempt waits while rollouts have them.
+    """
+
+    def __init__(
+        self, slots: SlotPool, executors: Mapping[str, ExecutorFactory] = EXECUTORS
+    ) -> None:
         self._slots = slots
         self._executors = executors
         self._sessions: dict[str, _WorkerSession] = {}
@@ -128,11 +134,11 @@ class DispatchService:
             await session.ended.wait()
 
     def _create(self, name: str, request: WorkerSessionRequest) -> _WorkerSession:
-        free = self._slots - sum(each.slots for each in self._sessions.values())
+        free = self._slots.total - sum(each.slots for each in self._sessions.values())
         if free < 1:
             raise QueueFullError("another job uses this server", retry_after=_RETRY_SEC)
         options: dict[str, Any] = dict(request.options)
-        opening = _open(self._executors[request.executor], options)
+        opening = _open(self._executors[request.executor], options, self._slots)
         worker = LeasedWorker(opening, request.lease_sec, {"slots": free})
         session = self._sessions[name] = _WorkerSession(request, free, worker)
         self._group.create_task(self._serve(name, session))
@@ -174,7 +180,9 @@ class DispatchService:
 
 
 @asynccontextmanager
-async def _open(factory: ExecutorFactory, options: Mapping[str, Any]) -> AsyncGenerator[Executor]:
+async def _open(
+    factory: ExecutorFactory, options: Mapping[str, Any], slots: SlotPool
+) -> AsyncGenerator[Executor]:
     """Open an executor. Wrong options fail in the session, and not in the server."""
     async with factory(**options) as executor:
-        yield executor
+        yield SlottedExecutor(executor, slots)

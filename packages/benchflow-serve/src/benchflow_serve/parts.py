@@ -7,6 +7,7 @@ from benchflow_contracts import BenchFlowError
 from .policies import Policies
 from .runner import RolloutRunner
 from .settings import ServeSettings
+from .slots import SlotPool
 from .store import ServiceStore
 from .task_catalogue import TaskCatalogue
 
@@ -29,3 +30,4 @@ class ServiceParts:
     catalogue: TaskCatalogue
     store: ServiceStore
     runner: RolloutRunner
+    slots: SlotPool

@@ -73,6 +73,7 @@ class RolloutBoard:
         self.losses: Counter[str] = Counter()
         self.changed = asyncio.Event()
         """Set, and replaced, when a rollout ends."""
+        parts.slots.on_free = self._start_next
         self._seq = 0
         self._is_draining = False
         self._is_closed = False
@@ -328,9 +329,10 @@ class RolloutBoard:
         self._enqueue(entry)
 
     def _start_next(self) -> None:
-        while len(self.running) < self._parts.settings.slots and not self.is_draining:
-            if (entry := self.queue.pop()) is None:
-                return
+        slots = self._parts.slots
+        while not self.is_draining and len(self.queue) and slots.take():
+            entry = self.queue.pop()
+            assert entry is not None, "a queue with a length has a next rollout"
             self._start(entry)
 
     def _start(self, entry: Entry) -> None:
@@ -363,7 +365,7 @@ class RolloutBoard:
         if entry.status.state == "running" and not self._is_closed:
             self._end(entry, outcome_of(entry.saved.stop))
         self._wake_all()
-        self._start_next()
+        self._parts.slots.give_back()
 
     async def _run(self, entry: Entry, use: ModelUse) -> None:
         fold = TreeFold()
