@@ -22,6 +22,7 @@ ALLOWED = {
     # Inspect's own package is an extra: only the parts that Inspect imports need it.
     "benchflow_adapters_inspect": {
         "benchflow_contracts",
+        "benchflow_export",
         "benchflow_gateway",
         "benchflow_kernel",
         "inspect_ai",
