@@ -20,6 +20,15 @@ ALLOWED = {
         "yaml",
     },
     # Inspect's own package is an extra: only the parts that Inspect imports need it.
+    "benchflow_adapters_gymnasium": {
+        "benchflow_contracts",
+        "benchflow_engine",
+        "benchflow_env_outside",
+        "benchflow_tool_sessions",
+        "gymnasium",
+        "numpy",
+        "pydantic",
+    },
     "benchflow_adapters_inspect": {
         "benchflow_contracts",
         "benchflow_export",

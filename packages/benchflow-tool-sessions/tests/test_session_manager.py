@@ -4,9 +4,11 @@ import asyncio
 from pathlib import Path
 
 import pytest
+from benchflow_contracts import UsageError
 from benchflow_engine.task_formats import runnable_task
 from benchflow_testing.fakes import FakeSandboxProvider
 from benchflow_tool_sessions import (
+    BlockingSessions,
     NoSessionError,
     SessionEndedError,
     SessionLimitError,
@@ -54,3 +56,24 @@ def test_an_abandoned_session_is_closed_and_its_sandbox_deleted(tmp_path: Path) 
             assert [record async for record in provider.sandboxes()] == []
 
     asyncio.run(check())
+
+
+def test_a_program_without_an_event_loop_makes_calls(tmp_path: Path) -> None:
+    task = runnable_task(task_at(tmp_path))
+    with BlockingSessions(config()) as sessions:
+        first, second = sessions.open(task), sessions.open(task)
+        assert [tool.name for tool in first.tools()][-1] == "submit"
+        assert not first.call("write_file", {"path": "/"}).finished
+        outcome = first.submit("done")
+        assert outcome == first.outcome()
+        assert outcome is not None
+        assert outcome.reward == 0.5
+        first.close()
+    with pytest.raises(UsageError, match="closed"):
+        second.call("bash", {"command": "true"})
+    second.close()
+
+
+def test_a_provider_that_cannot_be_opened_fails_at_once() -> None:
+    with pytest.raises(UsageError, match="absent"):
+        BlockingSessions(config(sandbox="absent"))

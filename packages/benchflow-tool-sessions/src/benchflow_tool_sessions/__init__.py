@@ -5,6 +5,7 @@ applies the limits and network rules of the task, and grades the result in the u
 """
 
 from .agent import AGENT_NAME, idle_agent
+from .blocking import BlockingSession, BlockingSessions
 from .manager import SessionManager
 from .results import (
     SUBMIT,
@@ -21,6 +22,8 @@ from .session import SessionStartError, SessionTimeoutError, ToolSession, open_s
 __all__ = [
     "AGENT_NAME",
     "SUBMIT",
+    "BlockingSession",
+    "BlockingSessions",
     "NoSessionError",
     "Outcome",
     "SessionEndedError",

@@ -1,0 +1,116 @@
+"""Play tasks of BenchFlow through `gymnasium.make`, in all ways that a user has. Prints JSON."""
+
+# pyright: basic, reportMissingImports=false
+
+import json
+import sys
+import warnings
+from pathlib import Path
+from typing import Any
+
+import gymnasium
+from benchflow_adapters_gymnasium.envs import ENV_ID, UnscoredError, submit
+from benchflow_engine.scaffold import write_task
+from benchflow_tool_sessions import SessionEndedError
+from gymnasium.utils.env_checker import check_env
+from session_parts import config as quick_config
+
+HOME = Path.cwd()
+GREET = {"name": "bash", "arguments": {"command": "echo hello, world > greeting.txt"}}
+
+
+def make(**more: Any) -> gymnasium.Env[Any, Any]:
+    return gymnasium.make(ENV_ID, tasks=str(HOME / "task"), jobs_dir=HOME / "jobs", **more)
+
+
+def play_one() -> dict[str, Any]:
+    env = make(render_mode="ansi")
+    prompt, info = env.reset(seed=1)
+    steps = [env.step(action) for action in ("[", {"name": "nothing"}, json.dumps(GREET))]
+    shown = env.render()
+    last = env.step(submit("done"))
+    try:
+        env.step(submit())
+        after = "a step"
+    except (SessionEndedError, gymnasium.error.ResetNeeded) as error:
+        after = type(error).__name__
+    env.close()
+    tools = [tool["name"] for tool in info["tools"]]
+    return {
+        "prompt": prompt, "tools": tools, "rollout": info["rollout"], "shown": shown,
+        "steps": steps, "last": last, "after": after,
+    }  # fmt: skip
+
+
+def play_to_the_limit() -> Any:
+    env = make(max_calls=2)
+    env.reset()
+    env.step(GREET)
+    ended = env.step(GREET)
+    env.close()
+    return ended
+
+
+def play_without_a_verdict() -> dict[str, Any]:
+    (HOME / "broken/tests").mkdir(parents=True)
+    for name in ("task.toml", "instruction.md"):
+        (HOME / "broken" / name).write_text((HOME / "task" / name).read_text())
+    (HOME / "broken/tests/test.sh").write_text("#!/bin/sh\nexit 1\n")
+    raising = gymnasium.make(ENV_ID, tasks=str(HOME / "broken"))
+    raising.reset()
+    try:
+        raising.step(submit())
+        error = None
+    except UnscoredError as raised:
+        error = str(raised)
+    raising.close()
+    counting = gymnasium.make(ENV_ID, tasks=str(HOME / "broken"), unscored="nan")
+    counting.reset()
+    _, reward, terminated, truncated, info = counting.step(submit())
+    counting.close()
+    ending = [str(reward), terminated, truncated, info["scored"], info["unscored"]]
+    return {"error": error, "ending": ending}
+
+
+def check() -> list[str]:
+    env = gymnasium.make(ENV_ID, tasks=str(HOME / "task"), config=quick_config())
+    with warnings.catch_warnings(record=True) as seen:
+        warnings.simplefilter("always")
+        check_env(env.unwrapped)
+    env.close()
+    return [str(each.message) for each in seen]
+
+
+def play_three() -> Any:
+    vector = gymnasium.vector.SyncVectorEnv([make] * 3)
+    prompts, _ = vector.reset(seed=3)
+    actions = [
+        json.dumps({"name": "write_file", "arguments": {"path": "greeting.txt", "content": text}})
+        for text in ("hello, world\n", "no\n", "hello, world\n")
+    ]
+    vector.step(tuple(actions))
+    _, rewards, terminated, truncated, _ = vector.step((submit(),) * 3)
+    vector.close()
+    return [len(prompts), rewards.tolist(), terminated.tolist(), truncated.tolist()]
+
+
+def choose_tasks() -> list[str]:
+    write_task(HOME / "other")
+    both = [str(HOME / "task"), str(HOME / "other")]
+    env = gymnasium.make(ENV_ID, tasks=both, config=quick_config())
+    chosen = [env.reset(seed=seed)[1]["task"] for seed in (1, 2, 3, 4, 1, 2, 3, 4)]
+    named = env.reset(options={"task": "other"})[1]["task"]
+    env.close()
+    return [*chosen, named]
+
+
+write_task(HOME / "task")
+result = {
+    "one": play_one(),
+    "limit": play_to_the_limit(),
+    "unscored": play_without_a_verdict(),
+    "warnings": check(),
+    "three": play_three(),
+    "chosen": choose_tasks(),
+}
+sys.stdout.write(json.dumps(result) + "\n")
