@@ -49,7 +49,17 @@ ALLOWED = {
         "litestar",
         "pydantic",
     },
-    "benchflow_adapters_ors": {"benchflow_contracts", "httpx", "httpx_sse", "litestar", "pydantic"},
+    "benchflow_adapters_ors": {
+        "benchflow_contracts",
+        "benchflow_engine",
+        "benchflow_serve",
+        "benchflow_tool_sessions",
+        "httpx",
+        "httpx_sse",
+        "litestar",
+        "pydantic",
+        "uvicorn",
+    },
     # The trainers themselves are imported by name when they are used.
     "benchflow_adapters_trainers": {"benchflow_contracts", "benchflow_export"},
     # Verifiers is imported in the modules that its loaders import, and in its own process.
