@@ -37,8 +37,8 @@ async def run(
         bench run TASK --agent oracle --offline --explain
 
     Args:
-        task: Task directory, of BenchFlow, Harbor or Terminal-Bench; or the URL of a git
-            repository with one task.
+        task: Task directory, of BenchFlow, Harbor or Terminal-Bench; the URL of a git repository
+            with one task; or a task of a registered source, as NAME://ADDRESS?split=S&index=N.
         options: Options of the rollout.
         preview: Ways to look at the run before it starts.
     """

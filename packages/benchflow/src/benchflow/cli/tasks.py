@@ -8,6 +8,7 @@ from benchflow_engine.config import RunConfig
 from benchflow_engine.flags import RunFlags
 from benchflow_engine.planes import open_provider
 from benchflow_engine.scaffold import write_task
+from benchflow_engine.data_tasks import data_source, load_data_tasks
 from benchflow_engine.task_formats import adapter_for, listed_tasks
 from benchflow_engine.task_import import import_tasks
 from benchflow_kernel import find_tasks
@@ -121,17 +122,20 @@ def list_tasks(path: str, *, dataset: str | None = None, json: Json = False) -> 
         bench tasks list benchmarks/clawsbench/tasks
         bench tasks list https://github.com/org/tasks@main
         bench tasks list registry.json --dataset some-set@1.0
+        bench tasks list 'NAME://ADDRESS?split=train&limit=5'
 
     Args:
-        path: Task directory, a directory of tasks, a git URL or a registry.json.
+        path: Task directory, a directory of tasks, a git URL, a registry.json, or a registered
+            source of tasks as NAME://ADDRESS?split=S&start=N&limit=N.
         dataset: Dataset of a registry, as NAME or NAME@VERSION.
     """
-    if (found := adapter_for(path)) is not None:
+    data = data_source(path)
+    if data is None and (found := adapter_for(path)) is not None:
         show_listed(listed_tasks(found[1], path, dataset=dataset), json=json)
         return
     if dataset is not None:
         raise UsageError("--dataset applies only to a registry.json", hint="leave it out")
-    tasks = find_tasks(Path(path))
+    tasks = find_tasks(Path(path)) if data is None else load_data_tasks(data)
     if json:
         print_json([{"id": t.id, "path": str(t.path), "digest": t.digest} for t in tasks])
     else:
