@@ -5,10 +5,10 @@ from pathlib import Path
 
 from benchflow_contracts import Task, UsageError
 from benchflow_engine.config import RunConfig
+from benchflow_engine.data_tasks import data_source, load_data_tasks
 from benchflow_engine.flags import RunFlags
 from benchflow_engine.planes import open_provider
 from benchflow_engine.scaffold import write_task
-from benchflow_engine.data_tasks import data_source, load_data_tasks
 from benchflow_engine.task_formats import adapter_for, listed_tasks
 from benchflow_engine.task_import import import_tasks
 from benchflow_kernel import find_tasks
