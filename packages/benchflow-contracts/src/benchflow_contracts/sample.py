@@ -90,8 +90,9 @@ class SampleSpan(RareModel):
     @property
     def mask(self) -> list[bool]:
         """For each of `token_ids`, whether a trainer may train on it."""
-        trained = self.is_trainable
-        return [trained and at >= self.scaffold for at in range(len(self.token_ids))]
+        n = len(self.token_ids)
+        untrained = min(self.scaffold, n) if self.is_trainable else n
+        return [False] * untrained + [True] * (n - untrained)
 
 
 @dataclass(frozen=True, slots=True)
