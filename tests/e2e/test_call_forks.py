@@ -1,5 +1,9 @@
 """Forks of the policy agent at a model call: one prefix, and one answer for each child."""
 
+import json
+import signal
+import subprocess
+import sys
 import threading
 from pathlib import Path
 from typing import Any
@@ -11,6 +15,7 @@ from scripted_llm import ModelReply, ModelRequest, ScriptedLlm, ToolUse
 
 pytestmark = pytest.mark.timeout(300)
 
+RUNNER = Path(__file__).with_name("killed_runner.py")
 TASKS = Path(__file__).parents[2] / "benchmarks" / "clawsbench" / "tasks"
 ARCHIVE = (TASKS / "archive-newsletters/solution/solve.sh").read_text()
 
@@ -160,3 +165,45 @@ def test_a_finished_rollout_is_forked_at_a_call_without_a_checkpoint(
     kinds = [[span.kind for span in sample.spans if span.call] for sample in samples]
     assert kinds == [["replayed", "sampled", "sampled"]] * 2
     assert {sample.spans[2].call for sample in samples} == {replayed.id}
+
+
+@pytest.mark.parametrize("fidelity", ["live", "replay"])
+def test_a_runner_killed_at_the_deferred_call_is_resumed_and_forks_there(
+    bench: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, fidelity: str
+) -> None:
+    if fidelity == "replay":
+        monkeypatch.setenv("BENCHFLOW_CRIU", "/nonexistent")
+    sampler = Sampler()
+    with ScriptedLlm(sampler) as llm:
+        flags: dict[str, Any] = {
+            "agent": "policy",
+            "base_url": f"{llm.url}/v1",
+            "model": "scripted",
+            "upstream": "vllm",
+            "keep": "all",
+            "branch": "group",
+            "branch_at_call": 2,
+            "branch_n": 3,
+        }
+        # The fork is recorded while the agent waits to repeat its call; no child has started.
+        task = TASKS / "archive-newsletters"
+        command = [sys.executable, RUNNER, task, tmp_path / "jobs", "branched:", json.dumps(flags)]
+        runner = subprocess.Popen([*map(str, command)], cwd=tmp_path, start_new_session=True)
+        assert runner.wait(timeout=240) == -signal.SIGKILL
+        assert sampler.acts == 0
+        (cut,) = (path.parent for path in tmp_path.glob("jobs/*/events.jsonl"))
+        record = bench("rollout", "resume", cut, "--json")
+        looks = sum(not request.tool_results for request in llm.requests)
+    began = record["began_from"]
+    # Without a live checkpoint, the first call is answered from the record. It is not paid twice.
+    assert (began["fidelity"], looks) == (fidelity, 1)
+    assert sampler.acts == 3
+    assert (record["leaves"], record["value"]["n"], record["status"]) == (3, 3, "completed")
+    rollout = StoredRollout(tmp_path / record["directory"])
+    (fork,) = [node for node in rollout.tree.nodes if node.branch]
+    assert fork.branch is not None
+    assert (fork.branch.call, fork.branch.fidelity) == (2, fidelity)
+    left = bench("sandbox", "list", "--json")
+    assert not [
+        box for box in left if box["identity"]["rollout"] in (cut.name, rollout.tree.rollout_id)
+    ]
