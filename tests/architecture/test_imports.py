@@ -41,6 +41,7 @@ ALLOWED = {
     },
     "benchflow_adapters_nemo_gym": {
         "benchflow_contracts",
+        "benchflow_env_outside",
         "benchflow_kernel",
         "benchflow_serve",
         "benchflow_serve_client",

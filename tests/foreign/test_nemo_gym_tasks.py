@@ -70,6 +70,7 @@ def test_the_simple_agent_of_nemo_gym_plays_our_tasks_and_gets_our_rewards(tmp_p
                     json.dumps(make_config(url)),
                     tmp_path / "rows.jsonl",
                     tmp_path / "rollouts.jsonl",
+                    2,
                     json.dumps(script),
                     cwd=tmp_path,
                 )

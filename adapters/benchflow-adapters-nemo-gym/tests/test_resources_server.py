@@ -18,7 +18,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from litestar import Litestar
 from litestar.testing import TestClient
-from session_parts import config, task_at
+from session_parts import config, task_at  # type: ignore[import-untyped,unused-ignore]
 
 SECRET = b"a secret of tests only"
 COOKIE = "BenchFlow___tasks"
@@ -60,7 +60,7 @@ def test_a_session_is_seeded_played_and_graded_once(task: Task) -> None:
         # An agent that keeps only the cookies of the last response stays in its session.
         assert told.cookies[COOKIE] == seed.cookies[COOKIE]
         assert client.post("/bash", content=b"{").cookies[COOKIE] == seed.cookies[COOKIE]
-        body = row | {"response": {"output": []}, "_ng_task_index": 3}
+        body: dict[str, Any] = row | {"response": {"output": []}, "_ng_task_index": 3}
         first, again = client.post("/verify", json=body), client.post("/verify", json=body)
         assert first.status_code == 200
         assert first.json() == again.json()
@@ -162,7 +162,7 @@ def test_rows_and_configuration_name_the_task_the_tools_and_the_servers(
 
 
 def test_metrics_are_of_each_task_and_of_all() -> None:
-    rollouts = [
+    rollouts: list[dict[str, Any]] = [
         {"_ng_task_index": 0, "reward": 1.0, "truncated": False, "text": "x"},
         {"_ng_task_index": 0, "reward": 0.0},
         {"_ng_task_index": 1, "reward": float("nan")},

@@ -1,7 +1,8 @@
-"""NeMo Gym's collector, head server and simple agent play rows against a server of ours.
+"""NeMo Gym's collector, head server and agents play rows against a resources server.
 
-Arguments: the configuration of our servers, the rows, the output, and the script of the model: for
-each task the tool calls of its turns, after which it says "done".
+Arguments: the configuration of the servers, the rows, the output, the number of repetitions, and
+the script of the model: for each text of an input the turns of the model. A turn is a text, or the
+name and the arguments of a tool. After the last one the model says "done".
 """
 
 import asyncio
@@ -12,11 +13,12 @@ import sys
 from pathlib import Path
 from typing import Any
 
-CONFIG, ROWS, OUTPUT, SCRIPT = (
+CONFIG, ROWS, OUTPUT, REPEATS, SCRIPT = (
     json.loads(sys.argv[1]),
     Path(sys.argv[2]),
     Path(sys.argv[3]),
-    json.loads(sys.argv[4]),
+    int(sys.argv[4]),
+    json.loads(sys.argv[5]),
 )
 
 
@@ -37,7 +39,8 @@ ADDRESSES = {
 }
 CONFIG["policy_model"] = {"responses_api_models": {"scripted": ADDRESSES["model"]}}
 AGENT_NAME = next(name for name, server in CONFIG.items() if "responses_api_agents" in server)
-STOCK = CONFIG[AGENT_NAME]["responses_api_agents"].get("simple_agent")
+AGENTS = CONFIG[AGENT_NAME]["responses_api_agents"]
+STOCK = AGENTS.get("simple_agent") or AGENTS.get("gymnasium_agent")
 if STOCK is not None:
     STOCK |= ADDRESSES["agent"]
 CONFIG["head_server"] = {"host": "127.0.0.1", "port": HEAD_PORT}
@@ -59,6 +62,10 @@ from nemo_gym.rollout_collection import (  # noqa: E402
     RolloutCollectionHelper,
 )
 from nemo_gym.server_utils import HeadServer, ServerClient, get_global_config_dict  # noqa: E402
+from responses_api_agents.gymnasium_agent.app import (  # noqa: E402
+    GymnasiumAgent,
+    GymnasiumAgentConfig,
+)
 from responses_api_agents.simple_agent.app import SimpleAgent, SimpleAgentConfig  # noqa: E402
 
 
@@ -75,12 +82,14 @@ class ScriptedModel(SimpleResponsesAPIModel):
         body: NeMoGymResponseCreateParamsNonStreaming = Body(),  # noqa: B008
     ) -> NeMoGymResponse:
         items = [item.model_dump() for item in body.input]
-        text = str(items[0]["content"])
-        calls = next(calls for part, calls in SCRIPT.items() if part in text)
-        turn = sum(item["type"] == "function_call" for item in items)
+        text = json.dumps(items, default=str)
+        turns = next(turns for part, turns in SCRIPT.items() if part in text)
+        turn = sum(item.get("role") == "assistant" for item in items)
+        turn += sum(item["type"] == "function_call" for item in items)
+        said = turns[turn] if turn < len(turns) else "done"
         output: dict[str, Any]
-        if turn < len(calls):
-            name, arguments = calls[turn]
+        if not isinstance(said, str):
+            name, arguments = said
             output = {
                 "type": "function_call",
                 "call_id": f"call-{turn}",
@@ -93,7 +102,7 @@ class ScriptedModel(SimpleResponsesAPIModel):
                 "id": "m",
                 "role": "assistant",
                 "status": "completed",
-                "content": [{"type": "output_text", "text": "done", "annotations": []}],
+                "content": [{"type": "output_text", "text": said, "annotations": []}],
             }
         return NeMoGymResponse.model_validate(
             {
@@ -126,8 +135,14 @@ def apps() -> dict[str, Any]:
     )
     served = {"model": model.setup_webserver()}
     if STOCK is not None:
-        config = SimpleAgentConfig(**STOCK, name=AGENT_NAME)
-        served["agent"] = SimpleAgent(config=config, server_client=client()).setup_webserver()
+        is_simple = "simple_agent" in AGENTS
+        agent, settings = (
+            (SimpleAgent, SimpleAgentConfig)
+            if is_simple
+            else (GymnasiumAgent, GymnasiumAgentConfig)
+        )
+        config = settings(**STOCK, name=AGENT_NAME)
+        served["agent"] = agent(config=config, server_client=client()).setup_webserver()
     return served
 
 
@@ -148,7 +163,7 @@ async def main() -> list[dict[str, Any]]:
                     agent_name=AGENT_NAME,
                     input_jsonl_fpath=str(ROWS),
                     output_jsonl_fpath=str(OUTPUT),
-                    num_repeats=2,
+                    num_repeats=REPEATS,
                     upload_rollouts_to_wandb=False,
                 )
             )
