@@ -12,6 +12,7 @@ from .errors import (
     ServiceTokenError,
     ServiceUnreachableError,
 )
+from .job_models import JobPause, JobRequest, JobState, ServedJob, SlotPage, SlotResult
 from .models import (
     Capacity,
     EventKind,
@@ -52,6 +53,9 @@ __all__ = [
     "InFlight",
     "InlineFile",
     "InlineTask",
+    "JobPause",
+    "JobRequest",
+    "JobState",
     "Keep",
     "LeafScore",
     "ModelEndpoint",
@@ -70,6 +74,7 @@ __all__ = [
     "RolloutState",
     "RolloutStatus",
     "ServeClient",
+    "ServedJob",
     "ServedTask",
     "ServiceBusyError",
     "ServiceConflictError",
@@ -79,6 +84,8 @@ __all__ = [
     "ServiceRefusedError",
     "ServiceTokenError",
     "ServiceUnreachableError",
+    "SlotPage",
+    "SlotResult",
     "TaskPage",
     "Upstream",
 ]

@@ -1,13 +1,14 @@
 """The client for programs without an event loop."""
 
 import asyncio
-from collections.abc import AsyncGenerator, Coroutine, Generator
+from collections.abc import AsyncGenerator, Coroutine, Generator, Sequence
 from typing import Any, Self, TypeVar
 
 import httpx
 from pydantic import SecretStr
 
 from .client import Keep, ServeClient
+from .job_models import JobPause, JobRequest, ServedJob, SlotPage
 from .models import (
     Capacity,
     GroupRequest,
@@ -110,6 +111,38 @@ class BlockingServeClient:
     def update_policy(self, name: str, update: PolicyUpdate) -> PolicyStatus:
         """Give a policy new weights; see `ServeClient.update_policy`."""
         return self._run(self._client.update_policy(name, update))
+
+    def submit_job(self, request: JobRequest, *, key: str | None = None) -> ServedJob:
+        """Start a job; see `ServeClient.submit_job`."""
+        return self._run(self._client.submit_job(request, key=key))
+
+    def job(self, name: str) -> ServedJob:
+        """Return a job."""
+        return self._run(self._client.job(name))
+
+    def jobs(self) -> Sequence[ServedJob]:
+        """Return all jobs of the service, the oldest first."""
+        return self._run(self._client.jobs())
+
+    def wait_job(self, name: str, *, poll_sec: float = 1.0) -> ServedJob:
+        """Wait until a job neither runs nor is paused, and return it."""
+        return self._run(self._client.wait_job(name, poll_sec=poll_sec))
+
+    def job_results(self, name: str, *, first: int = 0, limit: int = 100) -> SlotPage:
+        """Return slots of a job; see `ServeClient.job_results`."""
+        return self._run(self._client.job_results(name, first=first, limit=limit))
+
+    def pause_job(self, name: str, pause: JobPause | None = None) -> ServedJob:
+        """Start nothing more of a job; see `ServeClient.pause_job`."""
+        return self._run(self._client.pause_job(name, pause))
+
+    def resume_job(self, name: str) -> ServedJob:
+        """Continue a job; see `ServeClient.resume_job`."""
+        return self._run(self._client.resume_job(name))
+
+    def cancel_job(self, name: str) -> ServedJob:
+        """End a job; see `ServeClient.cancel_job`."""
+        return self._run(self._client.cancel_job(name))
 
     def policy(self, name: str) -> PolicyStatus:
         """Return a registered policy."""

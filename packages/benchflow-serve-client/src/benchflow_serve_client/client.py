@@ -2,7 +2,7 @@
 
 import asyncio
 import time
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Sequence
 from contextlib import aclosing
 from typing import Final, Literal, Self, TypeVar
 from urllib.parse import quote
@@ -14,6 +14,7 @@ from httpx_sse import EventSource, SSEError
 from pydantic import SecretStr, ValidationError
 
 from .errors import ServiceError, ServiceFailedError
+from .job_models import JobPause, JobRequest, ServedJob, SlotPage
 from .models import (
     Capacity,
     GroupRequest,
@@ -41,7 +42,14 @@ _GROUP_WAIT_SEC: Final = 30.0
 _GROUP_PAUSE_SEC: Final = 0.1
 """A service that stops answers at once."""
 
+_JOB_SEC: Final = 600.0
+"""How long the preparation of a job may take: its checks, and its sandbox provider."""
+
 _M = TypeVar("_M", bound=Model)
+
+
+class _Jobs(Model):
+    jobs: Sequence[ServedJob]
 
 
 class ServeClient:
@@ -194,6 +202,46 @@ class ServeClient:
             "PUT", f"/v1/policies/{_name(name)}", body=update, key=key or uuid4().hex
         )
         return _read(PolicyStatus, body)
+
+    async def submit_job(self, request: JobRequest, *, key: str | None = None) -> ServedJob:
+        """Start a job, and return it when its rollouts may start. `key` is as in `submit`."""
+        body = await self.connection.send(
+            "POST", "/v1/jobs", body=request, key=key or uuid4().hex, answer_sec=_JOB_SEC
+        )
+        return _read(ServedJob, body)
+
+    async def job(self, name: str) -> ServedJob:
+        """Return a job."""
+        return _read(ServedJob, await self._get(f"/v1/jobs/{_name(name)}"))
+
+    async def jobs(self) -> Sequence[ServedJob]:
+        """Return all jobs of the service, the oldest first."""
+        return _read(_Jobs, b'{"jobs":%s}' % await self._get("/v1/jobs")).jobs
+
+    async def wait_job(self, name: str, *, poll_sec: float = 1.0) -> ServedJob:
+        """Wait until a job neither runs nor is paused, and return it."""
+        while (job := await self.job(name)).state in {"running", "paused"}:  # noqa: ASYNC110
+            await asyncio.sleep(poll_sec)
+        return job
+
+    async def job_results(self, name: str, *, first: int = 0, limit: int = 100) -> SlotPage:
+        """Return slots of a job with their rewards, from the index `first` on."""
+        params = {"first": first, "limit": limit}
+        path = f"/v1/jobs/{_name(name)}/results"
+        return _read(SlotPage, await self.connection.send("GET", path, params=params))
+
+    async def pause_job(self, name: str, pause: JobPause | None = None) -> ServedJob:
+        """Start nothing more of a job, until `resume_job`. Repeatable."""
+        path = f"/v1/jobs/{_name(name)}/pause"
+        return _read(ServedJob, await self._post(path, pause or JobPause(), None))
+
+    async def resume_job(self, name: str) -> ServedJob:
+        """End the pause of a job, or continue a job that was stopped. Repeatable."""
+        return _read(ServedJob, await self._post(f"/v1/jobs/{_name(name)}/resume", None, None))
+
+    async def cancel_job(self, name: str) -> ServedJob:
+        """End what a job runs, and then the job. It can be resumed. Repeatable."""
+        return _read(ServedJob, await self.connection.send("DELETE", f"/v1/jobs/{_name(name)}"))
 
     async def policy(self, name: str) -> PolicyStatus:
         """Return a registered policy."""

@@ -17,6 +17,7 @@ from pydantic import ValidationError
 from .core import RolloutService
 from .dispatch_routes import DISPATCH_ROUTES
 from .dispatches import DispatchService
+from .job_routes import JOB_ROUTES
 from .policy_routes import POLICY_ROUTES
 from .problems import show_deep_body, show_defect, show_fault, show_http_error, show_wrong_body
 from .routes import ROLLOUT_ROUTES
@@ -31,7 +32,12 @@ async def check_health() -> dict[str, str]:
     return {"status": "ok"}
 
 
-ROUTES: Final[tuple[ControllerRouterHandler, ...]] = (check_health, *ROLLOUT_ROUTES, *POLICY_ROUTES)
+ROUTES: Final[tuple[ControllerRouterHandler, ...]] = (
+    check_health,
+    *ROLLOUT_ROUTES,
+    *POLICY_ROUTES,
+    *JOB_ROUTES,
+)
 
 
 def create_app(

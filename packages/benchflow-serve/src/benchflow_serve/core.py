@@ -8,7 +8,6 @@ from collections import Counter
 from collections.abc import AsyncGenerator, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
-from types import TracebackType
 from typing import Final
 
 from benchflow_contracts import Task, UsageError
@@ -29,7 +28,8 @@ from benchflow_store.database.job_lock import lock_job
 from .attempts import has_network
 from .entries import Entry, Kept, SavedRollout, without_key
 from .groups import GroupTable, members_of
-from .parts import ServiceParts
+from .jobs import JobBoard
+from .parts import ServiceParts, TaskOwner
 from .policies import Policies, policy_endpoint
 from .problems import (
     ConflictError,
@@ -52,23 +52,6 @@ _DATABASE: Final = "serve.db"
 _MAX_KEY: Final = 200
 
 
-class _TaskOwner(asyncio.TaskGroup):
-    """A group of tasks whose block raises its own error, not a group of errors."""
-
-    async def __aexit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
-        try:
-            await super().__aexit__(kind, error, traceback)
-        except BaseExceptionGroup as group:
-            if error is not None and group.exceptions == (error,):
-                raise error from None
-            raise
-
-
 class RolloutService:
     """Runs rollouts for clients, in the event loop that opens it."""
 
@@ -86,6 +69,7 @@ class RolloutService:
         self.catalogue = TaskCatalogue.read(settings.tasks_dirs, options)
         self.slots = SlotPool(settings.slots)
         """What runs at once: rollouts, and attempts of jobs."""
+        self.jobs = JobBoard(settings, self.slots)
         self._groups = GroupTable()
         self._board: RolloutBoard | None = None
         self._runner: RolloutRunner | None = None
@@ -117,7 +101,7 @@ class RolloutService:
             runs.mkdir(exist_ok=True, mode=0o700)
             opened = RolloutRunner.open(self.settings.config, runs, home, epoch)
             self._runner = await stack.enter_async_context(opened)
-            group = await stack.enter_async_context(_TaskOwner())
+            group = await stack.enter_async_context(TaskOwner())
             parts = ServiceParts(
                 self.settings, self.policies, self.catalogue, store, self._runner, self.slots
             )
@@ -125,6 +109,7 @@ class RolloutService:
             stack.callback(board.close)
             self._groups.load(store, board.load())
             board.recover()
+            await stack.enter_async_context(self.jobs.running(store))
             upkeep = group.create_task(self._keep_up())
             stack.callback(upkeep.cancel)
             yield
@@ -359,7 +344,9 @@ class RolloutService:
 
     async def drain(self) -> None:
         """Start nothing more, and wait until what runs has ended. The queue stays on disk."""
-        await self.board.drain()
+        async with asyncio.TaskGroup() as group:
+            group.create_task(self.board.drain())
+            group.create_task(self.jobs.drain())
 
     async def _task_of(self, request: RolloutRequest) -> tuple[Task, Path | None]:
         if isinstance(request.task, str):

@@ -1,6 +1,8 @@
 """What the rollouts of a service share, and why one is lost."""
 
+import asyncio
 from dataclasses import dataclass
+from types import TracebackType
 
 from benchflow_contracts import BenchFlowError
 
@@ -31,3 +33,20 @@ class ServiceParts:
     store: ServiceStore
     runner: RolloutRunner
     slots: SlotPool
+
+
+class TaskOwner(asyncio.TaskGroup):
+    """A group of tasks whose block raises its own error, not a group of errors."""
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        try:
+            await super().__aexit__(kind, error, traceback)
+        except BaseExceptionGroup as group:
+            if error is not None and group.exceptions == (error,):
+                raise error from None
+            raise

@@ -29,6 +29,8 @@ class ServeSettings(Model):
     """The number of rollouts that run at once."""
     queue: int = Field(default=1000, ge=0)
     """The number of rollouts that wait. A request beyond it is refused with status 429."""
+    jobs: int = Field(default=4, ge=0)
+    """The number of jobs that run at once. Their rollouts share the slots."""
     caps: RequestCaps = RequestCaps()
     """The greatest values that a request may ask for."""
     on_restart: OnRestart = "lost"

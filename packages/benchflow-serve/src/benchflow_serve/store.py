@@ -38,6 +38,9 @@ CREATE TABLE epochs (epoch INTEGER PRIMARY KEY);
 PRAGMA user_version = 1;
 """
 
+_JOBS: Final = "CREATE TABLE IF NOT EXISTS jobs (name TEXT PRIMARY KEY, body TEXT NOT NULL)"
+"""Made also in a database of a service before jobs."""
+
 
 @dataclass(frozen=True, slots=True)
 class IdempotentRequest:
@@ -71,6 +74,7 @@ class ServiceStore:
                 f"the database {str(path)!r} has version {version}, not {_SCHEMA_VERSION}",
                 hint="name another --dir, or use the version of BenchFlow that made it",
             )
+        self._db.query(_JOBS)
 
     def begin_epoch(self) -> int:
         """Return the number of this process: one more than the last one."""
@@ -150,7 +154,27 @@ class ServiceStore:
         with self._db.write_transaction():
             self._db.query("DELETE FROM events WHERE rollout = ?", (ident,))
             self._db.query("DELETE FROM rollouts WHERE id = ?", (ident,))
-            self._db.query("DELETE FROM keys WHERE target = ? AND kind != 'group'", (ident,))
+            sql = "DELETE FROM keys WHERE target = ? AND kind IN ('rollout', 'resume')"
+            self._db.query(sql, (ident,))
+
+    def jobs(self) -> list[str]:
+        """Return the state of each job, the oldest first."""
+        return [row[0] for row in self._db.query("SELECT body FROM jobs ORDER BY rowid")]
+
+    def save_job(
+        self, name: str, body: str, key: tuple[str, IdempotentRequest] | None = None
+    ) -> None:
+        """Record the state of a job, with the key of its request."""
+        sql = "INSERT INTO jobs VALUES (?, ?) ON CONFLICT (name) DO UPDATE SET body = excluded.body"
+        with self._db.write_transaction():
+            self._db.query(sql, (name, body))
+            self._insert_key(key)
+
+    def delete_job(self, name: str) -> None:
+        """Delete a job with its idempotency key. Its files stay."""
+        with self._db.write_transaction():
+            self._db.query("DELETE FROM jobs WHERE name = ?", (name,))
+            self._db.query("DELETE FROM keys WHERE target = ? AND kind = 'job'", (name,))
 
     def delete_group(self, ident: str) -> None:
         """Delete a group with its idempotency key. Its members stay."""

@@ -45,6 +45,8 @@ class AccessFlags:
 class CapFlags:
     """The greatest values that a request may ask for."""
 
+    jobs: Annotated[int, Parameter(validator=Number(gte=0))] = 4
+    """Jobs that run at once. Their rollouts share --slots."""
     cap_leaves: Annotated[int, Parameter(validator=Number(gte=1))] = 256
     """Most leaves that the branch policy of a request can have."""
     cap_forks: Annotated[int | None, Parameter(validator=Number(gte=1))] = None
@@ -130,7 +132,7 @@ def serve(
         queue=queue,
         keep_acknowledged_sec=record.keep_acknowledged,
         on_restart=record.on_restart,
-        caps={name.removeprefix("cap_"): value for name, value in asdict(caps).items()},
+        **_limits(caps),
         **_access_settings(access, env_socket),
     )
 
@@ -160,6 +162,12 @@ def _access_settings(access: AccessFlags, env_socket: EnvServerFlags) -> dict[st
         "zmq_keys": env_socket.zmq_key,
         "zmq_remote": env_socket.zmq_remote,
     }
+
+
+def _limits(flags: CapFlags) -> dict[str, Any]:
+    values = asdict(flags)
+    jobs = values.pop("jobs")
+    return {"jobs": jobs, "caps": {k.removeprefix("cap_"): value for k, value in values.items()}}
 
 
 def _say_draining(running: int) -> None:
