@@ -67,8 +67,11 @@ ALLOWED = {
     "benchflow_adapters_verifiers": {
         "benchflow_contracts",
         "benchflow_engine",
+        "benchflow_env_outside",
         "benchflow_kernel",
         "benchflow_serve_client",
+        "aiohttp",
+        "httpx",
         "verifiers",
     },
     "benchflow_monitor": {"httpx"},

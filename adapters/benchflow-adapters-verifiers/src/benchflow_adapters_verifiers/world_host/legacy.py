@@ -1,0 +1,147 @@
+# mypy: ignore-errors
+# ruff: noqa: ANN001, ANN003, ANN202, ARG002 - the signatures of verifiers
+# pyright: basic, reportMissingImports=false
+"""Environments of verifiers up to 0.3.1: `load_environment(id)`."""
+
+import json
+import logging
+import time
+from collections.abc import Sequence
+from typing import Any
+
+from verifiers.legacy.clients import Client
+from verifiers.legacy.errors import OverlongPromptError
+from verifiers.legacy.types import Response, ResponseMessage, ToolCall
+from verifiers.legacy.utils.env_utils import load_environment
+
+from .exchange import FAULTS, STOP, Exchange, Verdict, text_of
+
+
+class _Faults(logging.Handler):
+    """Notes reward functions that raised: verifiers scores them with 0 and goes on."""
+
+    def emit(self, record: logging.LogRecord) -> None:
+        text = record.getMessage()
+        if text.startswith("Error calling") and (faults := FAULTS.get(None)) is not None:
+            faults.append(text)
+
+
+class _AgentClient(Client):
+    """A client of a model endpoint whose model is the agent of an exchange."""
+
+    def __init__(self, exchange: Exchange) -> None:
+        super().__init__(None)
+        self._exchange = exchange
+        self._calls = 0
+
+    async def get_response(self, prompt, model, sampling_args, tools=None, **kwargs):
+        messages = [each.model_dump(mode="json", exclude_none=True) for each in prompt]
+        found = [each.model_dump(mode="json", exclude_none=True) for each in tools or ()]
+        action = await self._exchange.ask(messages, found)
+        if action == STOP:
+            raise OverlongPromptError("the agent has ended")
+        calls = None
+        if "tool" in action:
+            self._calls += 1
+            arguments = json.dumps(action["arguments"])
+            calls = [ToolCall(id=f"call_{self._calls}", name=action["tool"], arguments=arguments)]
+        message = ResponseMessage(
+            content=action.get("content", ""),
+            tool_calls=calls,
+            finish_reason="tool_calls" if calls else "stop",
+            is_truncated=False,
+        )
+        return Response(id="agent", created=int(time.time()), model=model, message=message)
+
+    def setup_client(self, config):
+        return None
+
+    async def to_native_tool(self, tool):
+        raise NotImplementedError
+
+    async def to_native_prompt(self, messages):
+        raise NotImplementedError
+
+    async def get_native_response(self, prompt, model, sampling_args, tools=None, **kwargs):
+        raise NotImplementedError
+
+    async def raise_from_native_response(self, response):
+        raise NotImplementedError
+
+    async def from_native_response(self, response):
+        raise NotImplementedError
+
+    async def close(self):
+        """Close nothing."""
+
+
+class LegacyWorlds:
+    """One environment, and its episodes."""
+
+    def __init__(self, ident: str, arguments: dict[str, Any]) -> None:
+        logging.getLogger("verifiers").addHandler(_Faults())
+        self._env = load_environment(ident, **arguments)
+        if self._env.requires_group_rollouts:
+            raise ValueError(
+                f"the rubric of {ident!r} scores groups, and BenchFlow scores each rollout alone"
+            )
+
+    @property
+    def speaks(self) -> bool:
+        """Whether the environment answers texts of the agent, in more than one turn."""
+        turns = getattr(self._env, "max_turns", 1)
+        return not self._env.tool_defs and turns != 1
+
+    def splits(self) -> dict[str, int | None]:
+        """Return the number of tasks of each split."""
+        found = {}
+        for name in ("train", "eval"):
+            try:
+                found[name] = len(self._dataset(name))
+            except ValueError:
+                continue
+        return found
+
+    def tasks(self, split: str | None, start: int, limit: int) -> list[dict[str, Any]]:
+        """Return rows of the dataset, with the text of the prompt."""
+        rows = self._dataset(split or "train")
+        end = min(start + limit, len(rows))
+        return [{"data": rows[at], "prompt": _text(rows[at]["prompt"])} for at in range(start, end)]
+
+    def reward_range(self) -> tuple[float, float]:
+        """Return the range of the reward if each function is between 0 and 1."""
+        weights = getattr(self._env.rubric, "weights", None) or [1.0]
+        for rubric in getattr(self._env.rubric, "rubrics", ()):
+            weights = [*weights, *rubric.weights]
+        low = sum(weight for weight in weights if weight < 0)
+        return low, max(sum(weight for weight in weights if weight > 0), low + 1.0)
+
+    async def run(self, data: dict[str, Any], exchange: Exchange, session: str) -> Verdict:
+        """Run one rollout as verifiers does, with the agent of the exchange as its model."""
+        output = await self._env.run_rollout(data, _AgentClient(exchange), session, {})
+        error = output.get("error")
+        if error is not None:
+            return Verdict(error=str(error.get("error_chain_str") or error), tail=_tail(output))
+        parts = {name: float(value) for name, value in output["metrics"].items()}
+        return Verdict(reward=float(output["reward"]), parts=parts, tail=_tail(output))
+
+    def _dataset(self, split: str):
+        if split == "train" and self._env.dataset is None and self._env.dataset_source is None:
+            raise ValueError("the environment has no dataset to train on")
+        return self._env.get_dataset() if split == "train" else self._env.get_eval_dataset()
+
+    async def aclose(self) -> None:
+        """Close nothing: the environment ends with the process."""
+
+
+def _tail(output: dict[str, Any]) -> Sequence[dict[str, Any]]:
+    tail: list[dict[str, Any]] = []
+    for message in reversed(output.get("completion") or ()):
+        if message.get("role") == "assistant":
+            break
+        tail.insert(0, message)
+    return tail
+
+
+def _text(prompt: str | list[dict[str, Any]]) -> str:
+    return prompt if isinstance(prompt, str) else text_of(prompt)

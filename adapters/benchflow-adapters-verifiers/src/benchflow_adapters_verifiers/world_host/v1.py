@@ -1,0 +1,194 @@
+# mypy: ignore-errors
+# ruff: noqa: ANN001, ANN003, ANN201, ARG002 - the signatures of verifiers
+# pyright: basic, reportMissingImports=false
+"""Tasksets of verifiers 0.4: each episode runs in verifiers' own environment and harness loop."""
+
+import itertools
+import json
+import os
+import secrets
+import sys
+import time
+import types
+from contextlib import AsyncExitStack
+from typing import Any
+
+import httpx
+from aiohttp import web
+from verifiers.v1.clients import EvalClientConfig, ModelContext
+from verifiers.v1.configs.harness import HarnessConfig
+from verifiers.v1.dialects.chat import message_to_wire
+from verifiers.v1.envs.single_agent import SingleAgentEnv
+from verifiers.v1.harness import Harness
+from verifiers.v1.harnesses.utils.mcp import call_mcp, connect_mcp
+from verifiers.v1.runtimes import ProgramResult
+from verifiers.v1.types import SamplingConfig
+from verifiers.v1.utils.loaders import environment_class, load_environment, resolve_env_config
+
+from .exchange import Exchange, Verdict
+
+_HARNESS = "benchflow_agent_harness"
+_AGENT_SEC = 24 * 3600.0
+"""Seconds that a model call waits for the agent, whose own limits are shorter."""
+_KEY = "BENCHFLOW_EXCHANGE_KEY"
+
+
+class AgentHarness(Harness[HarnessConfig]):
+    """The loop of verifiers' `null` harness, without a process of its own."""
+
+    APPENDS_SYSTEM_PROMPT = True
+    SUPPORTS_MCP = True
+    EXECUTES_CODE = False
+    NEEDS_CONTAINER = False
+
+    async def launch(self, ctx, trace, runtime, endpoint, secret, mcp_urls, data, **_):
+        """Let the model act until it answers without a tool call."""
+        system, prompt = self.resolve_prompt(data)
+        messages = [] if not system else [{"role": "system", "content": system}]
+        if isinstance(prompt, str):
+            messages.append({"role": "user", "content": prompt})
+        else:
+            messages += [message_to_wire(each) for each in prompt or ()]
+        timeout = self.config.tool_timeout
+        named = {name: {"url": url, "timeout": timeout} for name, url in mcp_urls.items()}
+        headers = {"Authorization": f"Bearer {secret}"}
+        async with AsyncExitStack() as stack:
+            http = await stack.enter_async_context(httpx.AsyncClient(timeout=_AGENT_SEC))
+            tools, dispatch, servers = await connect_mcp({"mcpServers": named}, stack)
+            while True:
+                body = {"model": ctx.model, "messages": messages}
+                if tools:
+                    body["tools"] = tools
+                answer = await http.post(f"{endpoint}/chat/completions", json=body, headers=headers)
+                if answer.status_code >= 400:
+                    return ProgramResult(1, "", answer.text)
+                message = answer.json()["choices"][0]["message"]
+                messages.append({k: v for k, v in message.items() if v is not None})
+                if not message.get("tool_calls"):
+                    return ProgramResult(0, "", "")
+                for call in message["tool_calls"]:
+                    name, given = call["function"]["name"], call["function"]["arguments"]
+                    content = await call_mcp(servers, dispatch, name, json.loads(given))
+                    messages.append(
+                        {"role": "tool", "tool_call_id": call["id"], "content": content}
+                    )
+
+
+class V1Worlds:
+    """One taskset, and its episodes."""
+
+    speaks = False
+
+    def __init__(self, ident: str, arguments: dict[str, Any]) -> None:
+        module = types.ModuleType(_HARNESS)
+        module.AgentHarness, module.__all__ = AgentHarness, ["AgentHarness"]
+        sys.modules[_HARNESS] = module
+        if environment_class(ident) is not SingleAgentEnv:
+            raise ValueError(f"{ident!r} has an environment of several agents")
+        agent = {"harness": {"id": _HARNESS}, "runtime": {"type": "subprocess"}}
+        config = {"taskset": {"id": ident, **arguments}, "agent": agent}
+        self._env = load_environment(resolve_env_config(config))
+        self._exchanges: dict[str, Exchange] = {}
+        self._stack = AsyncExitStack()
+        self._url = ""
+
+    def splits(self) -> dict[str, int | None]:
+        """Return the one split of a taskset. Its size is not known before it was read."""
+        if not self._env.taskset.bounded:
+            return {"all": None}
+        return {"all": sum(1 for _ in self._env.taskset)}
+
+    def tasks(self, split: str | None, start: int, limit: int) -> list[dict[str, Any]]:
+        """Return the data of tasks, with the text of the prompt."""
+        if split not in {None, "all"}:
+            raise ValueError(f"the taskset has no split {split!r}, but only 'all'")
+        found = itertools.islice(iter(self._env.taskset), start, start + limit)
+        return [
+            {
+                "data": task.data.model_dump(mode="json", exclude_none=True),
+                "prompt": task.data.prompt_text,
+            }
+            for task in found
+        ]
+
+    def reward_range(self) -> tuple[float, float]:
+        """Return the range of the reward if each function is between 0 and 1."""
+        kind = type(self._env.taskset).task_type()
+        weights = [
+            getattr(each, "_vf_weight", 1.0)
+            for each in (getattr(kind, name, None) for name in dir(kind))
+            if getattr(each, "reward", False) is True
+        ]
+        low = sum(weight for weight in weights if weight < 0)
+        return low, max(sum(weight for weight in weights if weight > 0), low + 1.0)
+
+    async def run(self, data: dict[str, Any], exchange: Exchange, session: str) -> Verdict:
+        """Run one episode as verifiers does, with the agent of the exchange as its model."""
+        await self._serve()
+        kind = type(self._env.taskset).task_type()
+        task = kind(kind.data_type().model_validate(data), self._env.config.taskset.task)
+        self._exchanges[session] = exchange
+        context = ModelContext(
+            client=EvalClientConfig(base_url=self._url, api_key_var=_KEY),
+            model=session,
+            sampling=SamplingConfig(),
+        )
+        try:
+            episode = await self._env.run_episode(task, context)
+        finally:
+            del self._exchanges[session]
+        errors = [*episode.errors, *(error for t in episode.traces for error in t.errors)]
+        if not episode.ok or len(episode.traces) != 1:
+            return Verdict(error=errors[-1].message[-2000:] if errors else "the episode failed")
+        [trace] = episode.traces
+        missing = [name for name, reward in trace.rewards.items() if reward is None]
+        if missing:
+            return Verdict(error=f"the reward function {missing[0]!r} did not run")
+        parts = {name: float(reward.score) for name, reward in trace.rewards.items()}
+        numbers = {name: float(value) for name, value in trace.metrics.items() if value is not None}
+        return Verdict(reward=float(trace.reward), parts={**numbers, **parts})
+
+    async def _serve(self) -> None:
+        """Start the model endpoint of the exchanges, and what all episodes share."""
+        if self._url:
+            return
+        os.environ[_KEY] = key = secrets.token_urlsafe(32)
+
+        async def complete(request: web.Request) -> web.Response:
+            body = await request.json()
+            exchange = self._exchanges.get(body.get("model"))
+            if request.headers.get("Authorization") != f"Bearer {key}" or exchange is None:
+                return web.Response(status=401)
+            tools = [each["function"] for each in body.get("tools") or ()]
+            action = await exchange.ask(body["messages"], tools)
+            return web.json_response(_completion(body["model"], action, len(body["messages"])))
+
+        app = web.Application(client_max_size=64 << 20)
+        app.router.add_post("/v1/chat/completions", complete)
+        runner = web.AppRunner(app, access_log=None)
+        await runner.setup()
+        self._stack.push_async_callback(runner.cleanup)
+        await web.TCPSite(runner, "127.0.0.1", 0).start()
+        await self._stack.enter_async_context(self._env.serving())
+        host, port = runner.addresses[0][:2]
+        self._url = f"http://{host}:{port}/v1"
+
+    async def aclose(self) -> None:
+        """Stop the endpoint and the shared servers."""
+        await self._stack.aclose()
+
+
+def _completion(model: str, action: dict[str, Any], number: int) -> dict[str, Any]:
+    message: dict[str, Any] = {"role": "assistant", "content": action.get("content", "")}
+    if "tool" in action:
+        function = {"name": action["tool"], "arguments": json.dumps(action["arguments"])}
+        message["tool_calls"] = [{"id": f"call_{number}", "type": "function", "function": function}]
+    reason = "tool_calls" if "tool" in action else "stop"
+    return {
+        "id": f"agent-{number}",
+        "object": "chat.completion",
+        "created": int(time.time()),
+        "model": model,
+        "choices": [{"index": 0, "message": message, "finish_reason": reason}],
+        "usage": {"prompt_tokens": 0, "completion_tokens": 0, "total_tokens": 0},
+    }
