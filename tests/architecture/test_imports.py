@@ -72,6 +72,7 @@ ALLOWED = {
         "benchflow_serve_client",
         "aiohttp",
         "httpx",
+        "pydantic",
         "verifiers",
     },
     "benchflow_monitor": {"httpx"},

@@ -6,7 +6,7 @@ import os
 import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, cast
 from uuid import uuid4
 
 from benchflow_contracts import (
@@ -19,12 +19,20 @@ from benchflow_contracts import (
     TaskSplit,
     UsageError,
 )
-from benchflow_env_outside import Conversation, WorldAnswer, WorldTool, outside_environment
+from benchflow_env_outside import (
+    Conversation,
+    WorldAnswer,
+    WorldLimits,
+    WorldTool,
+    outside_environment,
+)
 
 from .host_process import HostProcess, as_object, host_process
 
 ARGUMENTS_VARIABLE: Final = "BENCHFLOW_VERIFIERS_ARGS"
 """The operator's variable with the arguments of the environment, as a JSON object."""
+_LIMITS: Final = WorldLimits(open_sec=600)
+"""The first episode of a process waits until the environment is imported and loaded."""
 _IDENT: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,79}(/[A-Za-z0-9][A-Za-z0-9_.-]{0,79})?")
 
 
@@ -79,7 +87,7 @@ class VerifiersClient:
 
 
 def _tool(found: Mapping[str, Any]) -> WorldTool:
-    schema = found.get("parameters") or {}
+    schema = cast("Mapping[str, Any]", found.get("parameters") or {})
     return WorldTool(
         name=found["name"],
         description=found.get("description") or "",
@@ -109,9 +117,13 @@ def environment(task: Task, *, manifest: Path | None = None) -> EnvironmentFacto
             where="task.toml:environment.options.snapshots",
             hint="set 'replay' or 'none'",
         )
-    found = ident
+    found, given = ident, cast("dict[str, Any]", arguments)
     return outside_environment(
-        task, "verifiers", lambda: VerifiersClient(found, arguments), snapshots=snapshots
+        task,
+        "verifiers",
+        lambda: VerifiersClient(found, given),
+        snapshots=snapshots,
+        limits=_LIMITS,
     )
 
 
@@ -174,18 +186,20 @@ class VerifiersTasks:
                 hint="verifiers://gsm8k?split=train",
             )
         text = os.environ.get(ARGUMENTS_VARIABLE) or "{}"
-        try:
-            arguments = json.loads(text)
-        except ValueError:
-            arguments = None
-        if not isinstance(arguments, dict):
-            raise UsageError(
-                f"${ARGUMENTS_VARIABLE} is not a JSON object", hint='such as {"num_examples": 100}'
-            )
+        arguments = _arguments(text)
         try:
             return host_process(address, arguments), arguments
         except EnvironmentError_ as error:
             raise TaskError(str(error), hint="try it with verifiers' own command first") from error
+
+
+def _arguments(text: str) -> dict[str, Any]:
+    try:
+        return as_object(json.loads(text))
+    except (ValueError, EnvironmentError_) as error:
+        raise UsageError(
+            f"${ARGUMENTS_VARIABLE} is not a JSON object", hint='such as {"num_examples": 100}'
+        ) from error
 
 
 def _result(address: str, host: HostProcess, method: str, **params: object) -> Any:  # noqa: ANN401 - JSON

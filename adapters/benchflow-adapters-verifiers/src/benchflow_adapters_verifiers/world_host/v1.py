@@ -81,7 +81,7 @@ class V1Worlds:
 
     def __init__(self, ident: str, arguments: dict[str, Any]) -> None:
         module = types.ModuleType(_HARNESS)
-        module.AgentHarness, module.__all__ = AgentHarness, ["AgentHarness"]
+        vars(module).update(AgentHarness=AgentHarness, __all__=["AgentHarness"])
         sys.modules[_HARNESS] = module
         if environment_class(ident) is not SingleAgentEnv:
             raise ValueError(f"{ident!r} has an environment of several agents")

@@ -1,0 +1,60 @@
+"""What a world of verifiers costs: processor time of BenchFlow for each tool call of an agent.
+
+The environment does nothing, and runs in the process of the operator's Python. The measured time
+is that of this process: the session with the world and the client of the host. A second line has
+the time of the host, which is verifiers' own loop and our exchange.
+
+`BENCHFLOW_VERIFIERS_PYTHON=... python verifiers_world.py [--calls 2000] [--env old_till]`. The
+directory of the environment must be in `PYTHONPATH`.
+"""
+
+import argparse
+import asyncio
+import resource
+import time
+
+from benchflow_adapters_verifiers.host_process import close_hosts
+from benchflow_adapters_verifiers.world import VerifiersClient, VerifiersTasks
+from benchflow_env_outside import WorldLimits, WorldSession
+from report import emit
+
+BOUND_MS = 3.0
+EPISODE = 100
+
+
+async def measure(ident: str, tool: str, calls: int) -> list[float]:
+    """Return the CPU milliseconds of each of `calls` tool calls, episode by episode."""
+    [task] = await asyncio.to_thread(VerifiersTasks().tasks, ident, None, start=0, limit=1)
+    spent: list[float] = []
+    while len(spent) < calls:
+        session = WorldSession(
+            "verifiers", VerifiersClient(ident, {}), task.data, 0, "replay", WorldLimits()
+        )
+        await session.open()
+        for _ in range(EPISODE):
+            began = time.process_time()
+            answer = await session.call(tool, {"amount": 1})
+            spent.append((time.process_time() - began) * 1000)
+            assert not answer.failed
+        await session.aclose()
+    return spent
+
+
+def main() -> None:
+    """Measure and print."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--calls", type=int, default=2000)
+    parser.add_argument("--env", default="busy_till")
+    parser.add_argument("--tool", default="pay_in")
+    options = parser.parse_args()
+    try:
+        spent = asyncio.run(measure(options.env, options.tool, options.calls))
+    finally:
+        close_hosts()
+    emit("verifiers_world.cpu_ms_per_call", spent, bound=BOUND_MS)
+    host = resource.getrusage(resource.RUSAGE_CHILDREN)
+    total = (host.ru_utime + host.ru_stime) * 1000
+    emit("verifiers_world.host_cpu_ms_with_start", [total])
+
+
+main()

@@ -1,0 +1,160 @@
+"""Environments of verifiers in our rollouts: the rewards are those of its own runs.
+
+The model gives the same answers in both. `nox -s foreign` runs these tests.
+"""
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from judge_package import install_once
+from scripted_llm import ModelReply, ModelRequest, ScriptedLlm, ToolUse
+
+pytestmark = [pytest.mark.foreign, pytest.mark.timeout(600)]
+TASKSETS = Path(__file__).parents[1] / "support" / "verifiers_tasksets"
+BENCH = Path(sys.executable).with_name("bench")
+_AGENT = ("--agent", "policy", "--model", "scripted", "--json")
+Answers = Callable[[int], ModelReply]
+"""The answer to a model call, by the number of earlier answers."""
+
+
+@pytest.fixture(scope="module")
+def old() -> Path:
+    """Return the Python of the last version with `load_environment`."""
+    return install_once("verifiers==0.3.1", "reasoning-gym==0.1.25")
+
+
+@pytest.fixture(scope="module")
+def new() -> Path:
+    """Return the Python of verifiers 0.4."""
+    return install_once("verifiers==0.4.0")
+
+
+def run(
+    python: Path, source: str, answers: Answers, home: Path, *words: object, **variables: str
+) -> dict[str, Any]:
+    """Run a rollout of a source of tasks with the policy agent; return the record."""
+    with ScriptedLlm(_scripted(answers)) as llm:
+        done = subprocess.run(
+            [BENCH, "run", source, *_AGENT, "--base-url", f"{llm.url}/v1", *map(str, words)],
+            cwd=home,
+            env=_variables(BENCHFLOW_VERIFIERS_PYTHON=str(python), **variables),
+            capture_output=True,
+            text=True,
+            timeout=300,
+            check=False,
+        )
+    assert done.stdout, done.stderr[-3000:]
+    record: dict[str, Any] = json.loads(done.stdout)
+    return record
+
+
+def run_alone(python: Path, ident: str, index: int, answers: Answers) -> float:
+    """Run a rollout as verifiers does; return its reward."""
+    with ScriptedLlm(_scripted(answers)) as llm:
+        words = [python, TASKSETS / "run_alone.py", ident, str(index), f"{llm.url}/v1"]
+        done = subprocess.run(
+            words, env=_variables(), capture_output=True, text=True, timeout=300, check=False
+        )
+    assert done.returncode == 0, done.stderr[-3000:]
+    reward: float = json.loads(done.stdout.splitlines()[-1])["reward"]
+    return reward
+
+
+def _variables(**more: str) -> dict[str, str]:
+    return {**os.environ, "PYTHONPATH": str(TASKSETS), "HF_HUB_OFFLINE": "1", **more}
+
+
+def _scripted(answers: Answers) -> Callable[[ModelRequest], ModelReply]:
+    def reply(request: ModelRequest) -> ModelReply:
+        return answers(sum(each["role"] == "assistant" for each in request.raw["messages"]))
+
+    return reply
+
+
+def say(text: str) -> ModelReply:
+    return ModelReply(text=text)
+
+
+def use(name: str, **arguments: object) -> ModelReply:
+    return ModelReply(tools=(ToolUse(name, arguments),))
+
+
+def test_an_environment_of_one_turn_gives_its_own_reward(old: Path, tmp_path: Path) -> None:
+    record = run(old, "verifiers://old_words?split=train&index=2", lambda _: say("6"), tmp_path)
+    assert record["reward"] == run_alone(old, "old_words", 2, lambda _: say("6")) == 2.5
+
+
+def test_an_environment_with_tools_gives_its_own_reward(old: Path, tmp_path: Path) -> None:
+    """The tool has a hidden argument, and its first call is wrong."""
+
+    def answers(tool: str) -> Answers:
+        replies = [use(tool, amount=0), use(tool, amount=3), use(tool, amount=3), say("Done.")]
+        return lambda number: replies[number]
+
+    source = "verifiers://old_till?split=train&index=1"
+    record = run(old, source, answers("mcp__world__pay_in"), tmp_path)
+    assert record["reward"] == run_alone(old, "old_till", 1, answers("pay_in")) == 0.6
+
+
+def test_an_environment_of_several_turns_gives_its_own_reward(old: Path, tmp_path: Path) -> None:
+    def spoken(number: int) -> ModelReply:
+        texts = ("50", "10", "21")
+        return use("mcp__world__say", message=texts[number]) if number < 3 else say("Found.")
+
+    record = run(old, "verifiers://old_guess?split=train&index=0", spoken, tmp_path)
+    alone = run_alone(old, "old_guess", 0, lambda number: say(("50", "10", "21")[number]))
+    assert record["reward"] == alone == pytest.approx(1 + 0.5 / 3)
+
+
+def test_a_published_environment_gives_its_own_reward(old: Path, tmp_path: Path) -> None:
+    """Reasoning Gym: the environment class is of verifiers, the tasks of another package."""
+
+    def answers(_: int) -> ModelReply:
+        return say("<answer>11</answer>")
+
+    record = run(old, "verifiers://old_reasoning?split=train&index=0", answers, tmp_path)
+    alone = run_alone(old, "old_reasoning", 0, answers)
+    assert record["reward"] == alone
+    assert alone > 0
+
+
+def test_a_taskset_of_one_turn_gives_its_own_reward(new: Path, tmp_path: Path) -> None:
+    record = run(new, "verifiers://count_words?index=1", lambda _: say("2"), tmp_path)
+    assert record["reward"] == 2.5
+
+
+def test_a_taskset_with_tools_gives_the_reward_of_its_state(new: Path, tmp_path: Path) -> None:
+    move = use("mcp__world__stock_tools_move_boxes", count=3)
+    replies = [move, move, say("Done.")]
+    record = run(new, "verifiers://stock_room?index=1", lambda n: replies[n], tmp_path)
+    assert record["reward"] == 0.6
+
+
+def test_a_reward_function_that_fails_is_no_reward_of_zero(old: Path, tmp_path: Path) -> None:
+    """Verifiers logs the error and scores 0, which a trainer cannot tell from a bad answer."""
+    arguments = json.dumps({"breaks": True})
+    record = run(
+        old,
+        "verifiers://old_words?split=train&index=0",
+        lambda _: say("5"),
+        tmp_path,
+        BENCHFLOW_VERIFIERS_ARGS=arguments,
+    )
+    assert record["reward"] is None
+    assert "a defect of the reward function" in json.dumps(record)
+
+
+def test_children_of_a_fork_repeat_the_calls_before_it(old: Path, tmp_path: Path) -> None:
+    def answers(number: int) -> ModelReply:
+        return use("mcp__world__pay_in", amount=4) if number == 0 else say("Done.")
+
+    source = "verifiers://old_till?split=train&index=0"
+    forks = ("--branch", "group", "--branch-n", "2", "--branch-at-call", "2")
+    record = run(old, source, answers, tmp_path, *forks)
+    assert (record["reward"], record["branches"]) == (1.0, 2)
