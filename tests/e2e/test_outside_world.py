@@ -1,18 +1,28 @@
 """A world outside the sandbox, played by the policy agent in a sandbox without a network."""
 
+import asyncio
 import json
-from collections.abc import Callable
+import os
+import subprocess
+import sys
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
 import pytest
+from benchflow_contracts import RolloutNode, Task, VerifyResult
 from benchflow_engine.data_tasks import write_data_task
+from benchflow_engine.flags import run_config
+from benchflow_engine.live_groups import LiveGroups
 from benchflow_kernel import read_events
 from benchflow_store import StoredRollout
 from scripted_llm import ModelReply, ModelRequest, ScriptedLlm, ToolUse
 from vault_world import Vault, vault_server, vault_task
 
 pytestmark = pytest.mark.timeout(300)
+
+SUPPORT = Path(__file__).parents[1] / "support"
+BENCH = Path(sys.executable).with_name("bench")
 
 
 def attempt(number: int) -> ModelReply:
@@ -36,8 +46,7 @@ def player(*second: int) -> Callable[[ModelRequest], ModelReply]:
 
 @pytest.fixture
 def run(bench: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
-    support = Path(__file__).parents[1] / "support"
-    monkeypatch.setenv("PYTHONPATH", str(support))
+    monkeypatch.setenv("PYTHONPATH", str(SUPPORT))
 
     def call(vault: Vault, llm: ScriptedLlm, *more: object, code: int = 0, **options: Any) -> Any:
         task = write_data_task(vault_task(3, vault.url, **options), tmp_path)
@@ -113,13 +122,54 @@ def played(vault: Vault, session: str) -> list[int]:
     [("none", (), "no other session can get its state"), ("replay", ("state",), "snapshots")],
 )
 def test_a_fork_that_cannot_be_had_is_refused_before_the_agent_runs(
-    run: Any, snapshots: str, require: tuple[str, ...], reason: str
+    tmp_path: Path, snapshots: str, require: tuple[str, ...], reason: str
 ) -> None:
     more = ("--branch-require", *require) if require else ()
     with vault_server() as vault, ScriptedLlm(player(21)) as llm:
-        record = run(
-            vault, llm, "--branch", "group", "--branch-n", 2, *more, snapshots=snapshots, code=4
+        task = write_data_task(vault_task(3, vault.url, snapshots=snapshots), tmp_path)
+        endpoint = ("--base-url", f"{llm.url}/v1", "--model", "scripted", "--agent", "policy")
+        path = ("--environment-import-path", "vault_world:environment")
+        done = subprocess.run(
+            [BENCH, "run", task, *endpoint, *path, "--branch", "group", "--branch-n", "2", *more],
+            cwd=tmp_path,
+            env={**os.environ, "PYTHONPATH": str(SUPPORT), "NO_COLOR": "1"},
+            capture_output=True,
+            text=True,
+            timeout=120,
+            check=False,
         )
         assert llm.requests == []
-    assert reason in json.dumps(record)
+    assert done.returncode == 4
+    assert reason in done.stderr
     assert vault.started == 0
+
+
+class BestOfGroup:
+    """1 for the leaf with the most rewards of its world, 0 for the others."""
+
+    name = "reward"
+
+    async def score_group(
+        self, task: Task, leaves: Sequence[RolloutNode]
+    ) -> Sequence[VerifyResult]:
+        del task
+        best = max(leaf.reward or 0 for leaf in leaves)
+        return [VerifyResult(reward=float(leaf.reward == best)) for leaf in leaves]
+
+
+def test_the_rollouts_of_a_trainers_request_are_scored_together(tmp_path: Path) -> None:
+    with vault_server() as vault, ScriptedLlm(player(21, 30)) as llm:
+        task = write_data_task(vault_task(3, vault.url), tmp_path)
+        config = run_config(
+            agent="policy",
+            base_url=f"{llm.url}/v1",
+            model="scripted",
+            upstream="vllm",
+            environment_import_path="vault_world:environment",
+        )
+        server = LiveGroups(config, [task], tmp_path / "jobs", group_reward=BestOfGroup())
+        group = asyncio.run(server.request("vault/3", 2))
+    assert [str(leaf) for leaf in group.excluded] == []
+    assert sorted(sample.reward for sample in group.samples) == [0, 1]
+    (line,) = (tmp_path / "jobs" / "group-rewards.jsonl").read_text().splitlines()
+    assert sorted(row["result"]["reward"] for row in json.loads(line)["leaves"]) == [0, 1]

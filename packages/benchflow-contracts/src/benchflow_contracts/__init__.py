@@ -216,6 +216,7 @@ if TYPE_CHECKING:
     )
     from .reward import (
         Evidence as Evidence,
+        GroupReward as GroupReward,
         LiveWorld as LiveWorld,
         Reward as Reward,
         needs_processes as needs_processes,
@@ -389,7 +390,7 @@ _HOMES = {
         "observed": "ObservedFiles ObservedProcess OpenedFile SupportsFileObservation",
         "outside": ("OutsideWorld WorldCall WorldCallHandler outside_world"),
         "process": "ByteReader ByteWriter Process",
-        "reward": "Evidence LiveWorld Reward needs_processes stops_processes",
+        "reward": "Evidence GroupReward LiveWorld Reward needs_processes stops_processes",
         "rollout_record": "BeganFrom LearnerUse LearnerVersion Prior RolloutRecord",
         "sample": (
             "AdvantageEstimator AnswerSource Sample SampleGroup SampleSpan SharedPrefix SpanKind "

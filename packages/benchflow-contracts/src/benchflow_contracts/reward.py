@@ -1,6 +1,6 @@
 """The Reward plane: rewards, and the evidence that they use to score a node."""
 
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Protocol
@@ -113,6 +113,28 @@ class Reward(Protocol):
             EvidenceMissingError: The reward needs evidence that is missing.
             RewardError: Scoring failed. The node then has no reward, as by
                 `VerifyResult.unscored`.
+        """
+        ...
+
+
+class GroupReward(Protocol):
+    """Scores the leaves of several rollouts of one task together, such as by comparison."""
+
+    @property
+    def name(self) -> str:
+        """The key of its verdicts in `RolloutNode.results`. `reward` replaces the return."""
+        ...
+
+    async def score_group(
+        self, task: Task, leaves: Sequence[RolloutNode]
+    ) -> Sequence[VerifyResult]:
+        """Return one verdict for each leaf, in order.
+
+        The rollouts have ended, and their sandboxes are gone. `RolloutNode.steps` has what the
+        agent did, and `results` the verdicts so far.
+
+        Raises:
+            RewardError: The leaves cannot be compared. No leaf then has this verdict.
         """
         ...
 

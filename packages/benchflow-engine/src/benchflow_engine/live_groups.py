@@ -6,11 +6,12 @@ from collections.abc import Awaitable, Iterable
 from pathlib import Path
 from typing import Protocol
 
-from benchflow_contracts import BenchFlowError, FinishedRollout, Task, UsageError
+from benchflow_contracts import BenchFlowError, FinishedRollout, GroupReward, Task, UsageError
 from benchflow_export import ExcludedLeaf, RolloutGroup, TrainerOptions, group_rollouts
 from benchflow_store import StoredRollout
 
 from .config import RunConfig
+from .group_scores import score_trees, write_group
 from .rollout import RunResult, run
 from .task_formats import runnable_task
 
@@ -35,6 +36,9 @@ class LiveGroups:
 
     `policy_version` of a group is the last one of `set_policy_version` when the group was
     requested. It counts for calls whose endpoint does not name its weights.
+
+    With `group_reward`, the leaves of a request are also scored together. Its verdicts are in the
+    group, and in `group-rewards.jsonl` below `jobs_dir`; the records of the rollouts keep theirs.
     """
 
     def __init__(
@@ -47,6 +51,7 @@ class LiveGroups:
         at_once: int = 8,
         leaves_per_rollout: int = 1,
         run_task: RunTask = run,
+        group_reward: GroupReward | None = None,
     ) -> None:
         if at_once < 1 or leaves_per_rollout < 1:
             raise UsageError(
@@ -64,6 +69,7 @@ class LiveGroups:
         self._slots = asyncio.Semaphore(at_once)
         self._leaves = leaves_per_rollout
         self._run = run_task
+        self._group_reward = group_reward
         self._version: int | None = None
 
     @property
@@ -93,6 +99,10 @@ class LiveGroups:
         except BaseExceptionGroup as errors:
             raise errors.exceptions[0] from None
         finished = [each.result() for each in rollouts]
+        if self._group_reward is not None:
+            trees = [each.tree for each in finished if isinstance(each, FinishedRollout)]
+            record = await score_trees(self._group_reward, task, trees)
+            await asyncio.to_thread(write_group, self._jobs_dir, record)
         return await asyncio.to_thread(group_rollouts, task_id, finished, self._options, version)
 
     async def _rollout(self, task: Task) -> FinishedRollout | ExcludedLeaf:
