@@ -228,6 +228,38 @@ def test_a_snapshot_that_fails_at_the_call_falls_back_to_a_replay(acting: Any) -
     assert len(tree.leaves) == 2
 
 
+def test_a_live_fork_at_a_call_satisfies_a_required_state(acting: Any) -> None:
+    acting.live()
+    acting.config["branch"] = GroupBranch(n=2, at_call=2, require="state")
+    tree = acting.run()
+    (fork,) = [node for node in tree.nodes if node.branch]
+    assert (tree.status, fork.branch.fidelity, len(tree.leaves)) == ("completed", "live", 2)
+
+
+def test_a_required_state_at_a_call_is_refused_before_anything_starts(acting: Any) -> None:
+    acting.config["branch"] = GroupBranch(n=2, at_call=2, require="state")
+    tree = acting.run()
+    assert tree.error.type == "FidelityError"
+    assert "'state' is not available at a model call" in tree.error.message
+    assert (acting.provider.log, acting.sampler.requests) == ([], [])
+
+
+@pytest.mark.parametrize("require", ["live", "state"])
+def test_a_required_fidelity_that_fails_at_the_call_is_never_a_replay(
+    acting: Any, require: Any
+) -> None:
+    acting.live()
+    acting.agent.faults.fail_on["capture"] = SnapshotError("a library with open hands")
+    acting.config["branch"] = GroupBranch(n=2, at_call=2, require=require)
+    tree = acting.run()
+    assert (tree.status, tree.error.type) == ("failed", "FidelityError")
+    assert "open hands" in tree.error.message
+    # No child sampled the call, nothing is scored, and no snapshot is left.
+    assert acting.sampler.requests == ["one"]
+    assert all(leaf.reward is None for leaf in tree.leaves)
+    assert len(acting.provider.images) == 0
+
+
 @pytest.mark.parametrize("require", [None, "live"])
 def test_a_session_that_cannot_end_its_step_is_not_forked_or_fails_as_required(
     acting: Any, require: Any
