@@ -207,3 +207,42 @@ def test_a_runner_killed_at_the_deferred_call_is_resumed_and_forks_there(
     assert not [
         box for box in left if box["identity"]["rollout"] in (cut.name, rollout.tree.rollout_id)
     ]
+
+
+def greet(request: ModelRequest) -> ModelReply:
+    """Look, then greet, then end."""
+    seen = request.tool_results
+    if not seen:
+        return shell("echo looked > /workspace/look; cat /workspace/look")
+    if len(seen) == 1:
+        # Each child has the files of the first call, and the output of no other child.
+        act = "[ ! -e greeting.txt ] && cat look && echo 'hello, world' > greeting.txt"
+        return shell(f"cd /workspace; {act}")
+    return ModelReply(text="Done.")
+
+
+@pytest.mark.slow
+@pytest.mark.usefixtures("image")
+def test_a_group_at_a_call_forks_in_docker_by_replay(bench: Any, tmp_path: Path) -> None:
+    bench("tasks", "init", "greeter")
+    group = ("--branch", "group", "--branch-at-call", 2, "--branch-n", 2)
+    with ScriptedLlm(greet) as llm:
+        endpoint = ("--base-url", f"{llm.url}/v1", "--model", "scripted", "--upstream", "vllm")
+        docker = ("--sandbox", "docker", "--agent", "policy")
+        record = bench("run", "greeter", *docker, *endpoint, *group, "--json")
+        looks = sum(not request.tool_results for request in llm.requests)
+    assert (looks, record["value"]["n"], record["value"]["mean"]) == (1, 2, 1.0)
+    rollout = StoredRollout(tmp_path / record["directory"])
+    (fork,) = [node for node in rollout.tree.nodes if node.branch]
+    assert fork.branch is not None
+    assert (fork.branch.call, fork.branch.fidelity) == (2, "replay")
+    assert_samples_begin_alike(rollout)
+
+
+def assert_samples_begin_alike(rollout: StoredRollout) -> None:
+    """Both samples have the spans of the first call, and a call of their own at the fork."""
+    one, other = samples_of(rollout.read_finished())
+    assert one.spans[0].id == other.spans[0].id
+    assert x_call(one, 0) == x_call(other, 0)
+    assert x_call(one, 1) != x_call(other, 1)
+    assert (one.breaks, other.breaks) == (0, 0)
