@@ -34,6 +34,7 @@ ALLOWED = {
         "benchflow_export",
         "benchflow_gateway",
         "benchflow_kernel",
+        "httpx",
         "inspect_ai",
         "pydantic",
         "starlette",

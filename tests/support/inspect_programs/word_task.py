@@ -9,7 +9,7 @@ from inspect_ai import Task, task
 from inspect_ai.dataset import Sample
 from inspect_ai.model import ChatMessageAssistant, ModelAPI, ModelOutput, ModelUsage, modelapi
 from inspect_ai.model._model_output import ChatCompletionChoice
-from inspect_ai.scorer import Score, Target, accuracy, includes, scorer
+from inspect_ai.scorer import Score, Target, accuracy, includes, model_graded_qa, scorer
 from inspect_ai.solver import Generate, TaskState, solver
 from inspect_ai.tool import ToolCall
 from inspect_ai.util import sandbox
@@ -51,6 +51,22 @@ def file_is() -> Any:
     return score
 
 
+@scorer(metrics=[accuracy()])
+def broken() -> Any:
+    async def score(state: TaskState, target: Target) -> Score:
+        raise OSError("the disk of the scorer is full")
+
+    return score
+
+
+@scorer(metrics=[accuracy()])
+def wordy() -> Any:
+    async def score(state: TaskState, target: Target) -> Score:
+        return Score(value="excellent")
+
+    return score
+
+
 @solver
 def by_command(command: str = "cat given.txt setup.txt > answer.txt") -> Any:
     async def solve(state: TaskState, generate: Generate) -> TaskState:
@@ -81,3 +97,16 @@ def words(words: str = "blue,green") -> Task:
     return Task(
         dataset=samples, solver=by_command(), scorer=[file_is(), includes()], sandbox="benchflow"
     )
+
+
+@task
+def judged() -> Task:
+    sample = Sample(id="one", input="Write the two words to answer.txt.", target="bluegreen")
+    return Task(dataset=[sample], scorer=model_graded_qa(), sandbox="benchflow")
+
+
+@task
+def unscorable(kind: str = "broken") -> Task:
+    sample = Sample(id="one", input="Write the two words to answer.txt.", target="bluegreen")
+    scorers = {"broken": broken(), "wordy": wordy()}
+    return Task(dataset=[sample], scorer=scorers[kind], sandbox="benchflow")

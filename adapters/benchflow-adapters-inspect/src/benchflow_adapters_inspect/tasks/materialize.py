@@ -1,0 +1,201 @@
+"""Samples of an Inspect task, written as directories.
+
+Private functions of inspect-ai 0.3.285: `read_sandboxenv_file` and `resolve_sample_files` of
+`_eval.task.sandbox`.
+"""
+
+# mypy: disable-error-code="import-not-found"
+# pyright: basic, reportMissingImports=false
+
+import asyncio
+import hashlib
+import os
+import re
+import shlex
+import shutil
+import tempfile
+from collections.abc import Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from benchflow_contracts import BenchFlowError, ListedTask, TaskConfig, TaskError, TaskRefusal
+from inspect_ai import Task
+from inspect_ai._eval.task.sandbox import read_sandboxenv_file, resolve_sample_files
+from inspect_ai.dataset import Sample
+
+from benchflow_adapters_inspect.sandbox.settings import BenchflowSandboxConfig
+
+from .loading import load_inspect_task
+from .sample_folder import FORMAT, SampleFolder, TaskReference, load_sample, write_sample
+
+_PROVIDERS = {"benchflow", "docker", "local"}
+_LONGEST_SETUP = 100_000
+
+
+def write_samples(spec: str, args: Mapping[str, Any], cache: Path) -> list[Path | ListedTask]:
+    """Write each sample below `cache`; return the directories, and the refused samples.
+
+    Raises:
+        TaskError: The task cannot be loaded.
+    """
+    path, at, name = spec.rpartition("@")
+    file = Path(path if at else spec)
+    if file.is_file():
+        spec = f"{file.resolve()}{at}{name}"
+    reference = TaskReference(spec=spec, args=args)
+    reference = reference.model_copy(update={"code": reference.code_digest()})
+    task = load_inspect_task(reference)
+    home = file.resolve().parent if file.is_file() else Path.cwd()
+    with _inside(home):
+        return [
+            _write(task, sample, index, reference, cache)
+            for index, sample in enumerate(task.dataset)
+        ]
+
+
+def _write(
+    task: Task, sample: Sample, index: int, reference: TaskReference, cache: Path
+) -> Path | ListedTask:
+    sample_id = str(index + 1 if sample.id is None else sample.id)
+    name = f"{_slug(task.name)}/{_slug(sample_id)}"
+    with tempfile.TemporaryDirectory(dir=_made(cache)) as stage:
+        folder = Path(stage) / _slug(sample_id)
+        try:
+            _write_folder(task, sample, index, reference, name, folder)
+        except BenchFlowError as error:
+            hint = error.hint or "run the task by `inspect eval --sandbox benchflow`"
+            refusal = TaskRefusal(reason=str(error), hint=hint)
+            return ListedTask(name=name, path=None, format=FORMAT, refusals=(refusal,))
+        final = cache / load_sample(folder).digest.removeprefix("sha256:")[:32] / folder.name
+        if not final.exists():
+            final.parent.mkdir(parents=True, exist_ok=True)
+            folder.rename(final)
+    return final
+
+
+def _write_folder(
+    task: Task, sample: Sample, index: int, reference: TaskReference, name: str, folder: Path
+) -> None:
+    settings = _settings(task, sample)
+    workdir, root = _files(sample)
+    environment: dict[str, Any] = {"network": settings.network, "env": dict(settings.env)}
+    spec = settings.spec(output_bytes=1)
+    environment |= {"image": spec.image, "workdir": spec.workdir, "user": spec.user}
+    environment |= {"memory_mb": settings.memory_mb, "cpus": settings.cpus}
+    setup = _setup(sample)
+    if setup is not None:
+        environment["setup_commands"] = [{"command": setup, "user": ""}]
+    given = {key: value for key, value in environment.items() if value is not None}
+    config = TaskConfig.model_validate(
+        {
+            "name": name,
+            "metadata": {"inspect_notes": list(_notes(task))},
+            "environment": given,
+            "verifier": {"type": "inspect", "isolation": "shared"},
+        }
+    )
+    dockerfile = ""
+    if settings.dockerfile is not None:
+        source = Path(settings.dockerfile)
+        dockerfile = source.name
+        shutil.copytree(source.parent, folder / "image")
+    sample_folder = SampleFolder(
+        task=reference,
+        index=index,
+        config=config,
+        instruction=_instruction(sample),
+        dockerfile=dockerfile,
+    )
+    write_sample(folder, sample_folder, root, workdir)
+
+
+def _settings(task: Task, sample: Sample) -> BenchflowSandboxConfig:
+    sandbox = sample.sandbox or task.sandbox
+    if sandbox is None:
+        return BenchflowSandboxConfig()
+    if sandbox.type not in _PROVIDERS:
+        raise TaskError(f"the sandbox {sandbox.type!r} of Inspect has no form here")
+    return BenchflowSandboxConfig.of(sandbox.config)
+
+
+def _files(sample: Sample) -> tuple[dict[str, bytes], dict[str, bytes]]:
+    """Return the files below the working directory, and those below `/`."""
+    workdir: dict[str, bytes] = {}
+    root: dict[str, bytes] = {}
+    for name, source in resolve_sample_files(sample.files or {}).items():
+        if ":" in name:
+            raise TaskError(f"the file {name!r} is for another container than the default one")
+        data = _read(source)
+        if name.startswith("/"):
+            root[name.lstrip("/")] = data
+        else:
+            workdir[name] = data
+    return workdir, root
+
+
+def _setup(sample: Sample) -> str | None:
+    if not sample.setup:
+        return None
+    try:
+        script = _read(sample.setup).decode()
+    except UnicodeDecodeError:
+        raise TaskError("the setup script of the sample is not text") from None
+    if not script.strip().startswith("#!"):
+        script = f"#!/usr/bin/env bash\n\n{script}"
+    if len(script) > _LONGEST_SETUP:
+        raise TaskError(f"the setup script has more than {_LONGEST_SETUP} characters")
+    path = "/tmp/inspect-setup"  # noqa: S108 - a path of the sandbox
+    write = f"printf %s {shlex.quote(script)} > {path} && chmod +x {path}"
+    return f"{write} && {path}; code=$?; rm -f {path}; exit $code"
+
+
+def _read(source: str) -> bytes:
+    # The reader is asynchronous, and listing may run inside an event loop.
+    with ThreadPoolExecutor(1) as pool:
+        data: bytes = pool.submit(asyncio.run, read_sandboxenv_file(source)).result()
+    return data
+
+
+def _instruction(sample: Sample) -> str:
+    if isinstance(sample.input, str):
+        text = sample.input
+    else:
+        text = "\n\n".join(message.text for message in sample.input)
+    letters = (chr(ord("A") + number) for number in range(len(sample.choices or ())))
+    options = [
+        f"{letter}) {choice}" for letter, choice in zip(letters, sample.choices or (), strict=True)
+    ]
+    return "\n".join([text, *([""] if options else []), *options])
+
+
+def _notes(task: Task) -> Iterator[str]:
+    if task.setup is not None:
+        yield "the setup solver of the task does not run"
+    if task.cleanup is not None:
+        yield "the cleanup of the task does not run"
+    if not task.scorer:
+        yield "the task has no scorer, so its rollouts have no reward"
+
+
+def _slug(text: str) -> str:
+    plain = re.sub(r"[^a-z0-9._-]+", "-", text.lower()).strip("-._") or "x"
+    if plain == text and len(text) <= 60:
+        return plain
+    return f"{plain[:60].strip('-._')}-{hashlib.sha256(text.encode()).hexdigest()[:8]}"
+
+
+def _made(path: Path) -> Path:
+    path.mkdir(parents=True, exist_ok=True)
+    return path
+
+
+@contextmanager
+def _inside(directory: Path) -> Iterator[None]:
+    before = Path.cwd()
+    os.chdir(directory)
+    try:
+        yield
+    finally:
+        os.chdir(before)

@@ -1,0 +1,115 @@
+"""One sample of an Inspect task as a directory, which is read without Inspect's package."""
+
+import hashlib
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, Final, Literal
+
+from benchflow_contracts import ImageRecipe, RareModel, Task, TaskConfig, TaskError, TaskParts
+from pydantic import ValidationError
+
+SAMPLE_FILE: Final = "inspect-sample.json"
+FORMAT: Final = "inspect"
+_HINT: Final = "list the task again: inspect:FILE@TASK"
+
+
+class TaskReference(RareModel):
+    """How Inspect loads the task: a file or a registered name, and the arguments."""
+
+    spec: str
+    """`/path/file.py@task`, or `package/task`."""
+    args: Mapping[str, Any] = {}
+    code: str = ""
+    """sha256 of the file, or `""` for a registered task."""
+
+    def code_digest(self) -> str:
+        """Return the digest of the file now."""
+        path = Path(self.spec.rpartition("@")[0] or self.spec)
+        return hashlib.sha256(path.read_bytes()).hexdigest() if path.is_file() else ""
+
+
+class SampleFolder(RareModel):
+    """The file `inspect-sample.json`. Beside it are `root/`, `workdir/` and `image/`."""
+
+    version: Literal[1] = 1
+    task: TaskReference
+    index: int
+    """The place of the sample in the dataset, from 0."""
+    config: TaskConfig
+    instruction: str
+    dockerfile: str = ""
+    """Below `image/`; `""` if no image is built."""
+
+
+def write_sample(
+    home: Path, sample: SampleFolder, files: Mapping[str, bytes], workdir: Mapping[str, bytes]
+) -> None:
+    """Write a sample into the new directory `home`. `files` are relative to `/`."""
+    home.mkdir(parents=True)
+    for place, contents in (("root", files), ("workdir", workdir)):
+        for name, data in contents.items():
+            path = home / place / name
+            if not path.resolve().is_relative_to((home / place).resolve()):
+                raise TaskError(f"the file {name!r} of a sample leads out of its directory")
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_bytes(data)
+    document = sample.model_dump(mode="json", exclude_unset=True, exclude_none=True)
+    text = json.dumps(document, indent=1, sort_keys=True, allow_nan=False)
+    (home / SAMPLE_FILE).write_text(text + "\n", encoding="utf-8")
+
+
+def read_sample(path: Path) -> SampleFolder:
+    """Read `inspect-sample.json`.
+
+    Raises:
+        TaskError: The file is missing or malformed.
+    """
+    file = path / SAMPLE_FILE
+    try:
+        return SampleFolder.model_validate_json(file.read_bytes())
+    except OSError as error:
+        raise TaskError(f"{file} cannot be read: {error.strerror}", hint=_HINT) from error
+    except ValidationError as error:
+        first = error.errors()[0]
+        place = ".".join(map(str, first["loc"]))
+        raise TaskError(first["msg"], where=f"{file}:{place}", hint=_HINT) from error
+
+
+def load_sample(path: Path) -> Task:
+    """Return the sample in the directory `path` as a task. Run no code of the task.
+
+    Raises:
+        TaskError: The directory is malformed.
+    """
+    root = path.resolve()
+    sample = read_sample(root)
+    files, workdir = root / "root", root / "workdir"
+    recipe = None
+    if sample.dockerfile:
+        recipe = ImageRecipe(context=root / "image", dockerfile=sample.dockerfile)
+    return Task(
+        id=sample.config.name,
+        path=root,
+        instruction=sample.instruction,
+        config=sample.config,
+        digest=_digest(root),
+        format=FORMAT,
+        own_parts=TaskParts(
+            files=files if files.is_dir() else None,
+            workdir_files=workdir if workdir.is_dir() else None,
+            recipe=recipe,
+        ),
+    )
+
+
+def _digest(root: Path) -> str:
+    total = hashlib.sha256()
+    for path in sorted(root.rglob("*")):
+        if path.is_symlink():
+            raise TaskError(f"{path} is a link", hint=_HINT)
+        if path.is_file():
+            name = path.relative_to(root).as_posix().encode()
+            total.update(f"{len(name)}:".encode() + name)
+            total.update(hashlib.sha256(path.read_bytes()).digest())
+    return f"sha256:{total.hexdigest()}"

@@ -1,0 +1,194 @@
+"""The scorers of an Inspect task, run on a leaf of a tree.
+
+Private functions of inspect-ai 0.3.285, which `tests/foreign/test_inspect_tasks.py` covers:
+`_eval.context.init_task_context`, `log._transcript.init_transcript`, the context variables of
+`util._sandbox.context`, `util._store.init_subtask_store`, `solver._task_state.set_sample_state`,
+`scorer._score.init_scoring_context`, `_util.registry.registry_unqualified_name`.
+"""
+
+# mypy: disable-error-code="import-not-found"
+# pyright: basic, reportMissingImports=false
+
+import asyncio
+from collections.abc import AsyncGenerator, Mapping, Sequence
+from contextlib import asynccontextmanager
+from math import isfinite
+from typing import Any
+
+from benchflow_contracts import Endpoint, Evidence, RewardError, RolloutNode, VerifyResult
+from benchflow_contracts.scratch import scratch_directory
+from inspect_ai import Task
+from inspect_ai._eval.context import init_task_context
+from inspect_ai._util.registry import registry_unqualified_name
+from inspect_ai.dataset import Sample
+from inspect_ai.log._transcript import Transcript, init_transcript
+from inspect_ai.model import ChatMessage, ChatMessageAssistant, Model, ModelOutput, get_model
+from inspect_ai.model._model import ModelName
+from inspect_ai.scorer import Score, Target
+from inspect_ai.scorer._score import init_scoring_context
+from inspect_ai.solver import TaskState
+from inspect_ai.solver._task_state import set_sample_state
+from inspect_ai.util._sandbox.context import (
+    sandbox_default_context_var,
+    sandbox_environments_context_var,
+    sandbox_with_environments_context_var,
+)
+from inspect_ai.util._sandbox.events import SandboxEnvironmentProxy
+from inspect_ai.util._store import init_subtask_store
+from pydantic import TypeAdapter
+
+from benchflow_adapters_inspect.export.messages import conversation
+from benchflow_adapters_inspect.sandbox.environment import BenchflowSandboxEnvironment
+from benchflow_adapters_inspect.sandbox.pool import OpenSandbox
+
+from .gateway_model import gateway_model
+from .loading import load_inspect_task
+from .sample_folder import SampleFolder
+
+_MESSAGES: TypeAdapter[list[ChatMessage]] = TypeAdapter(list[ChatMessage])
+_WORDS = {"C": 1.0, "I": 0.0, "P": 0.5, "N": 0.0, "yes": 1.0, "true": 1.0, "no": 0.0, "false": 0.0}
+
+
+async def score_leaf(
+    folder: SampleFolder,
+    node: RolloutNode,
+    evidence: Evidence,
+    *,
+    judge: Endpoint | None,
+    judge_model: str | None,
+) -> VerifyResult:
+    """Run the scorers on the state that the path to `node` makes.
+
+    Raises:
+        RewardError: The task has no scorer, a scorer failed, or its value is not a number.
+        TaskError: The task cannot be loaded.
+    """
+    task = load_inspect_task(folder.task)
+    if not task.scorer:
+        raise RewardError("the task of Inspect has no scorer")
+    sample = task.dataset[folder.index]
+    async with _model(judge, judge_model, evidence, node.id) as (model, calls):
+        async with asyncio.TaskGroup() as group:
+            # The context variables of Inspect are set in a task, so they are gone after it.
+            run = group.create_task(_scores(task, sample, folder, node, evidence, model))
+        scores = run.result()
+        count = len(calls())
+    if isinstance(scores, RewardError):
+        raise scores
+    return _verdict(scores, count)
+
+
+@asynccontextmanager
+async def _model(
+    judge: Endpoint | None, name: str | None, evidence: Evidence, node: str
+) -> AsyncGenerator[tuple[Model, Any]]:
+    """Yield the model of the scorers, and its recorded calls."""
+    if judge is None:
+        yield get_model("none/none"), tuple
+        return
+    from benchflow_gateway import HttpGateway  # noqa: PLC0415 - only for a judge
+
+    with scratch_directory("inspect") as scratch:
+        record = scratch if evidence.log_dir is None else evidence.log_dir / "model"
+        async with HttpGateway(record, kind="same") as gateway:
+            route = await gateway.open("scorers", node, upstream=judge)
+            yield gateway_model(name or "judge", route.endpoint), route.calls
+
+
+async def _scores(
+    task: Task,
+    sample: Sample,
+    folder: SampleFolder,
+    node: RolloutNode,
+    evidence: Evidence,
+    model: Model,
+) -> list[tuple[str, Score]] | RewardError:
+    state = _state(sample, folder, node, model)
+    init_task_context(model)
+    init_transcript(Transcript())
+    init_subtask_store(state.store)
+    set_sample_state(state)
+    init_scoring_context(task.scorer, Target(sample.target))
+    _set_sandbox(evidence)
+    results = []
+    for scorer in task.scorer:
+        name = registry_unqualified_name(scorer)
+        try:
+            score = await scorer(state, Target(sample.target))
+        except Exception as error:  # noqa: BLE001 - any error of a stranger's scorer
+            return RewardError(f"the scorer {name!r} failed: {type(error).__name__}: {error}")
+        if score is not None:
+            results.append((name, score))
+    return results
+
+
+def _state(sample: Sample, folder: SampleFolder, node: RolloutNode, model: Model) -> TaskState:
+    messages = _MESSAGES.validate_python(conversation(node.steps, folder.instruction, node.id))
+    answers = [each for each in messages if isinstance(each, ChatMessageAssistant)]
+    output = ModelOutput.from_message(answers[-1]) if answers else ModelOutput(model=str(model))
+    return TaskState(
+        model=ModelName(model),
+        sample_id=folder.index + 1 if sample.id is None else sample.id,
+        epoch=1,
+        input=sample.input,
+        messages=messages,
+        target=Target(sample.target),
+        choices=sample.choices,
+        output=output,
+        completed=True,
+        metadata=dict(sample.metadata or {}),
+    )
+
+
+def _set_sandbox(evidence: Evidence) -> None:
+    world = evidence.world
+    if world is None:
+        sandbox_environments_context_var.set({})
+        return
+    opened = OpenSandbox(world.sandbox, world.provider.name, users=True)
+    environment = SandboxEnvironmentProxy(BenchflowSandboxEnvironment(opened))
+    sandbox_environments_context_var.set({"default": environment})
+    sandbox_with_environments_context_var.set({})
+    sandbox_default_context_var.set("default")
+
+
+def _verdict(scores: Sequence[tuple[str, Score]], calls: int) -> VerifyResult:
+    items: dict[str, float] = {}
+    first: float | None = None
+    for name, score in scores:
+        for key, value in _values(name, score.value).items():
+            items[key] = value
+            first = value if first is None else first
+    if first is None:
+        raise RewardError("the scorers gave no score")
+    reported = {
+        name: {"value": score.value, "answer": score.answer, "explanation": score.explanation}
+        for name, score in scores
+    }
+    meta = {"inspect_scores": reported, "scorer_model_calls": calls}
+    return VerifyResult(reward=first, items=items, grading="shared", meta=meta)
+
+
+def _values(name: str, value: object) -> dict[str, float]:
+    if isinstance(value, Mapping):
+        return {f"{name}.{key}": _number(f"{name}.{key}", each) for key, each in value.items()}
+    if isinstance(value, list | tuple):
+        return {f"{name}.{i}": _number(f"{name}.{i}", each) for i, each in enumerate(value)}
+    return {name: _number(name, value)}
+
+
+def _number(name: str, value: object) -> float:
+    """Return a score as a number. Inspect itself takes an unknown word for 0; this does not."""
+    if isinstance(value, bool | int | float) and isfinite(value):
+        return float(value)
+    if isinstance(value, str):
+        word = _WORDS.get(value, _WORDS.get(value.lower()))
+        if word is not None:
+            return word
+        try:
+            number = float(value)
+        except ValueError:
+            number = float("nan")
+        if isfinite(number):
+            return number
+    raise RewardError(f"the score {name!r} is not a number: {value!r}")

@@ -1,0 +1,112 @@
+"""Tasks of Inspect run in BenchFlow's rollouts, and their scorers score each leaf."""
+
+import json
+import shutil
+import subprocess
+from pathlib import Path
+from typing import Any
+
+import pytest
+from inspect_judge import PROGRAMS, run_inspect
+from scripted_llm import ModelReply, ModelRequest, ScriptedLlm, ToolUse
+
+pytestmark = [pytest.mark.foreign, pytest.mark.timeout(300)]
+
+COMMAND = "cat given.txt setup.txt > answer.txt; cat answer.txt"
+
+
+def write_the_words(request: ModelRequest) -> ModelReply:
+    """Run one command and say what it printed. A request without tools is the scorers' own."""
+    if not request.tools:
+        return ModelReply(text="The answer has both words.\nGRADE: C")
+    if request.tool_results:
+        return ModelReply(text=f"I wrote {request.tool_results[-1].strip()}")
+    return ModelReply(text="I look.", tools=(ToolUse("shell", {"command": COMMAND}),))
+
+
+def write_nothing(request: ModelRequest) -> ModelReply:
+    return ModelReply(text="I do not know.")
+
+
+@pytest.fixture
+def task_dir(tmp_path: Path) -> Path:
+    shutil.copy(PROGRAMS / "word_task.py", tmp_path)
+    return tmp_path
+
+
+def test_two_branches_get_the_score_that_inspect_gives_to_the_same_actions(task_dir: Path) -> None:
+    own = run_inspect(
+        task_dir, "-m", "inspect_ai", "eval", "word_task.py@words", "--model", "none/none",
+        "--limit", "1", "--log-format", "json",
+    )  # fmt: skip
+    assert own.returncode == 0, own.stdout + own.stderr
+    (path,) = (task_dir / "logs").glob("*.json")
+    (sample,) = json.loads(path.read_text())["samples"]
+    expected = {name: {"C": 1.0, "I": 0.0}[s["value"]] for name, s in sample["scores"].items()}
+    with ScriptedLlm(write_the_words) as llm:
+        leaves = _leaves(_bench(task_dir, llm, "words", "--branch", "group", "--branch-n", "2"))
+    assert [leaf["items"] for leaf in leaves] == [expected, expected]
+    assert [leaf["reward"] for leaf in leaves] == [1.0, 1.0]
+
+
+def test_an_agent_that_does_nothing_gets_zero_from_the_scorers(task_dir: Path) -> None:
+    with ScriptedLlm(write_nothing) as llm:
+        (leaf,) = _leaves(_bench(task_dir, llm, "words"))
+    assert leaf["items"] == {"file_is": 0.0, "includes": 0.0}
+
+
+def test_a_scorer_with_a_model_calls_the_endpoint_of_the_rollout_and_is_recorded(
+    task_dir: Path,
+) -> None:
+    with ScriptedLlm(write_the_words) as llm:
+        rollout = _bench(task_dir, llm, "judged")
+    (leaf,) = _leaves(rollout)
+    assert leaf["reward"] == 1.0
+    assert leaf["meta"]["scorer_model_calls"] == 1
+
+
+@pytest.mark.parametrize("kind", ["broken", "wordy"])
+def test_a_scorer_that_fails_or_gives_no_number_leaves_the_leaf_unscored(
+    task_dir: Path, kind: str
+) -> None:
+    with ScriptedLlm(write_nothing) as llm:
+        rollout = _bench(task_dir, llm, f"unscorable?kind={kind}", check=False)
+    (leaf,) = _leaves(rollout)
+    assert leaf["reward"] is None
+    assert {"broken": "disk of the scorer", "wordy": "not a number"}[kind] in leaf["error"]
+
+
+def test_each_sample_is_listed_with_its_files_and_setup(task_dir: Path) -> None:
+    done = _run(task_dir, "tasks", "list", "inspect:word_task.py@words", "--json")
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "words/sample-1" in done.stdout
+    assert "words/sample-2" in done.stdout
+
+
+def _bench(directory: Path, llm: ScriptedLlm, task: str, *args: str, check: bool = True) -> Path:
+    name, _, query = task.partition("?")
+    # The first sample alone: a directory of one sample is a task.
+    listing = _run(
+        directory, "tasks", "list", f"inspect:word_task.py@{name}{'?' if query else ''}{query}"
+    )
+    assert listing.returncode == 0, listing.stdout + listing.stderr
+    samples = sorted((directory / "cache" / "benchflow" / "inspect").glob("*/*"))
+    sample = next(path for path in samples if path.name in {"sample-1", "one"})
+    done = _run(
+        directory, "run", str(sample), "--agent", "policy", "--base-url", f"{llm.url}/v1",
+        "--model", "scripted", "--jobs-dir", "jobs", *args,
+    )  # fmt: skip
+    assert not check or done.returncode == 0, done.stdout + done.stderr
+    (events,) = (directory / "jobs").rglob("events.jsonl")
+    return events
+
+
+def _run(directory: Path, *args: str) -> subprocess.CompletedProcess[str]:
+    program = "import os; os.environ['XDG_CACHE_HOME'] = os.path.abspath('cache');"
+    program += "from benchflow.cli import main; main()"
+    return run_inspect(directory, "-c", program, *args)
+
+
+def _leaves(events: Path) -> list[dict[str, Any]]:
+    lines = [json.loads(line) for line in events.read_text().splitlines()]
+    return [e["result"] for e in lines if e["kind"] == "node_scored" and e["name"] == "reward"]
