@@ -39,6 +39,7 @@ ALLOWED = {
         "pydantic",
         "starlette",
         "uvicorn",
+        "zstandard",
     },
     "benchflow_adapters_nemo_gym": {
         "benchflow_contracts",

@@ -1,6 +1,7 @@
 """Inspect's own package reads the logs that we write without it."""
 
 import json
+import shutil
 import socket
 import subprocess
 import time
@@ -15,7 +16,7 @@ import pytest
 from benchflow_adapters_inspect.export import InspectExporter
 from benchflow_contracts import FinishedRollout, RolloutTree
 from benchflow_testing.fakes import fake_finished_rollout, fake_hostile_rollout
-from inspect_judge import inspect_python, judge_environment, run_inspect, run_program
+from inspect_judge import PROGRAMS, inspect_python, judge_environment, run_inspect, run_program
 from made_trees import tree_of_all_kinds, tree_of_climbs
 
 pytestmark = [pytest.mark.foreign, pytest.mark.timeout(300)]
@@ -80,6 +81,20 @@ def test_inspect_view_bundles_the_log(tmp_path: Path) -> None:
     assert done.returncode == 0, done.stdout + done.stderr
     listing = json.loads((tmp_path / "bundle" / "logs" / "listing.json").read_text())
     assert [entry["status"] for entry in listing.values()] == ["success"]
+
+
+def test_a_log_of_inspect_is_scored_here_and_exported_in_other_formats(tmp_path: Path) -> None:
+    shutil.copy(PROGRAMS / "word_task.py", tmp_path)
+    done = run_inspect(tmp_path, "-m", "inspect_ai", "eval", "word_task.py", "--model", "none/none")
+    assert done.returncode == 0, done.stdout + done.stderr
+    (log,) = (tmp_path / "logs").glob("*.eval")
+    facts = run_program(tmp_path, "import_log.py", log)
+    assert facts["rewards"] == [1.0, 1.0]
+    assert facts["prompts"] == ["Write the two words to answer.txt."] * 2
+    assert facts["messages"] == ["wrote bluegreen"] * 2
+    assert facts["scored_again"] == [1.0, 1.0]
+    assert facts["sft_rows"] == 2
+    assert facts["token_rows"] == 0
 
 
 @contextmanager

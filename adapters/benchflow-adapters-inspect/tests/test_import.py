@@ -1,0 +1,136 @@
+"""Logs that BenchFlow did not write become rollouts. The logs here are compressed by deflate."""
+
+import json
+import zipfile
+from pathlib import Path
+from typing import Any
+
+import pytest
+from benchflow_adapters_inspect.export import InspectExporter
+from benchflow_adapters_inspect.logs import LogFile, import_log
+from benchflow_contracts import FinishedRollout, StoreError
+from benchflow_testing.fakes import fake_finished_rollout
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+SAMPLE: dict[str, Any] = {
+    "id": "one",
+    "epoch": 2,
+    "input": "Add 2 and 2.",
+    "messages": [
+        {"id": "m1", "role": "system", "content": "Be brief."},
+        {"id": "m2", "role": "user", "content": "attachment://long"},
+        {
+            "id": "m3",
+            "role": "assistant",
+            "content": [{"type": "reasoning", "reasoning": "Hm."}, {"type": "text", "text": "I"}],
+            "tool_calls": [{"id": "c", "function": "add", "arguments": {"a": 2}}],
+        },
+        {"id": "m4", "role": "tool", "tool_call_id": "c", "content": "4"},
+        {"id": "m5", "role": "assistant", "content": "4"},
+    ],
+    "attachments": {"long": "Add 2 and 2."},
+    "scores": {"match": {"value": "C"}, "style": {"value": {"length": 0.5}}, "odd": {"value": "x"}},
+    "events": [
+        {
+            "event": "model",
+            "timestamp": "2026-01-01T00:00:01+00:00",
+            "completed": "2026-01-01T00:00:03+00:00",
+            "output": {
+                "choices": [{"message": {"id": "m3"}}],
+                "usage": {"input_tokens": 5, "output_tokens": 2, "input_tokens_cache_read": 3},
+            },
+        }
+    ],
+    "completed_at": "2026-01-01T00:00:09+00:00",
+}
+
+
+def test_a_sample_is_a_tree_with_a_node_for_each_answer(tmp_path: Path) -> None:
+    rollout = _imported(tmp_path, SAMPLE)
+    (leaf,) = rollout.tree.leaves
+    first, second = leaf.steps
+    assert first.prompt == "Be brief.\n\nAdd 2 and 2."
+    assert (first.reasoning, first.message) == ("Hm.", "I")
+    assert first.tool_calls[0].raw_input == {"a": 2}
+    assert first.observations[0].content == "4"
+    assert first.finished_at - first.started_at == 2
+    assert first.usage is not None
+    assert (first.usage.input_tokens, first.usage.cached_tokens) == (8, 3)
+    assert (second.message, second.stop_reason) == ("4", "end_turn")
+
+
+def test_the_first_score_is_the_reward_and_a_word_is_unscored(tmp_path: Path) -> None:
+    (leaf,) = _imported(tmp_path, SAMPLE).tree.leaves
+    assert {name: result.reward for name, result in leaf.results.items()} == {
+        "reward": 1.0,
+        "style": 0.5,
+        "odd": None,
+    }
+
+
+def test_a_sample_with_an_error_has_it_on_its_leaf_and_no_reward(tmp_path: Path) -> None:
+    sample = {**SAMPLE, "scores": None, "error": {"message": "Boom"}}
+    rollout = _imported(tmp_path, sample)
+    (leaf,) = rollout.tree.leaves
+    assert leaf.error is not None
+    assert (leaf.error.message, leaf.reward, rollout.tree.status) == ("Boom", None, "ungraded")
+
+
+def test_an_imported_rollout_is_marked_and_has_no_recorded_call(tmp_path: Path) -> None:
+    rollout = _imported(tmp_path, SAMPLE)
+    assert rollout.tree.meta["imported"] == {"format": "inspect", "log": "log.json", "epoch": 2}
+    assert rollout.calls == {}
+    out = tmp_path / "again"
+    out.mkdir()
+    InspectExporter().export("job", iter([rollout]), out)
+    (path,) = out.glob("*.eval")
+    (sample,) = LogFile(path).samples()
+    assert sample["metadata"]["benchflow"]["on_policy"] is False
+
+
+def test_our_own_log_is_imported_with_equal_rewards(tmp_path: Path) -> None:
+    InspectExporter().export("job", iter([fake_finished_rollout()]), tmp_path)
+    (path,) = tmp_path.glob("*.eval")
+    rewards = [leaf.reward for each in import_log(path) for leaf in each.tree.leaves]
+    assert rewards == [None, 1.0, 0.5]
+
+
+@pytest.mark.parametrize("data", [b"", b"[]", b"{}", b"\xff", b'{"eval": 1}', b"[" * 100_000])
+def test_a_file_that_is_not_a_log_is_an_error(tmp_path: Path, data: bytes) -> None:
+    path = tmp_path / "log.json"
+    path.write_bytes(data)
+    with pytest.raises(StoreError, match=r"log\.json"):
+        list(import_log(path))
+
+
+def test_a_zip_without_a_header_is_an_error(tmp_path: Path) -> None:
+    path = tmp_path / "log.eval"
+    with zipfile.ZipFile(path, "w") as archive:
+        archive.writestr("other.txt", "x")
+    with pytest.raises(StoreError, match="not a log of Inspect"):
+        LogFile(path)
+
+
+JSON = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False) | st.text(max_size=8),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=8), inner),
+    max_leaves=8,
+)
+
+
+@given(key=st.sampled_from(sorted(SAMPLE)), value=JSON)
+@settings(max_examples=150, suppress_health_check=[HealthCheck.function_scoped_fixture])
+def test_a_value_of_a_wrong_type_never_breaks_the_import(
+    tmp_path: Path, key: str, value: object
+) -> None:
+    rollout = _imported(tmp_path, {**SAMPLE, key: value})
+    assert len(rollout.tree.leaves) == 1
+
+
+def _imported(directory: Path, sample: dict[str, Any]) -> FinishedRollout:
+    path = directory / "log.json"
+    header = {"version": 2, "eval": {"eval_id": "e", "task": "sums", "model": "m/x"}}
+    path.write_text(json.dumps({**header, "samples": [sample]}))
+    (rollout,) = import_log(path)
+    return rollout
