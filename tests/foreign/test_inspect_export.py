@@ -85,7 +85,9 @@ def test_inspect_view_bundles_the_log(tmp_path: Path) -> None:
 
 def test_a_log_of_inspect_is_scored_here_and_exported_in_other_formats(tmp_path: Path) -> None:
     shutil.copy(PROGRAMS / "word_task.py", tmp_path)
-    done = run_inspect(tmp_path, "-m", "inspect_ai", "eval", "word_task.py", "--model", "none/none")
+    done = run_inspect(
+        tmp_path, "-m", "inspect_ai", "eval", "word_task.py@words", "--model", "none/none"
+    )
     assert done.returncode == 0, done.stdout + done.stderr
     (log,) = (tmp_path / "logs").glob("*.eval")
     facts = run_program(tmp_path, "import_log.py", log)

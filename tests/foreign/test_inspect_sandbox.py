@@ -38,7 +38,7 @@ def test_root_in_a_local_sandbox_fails_only_the_checks_of_missing_rights(tmp_pat
 
 def test_inspect_eval_runs_a_task_in_our_sandbox(task_dir: Path) -> None:
     done = run_inspect(
-        task_dir, "-m", "inspect_ai", "eval", "word_task.py", "--model", "none/none",
+        task_dir, "-m", "inspect_ai", "eval", "word_task.py@words", "--model", "none/none",
         "--log-format", "json",
     )  # fmt: skip
     assert done.returncode == 0, done.stdout + done.stderr
@@ -51,7 +51,9 @@ def test_inspect_eval_runs_a_task_in_our_sandbox(task_dir: Path) -> None:
 
 def test_an_unknown_provider_ends_the_evaluation_before_a_sample(task_dir: Path) -> None:
     (task_dir / "benchflow-sandbox.toml").write_text('provider = "absent"\n')
-    done = run_inspect(task_dir, "-m", "inspect_ai", "eval", "word_task.py", "--model", "none/none")
+    done = run_inspect(
+        task_dir, "-m", "inspect_ai", "eval", "word_task.py@words", "--model", "none/none"
+    )
     assert done.returncode != 0
     assert "absent" in done.stdout + done.stderr
 
