@@ -55,6 +55,7 @@ ALLOWED = {
     "benchflow_adapters_ors": {
         "benchflow_contracts",
         "benchflow_engine",
+        "benchflow_env_outside",
         "benchflow_serve",
         "benchflow_tool_sessions",
         "httpx",

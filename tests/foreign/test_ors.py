@@ -1,15 +1,20 @@
 """Our side of the Open Reward Standard, judged by the two published packages."""
 
 import json
+import os
 import subprocess
+import sys
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import judge_package
 import pytest
 from benchflow_engine.scaffold import write_task
+from benchflow_store import StoredRollout
 from ors_server import served
 from ors_streams import PEERS, random_streams
+from scripted_llm import ModelReply, ModelRequest, ScriptedLlm, ToolUse
 
 pytestmark = pytest.mark.foreign
 DRIVERS = Path(__file__).parents[1] / "support" / "ors_peers"
@@ -88,3 +93,67 @@ def test_a_published_client_plays_our_task(
     assert record.is_dir()
     texts = [file.read_bytes() for file in record.rglob("*") if file.is_file()]
     assert not any(b"wordless-secret" in text for text in texts)
+
+
+@pytest.fixture(scope="module")
+def counter(peer: tuple[str, Path]) -> Iterator[str]:
+    """Serve the environment `counter` with a published server; yield its address."""
+    name, python = peer
+    with subprocess.Popen(
+        [python, DRIVERS / "counter.py", name], stdout=subprocess.PIPE, text=True
+    ) as process:
+        assert process.stdout is not None
+        yield process.stdout.readline().strip()
+        process.terminate()
+
+
+def add(number: int) -> ModelReply:
+    return ModelReply(tools=(ToolUse("mcp__world__add", {"number": number}),))
+
+
+def bench(cwd: Path, *args: object, **variables: str) -> Any:
+    command = [Path(sys.executable).with_name("bench"), *map(str, args), "--json"]
+    done = subprocess.run(
+        command,
+        cwd=cwd,
+        env={**os.environ, **variables},
+        capture_output=True,
+        text=True,
+        timeout=240,
+        check=False,
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    return json.loads(done.stdout)
+
+
+def test_a_published_server_is_a_world_of_a_rollout_that_forks(
+    counter: str, tmp_path: Path
+) -> None:
+    """The target is 5. All add 1; then one child adds 1 and stops, the other one reaches it."""
+    numbers = [1, 9]
+
+    def act(request: ModelRequest) -> ModelReply:
+        seen = len(request.tool_results)
+        if seen == 0:
+            return add(1)
+        return add(numbers.pop()) if seen == 1 and numbers else ModelReply(text="Done.")
+
+    address = counter.removeprefix("http")
+    with ScriptedLlm(act) as llm:
+        record = bench(
+            tmp_path,
+            *("run", f"ors{address}/counter?split=train&index=2", "--agent", "policy"),
+            *("--base-url", f"{llm.url}/v1", "--model", "scripted", "--sandbox", "local"),
+            *("--branch", "group", "--branch-at-call", 2, "--branch-n", 2),
+        )
+    rollout = StoredRollout(tmp_path / record["directory"])
+    (fork,) = [node for node in rollout.tree.nodes if node.branch]
+    assert fork.branch is not None
+    assert fork.branch.fidelity == "replay"
+    values = [
+        [event.value for event in leaf.results["reward"].events] for leaf in rollout.tree.leaves
+    ]
+    assert sorted(values) == [[0.25, 0.25], [0.25, 1.0]]
+    assert sorted(leaf.reward or 0 for leaf in rollout.tree.leaves) == [0.5, 1.25]
+    prompts = [node.step.prompt for node in rollout.tree.nodes if node.step and node.step.prompt]
+    assert prompts == ["Add numbers until the sum is 5."]

@@ -116,6 +116,23 @@ def test_a_new_session_reaches_the_state_by_the_same_calls() -> None:
     run(main())
 
 
+def test_a_call_of_a_live_child_waits_until_its_world_is_restored() -> None:
+    async def main() -> None:
+        parent = session_of(Counter())
+        await parent.open()
+        await parent.call("add", {})
+        child = session_of(Counter())
+        async with asyncio.TaskGroup() as group:
+            call = group.create_task(child.call("add", {}))
+            await asyncio.sleep(0)
+            assert not call.done()
+            await child.restore(await parent.capture())
+        assert call.result().text == "2"
+        assert len(child.reward_events()) == 2
+
+    run(main())
+
+
 def test_a_world_that_does_not_repeat_itself_is_not_restored() -> None:
     class Drifting(Counter):
         async def call(self, name: str, arguments: Mapping[str, Any]) -> WorldAnswer:

@@ -132,10 +132,10 @@ class TaskCount(Answer):
     num_tasks: Annotated[int, Field(ge=0)]
 
 
-class SessionAnswer(Answer):
-    """The id of a session."""
+class ErrorAnswer(Answer):
+    """The body of a refusal."""
 
-    sid: str
+    detail: Any = ""
 
 
 class SplitRequest(Model):

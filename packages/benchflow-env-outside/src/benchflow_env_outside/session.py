@@ -77,6 +77,8 @@ class WorldSession:
         self._snapshots: WorldSnapshots = snapshots
         self._limits = limits
         self._lock = asyncio.Lock()
+        self._ready = asyncio.Event()
+        """Set when the world was opened or restored, or when that failed. Calls wait for it."""
         self._record: list[RecordedCall] = []
         self._calls: list[WorldCall] = []
         self._handlers: list[WorldCallHandler] = []
@@ -105,10 +107,13 @@ class WorldSession:
         Raises:
             EnvironmentError_: The world failed.
         """
-        answer = await self._ask("open", lambda: self._client.open(self._task, self._seed))
-        self.prompt = answer.text
-        await self._read_tools()
-        self._add(RecordedCall(tool="", **_recorded(answer)), answer, 0.0, operation="open")
+        try:
+            answer = await self._ask("open", lambda: self._client.open(self._task, self._seed))
+            self.prompt = answer.text
+            await self._read_tools()
+            self._add(RecordedCall(tool="", **_recorded(answer)), answer, 0.0, operation="open")
+        finally:
+            self._ready.set()
 
     async def restore(self, state: OutsideState) -> None:
         """Reach `state` in this new session.
@@ -117,6 +122,16 @@ class WorldSession:
             SnapshotError: The state is malformed, or a repeated call was answered differently.
             EnvironmentError_: The world failed.
         """
+        try:
+            await self._restore(state)
+        except SnapshotError as error:
+            self._failure = self._failure or EnvironmentError_(str(error))
+            raise
+        finally:
+            # The agent of a live child runs already, and its calls wait for this.
+            self._ready.set()
+
+    async def _restore(self, state: OutsideState) -> None:
         try:
             saved = _Saved.model_validate(dict(state.data))
         except ValidationError as error:
@@ -141,6 +156,7 @@ class WorldSession:
 
     async def call(self, tool: str, arguments: Mapping[str, Any]) -> CheckedAnswer:
         """Call a tool for the agent. The world does not see a call after the end of the episode."""
+        await self._ready.wait()
         async with self._lock:
             if refusal := self._refusal(tool):
                 return CheckedAnswer((refusal,), (), finished=self.terminal, failed=True)
@@ -230,6 +246,7 @@ class WorldSession:
         """
         if not self._is_closed:
             self._is_closed = True
+            self._ready.set()
             await self._limited("close", self._limits.close_sec, self._client.close())
 
     async def _repeat(self, record: Sequence[RecordedCall]) -> None:

@@ -1,0 +1,270 @@
+"""Tasks of an ORS server in our rollouts: a session is a world, its tools are tools of the agent.
+
+Each reward of a call is an event of the step that made the call. The return is their sum, unless
+the task says `last` or `max`. A fork repeats the recorded calls in a new session, because the
+standard does not copy a session.
+"""
+
+import asyncio
+import os
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any, Final, Literal, TypeVar
+from urllib.parse import urlsplit
+
+from benchflow_contracts import (
+    DataTask,
+    EnvironmentFactory,
+    Model,
+    Task,
+    TaskConfig,
+    TaskError,
+    TaskSplit,
+    UsageError,
+)
+from benchflow_env_outside import (
+    EMPTY_SCHEMA,
+    HOSTS,
+    Conversation,
+    WorldAnswer,
+    WorldTool,
+    outside_environment,
+    world_url,
+)
+from benchflow_env_outside import ImageBlock as WorldImage
+from pydantic import Field, JsonValue, TypeAdapter, ValidationError
+
+from .client import OrsClient, OrsSession
+from .errors import OrsError
+from .wire import Block, ImageBlock, TerminalTool, TextBlock, ToolFailure, ToolSuccess
+
+API_KEY: Final = "BENCHFLOW_ORS_API_KEY"
+"""The operator's variable with the key of the servers."""
+SECRETS: Final = "BENCHFLOW_ORS_SECRETS"
+"""The operator's variable with secrets for the worlds, as JSON `{"NAME": "value"}`."""
+_PROVIDER: Final = "ors"
+_RANGE: Final = (-1e6, 1e6)
+"""The standard does not bound a reward."""
+_LOOPBACK: Final = frozenset({"127.0.0.1", "::1", "localhost"})
+_T = TypeVar("_T")
+_SECRETS: Final = TypeAdapter(dict[str, str])
+
+
+class OrsSettings(Model):
+    """`[environment.options]` of a task of an ORS server."""
+
+    url: str
+    environment: str = Field(pattern=r"^[A-Za-z0-9_.-]+$")
+    snapshots: Literal["replay", "none"] = "replay"
+
+
+class OrsWorld:
+    """One session of an ORS server as a world of a rollout."""
+
+    def __init__(self, settings: OrsSettings) -> None:
+        self._settings = settings
+        self._client: OrsClient | None = None
+        self._session: OrsSession | None = None
+        self._terminal: TerminalTool | None = None
+
+    async def open(self, task: Mapping[str, Any], seed: int) -> WorldAnswer:
+        """Create the session, and return its prompt. The standard has no seed."""
+        del seed
+        secrets = _secrets_for(self._settings.url)
+        name = self._settings.environment
+        self._client = client = _client_for(self._settings.url)
+        self._session = session = OrsSession(
+            client, name, task.get("task_spec") or {}, secrets=secrets
+        )
+        await session.open()
+        return WorldAnswer(_content(await session.prompt()))
+
+    async def tools(self) -> Sequence[WorldTool]:
+        """Return the tools that the model may see."""
+        listed = await self._opened().tools()
+        self._terminal = listed.terminal_tool
+        return [
+            WorldTool(tool.name, tool.description, tool.input_schema or EMPTY_SCHEMA)
+            for tool in listed.tools
+        ]
+
+    async def call(self, name: str, arguments: Mapping[str, Any]) -> WorldAnswer:
+        """Call a tool of the session."""
+        return _answer(await self._opened().call(name, arguments))
+
+    async def finish(self, conversation: Conversation) -> WorldAnswer | None:
+        """Pass the last message to the terminal tool, if the episode has not ended."""
+        session, tool = self._opened(), self._terminal
+        if tool is None or session.is_finished:
+            return None
+        given = {} if tool.arg is None else {tool.arg: conversation.last_message}
+        result = await session.call(tool.name, given)
+        if isinstance(result, ToolFailure):
+            raise OrsError(f"the terminal tool {tool.name!r} failed: {result.error}")
+        return _answer(result)
+
+    async def close(self) -> None:
+        """Delete the session."""
+        if self._session is not None:
+            await self._session.close()
+        if self._client is not None:
+            await self._client.aclose()
+
+    def _opened(self) -> OrsSession:
+        if self._session is None:
+            raise OrsError("the session is not open")
+        return self._session
+
+
+def environment(task: Task, *, manifest: Path | None = None) -> EnvironmentFactory:
+    """Return the environment of a task. The entry point of `benchflow.environments`.
+
+    Raises:
+        TaskError: The options are malformed, or the address is not allowed.
+    """
+    del manifest
+    where = "task.toml:environment.options"
+    try:
+        settings = OrsSettings.model_validate(task.config.environment.options)
+    except ValidationError as error:
+        fault = error.errors(include_url=False)[0]
+        key = ".".join(map(str, fault["loc"]))
+        raise TaskError(f"{key}: {fault['msg']}", where=where) from error
+    settings = settings.model_copy(update={"url": world_url(settings.url)})
+    return outside_environment(
+        task, _PROVIDER, lambda: OrsWorld(settings), snapshots=settings.snapshots
+    )
+
+
+class OrsTasks:
+    """The tasks of `ors://HOST:PORT/ENVIRONMENT`. With TLS: `ors://https://HOST/ENVIRONMENT`."""
+
+    def splits(self, address: str) -> Sequence[TaskSplit]:
+        """Return the splits of the environment.
+
+        Raises:
+            TaskError: The server does not answer, or does not have the environment.
+        """
+        url, name = _address(address)
+
+        async def read(client: OrsClient) -> list[TaskSplit]:
+            return [
+                TaskSplit(
+                    name=split.name, purpose=split.type, size=await client.count(name, split.name)
+                )
+                for split in await client.splits(name)
+            ]
+
+        return _ask(url, read)
+
+    def tasks(
+        self, address: str, split: str | None, *, start: int, limit: int
+    ) -> Sequence[DataTask]:
+        """Return tasks of a split. Without a split, the environment must have only one.
+
+        Raises:
+            TaskError: As `splits`.
+            UsageError: The split must be named.
+        """
+        url, name = _address(address)
+        chosen = split or _only(self.splits(address), address)
+        page = _ask(url, lambda client: client.tasks(name, chosen, start, start + limit))
+        numbered = enumerate(page.tasks[:limit], start)
+        return [_task(url, page.env_name or name, chosen, *each) for each in numbered]
+
+
+def _task(url: str, name: str, split: str, number: int, spec: JsonValue) -> DataTask:
+    if not isinstance(spec, dict):
+        raise TaskError(f"task {number} of {name!r} is not a JSON object")
+    slug = "".join(c if c.isalnum() and c.isascii() else "-" for c in f"{name}-{split}".lower())
+    config = {
+        "name": f"{slug.strip('-') or 'ors'}/{number}",
+        "environment": {"provider": _PROVIDER, "options": {"url": url, "environment": name}},
+        "verifier": {"type": "environment", "options": {"rule": "sum"}, "reward_range": _RANGE},
+    }
+    return DataTask(
+        config=TaskConfig.model_validate(config),
+        instruction="Follow the instructions of the environment.",
+        data={"task_spec": spec},
+    )
+
+
+def _only(splits: Sequence[TaskSplit], address: str) -> str:
+    if len(splits) != 1:
+        names = ", ".join(split.name for split in splits)
+        raise UsageError(
+            f"ors://{address} has the splits {names}", hint="name one of them: ?split=NAME"
+        )
+    return splits[0].name
+
+
+def _address(address: str) -> tuple[str, str]:
+    text = address if address.startswith(("http://", "https://")) else f"http://{address}"
+    base, _, name = text.rstrip("/").rpartition("/")
+    if base.endswith(":/") or not name:
+        raise UsageError(
+            f"ors://{address} does not name an environment", hint="give ors://HOST:PORT/ENVIRONMENT"
+        )
+    return world_url(base, where=f"ors://{address}"), name
+
+
+def _ask(url: str, read: Callable[[OrsClient], Awaitable[_T]]) -> _T:
+    async def ask() -> _T:
+        async with _client_for(url, start_sec=30) as client:
+            return await read(client)
+
+    try:
+        # The caller may be inside of an event loop, which cannot run another one.
+        with ThreadPoolExecutor(1) as pool:
+            return pool.submit(asyncio.run, ask()).result()
+    except OrsError as error:
+        raise TaskError(f"cannot read the tasks of {url}: {error}", hint=error.hint) from error
+
+
+def _client_for(url: str, start_sec: float = 600) -> OrsClient:
+    key = os.environ.get(API_KEY)
+    if key:
+        _expect_trusted(url, API_KEY)
+    return OrsClient(url, api_key=key, start_sec=start_sec)
+
+
+def _secrets_for(url: str) -> dict[str, str]:
+    text = os.environ.get(SECRETS)
+    if not text:
+        return {}
+    _expect_trusted(url, SECRETS)
+    try:
+        return _SECRETS.validate_json(text)
+    except ValidationError:
+        raise UsageError(
+            f"${SECRETS} is not JSON of names and texts", hint='give {"NAME": "value"}'
+        ) from None
+
+
+def _expect_trusted(url: str, variable: str) -> None:
+    """Refuse to send a secret to a host that only the task has chosen."""
+    host = urlsplit(url).hostname or ""
+    if host not in _LOOPBACK and not os.environ.get(HOSTS):
+        raise UsageError(
+            f"${variable} would be sent to {host!r}, which a task has named",
+            hint=f"name the hosts that you trust in ${HOSTS}",
+        )
+
+
+def _answer(result: ToolSuccess | ToolFailure) -> WorldAnswer:
+    if isinstance(result, ToolFailure):
+        return WorldAnswer(result.error, failed=True)
+    output = result.output
+    # Metadata is for the trainer: it may have the answer of the task.
+    return WorldAnswer(_content(output.blocks), reward=output.reward, finished=output.finished)
+
+
+def _content(blocks: Sequence[Block]) -> list[str | WorldImage]:
+    return [_part(block) for block in blocks]
+
+
+def _part(block: TextBlock | ImageBlock) -> str | WorldImage:
+    if isinstance(block, TextBlock):
+        return block.text
+    return WorldImage(block.data, block.mimeType)
