@@ -33,7 +33,7 @@ async def score_trees(
     """
     shown = [(tree, leaf) for tree in trees for leaf in tree.leaves if _may_score(leaf)]
     leaves = [leaf for _, leaf in shown]
-    verdicts = await _verdicts(reward, task, leaves, seconds) if leaves else []
+    verdicts = await _verdicts(reward, task, leaves, seconds) if leaves else list[VerifyResult]()
     for leaf, verdict in zip(leaves, verdicts, strict=True):
         leaf.results[reward.name] = verdict
     if reward.name == "reward":
