@@ -2,6 +2,7 @@
 
 import asyncio
 import socket
+from typing import Literal
 
 import pytest
 from benchflow_contracts import Door
@@ -10,7 +11,9 @@ from benchflow_sandbox_core.relay.server import Relay, RelayUpstream
 KEY = "sk-the-operators-own-key"
 
 
-def asked(*requests: str, headers: str = "") -> list[str]:
+def asked(
+    *requests: str, headers: str = "", serves: Literal["model", "tools"] = "model"
+) -> list[str]:
     """Return what each request is answered with by an upstream that echoes it."""
 
     async def echo(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -32,7 +35,9 @@ def asked(*requests: str, headers: str = "") -> list[str]:
         async with await asyncio.start_server(echo, "127.0.0.1", 0) as server:
             port = server.sockets[0].getsockname()[1]
             endpoint = Door(
-                upstream=f"http://127.0.0.1:{port}/base", headers={"Authorization": KEY}
+                upstream=f"http://127.0.0.1:{port}/base",
+                headers={"Authorization": KEY},
+                serves=serves,
             )
             listener = socket.create_server(("127.0.0.1", 0))
             relay = await Relay.start(listener, RelayUpstream.of(endpoint))
@@ -104,3 +109,25 @@ def test_no_header_makes_another_method_of_a_request() -> None:
     named = ("X-HTTP-Method", "x-http-method-override", "X-Method-Override")
     (answer,) = asked("POST /v1/messages", headers="".join(f"{n}: TRACE\r\n" for n in named))
     assert "TRACE" not in answer
+
+
+@pytest.mark.parametrize("request_line", ["POST /mcp", "GET /mcp", "DELETE /mcp"])
+def test_a_door_to_tools_lets_requests_of_mcp_pass(request_line: str) -> None:
+    (answer,) = asked(request_line, serves="tools")
+    assert answer.startswith("HTTP/1.1 200 ")
+    assert KEY in answer
+
+
+@pytest.mark.parametrize(
+    "request_line",
+    ["POST /", "POST /mcp/x", "POST /mcp?x=1", "PUT /mcp", "TRACE /mcp", "POST /v1/messages"],
+)
+def test_a_door_to_tools_lets_nothing_else_pass(request_line: str) -> None:
+    (answer,) = asked(request_line, serves="tools")
+    assert answer.startswith("HTTP/1.1 403 ")
+    assert KEY not in answer
+
+
+def test_a_door_to_a_model_lets_no_request_of_mcp_pass() -> None:
+    (answer,) = asked("POST /mcp")
+    assert answer.startswith("HTTP/1.1 403 ")

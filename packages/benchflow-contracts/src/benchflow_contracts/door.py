@@ -78,7 +78,7 @@ class Door(Model):
     """Unique in its sandbox."""
     headers: _Headers = Field(default={}, repr=False)
     serves: Literal["model", "tools"] = "model"
-    """The requests that pass: those of model APIs, or `POST /mcp` of a tool server (MCP)."""
+    """The requests that pass: those of model APIs, or those of a tool server (MCP) at `/mcp`."""
 
     @classmethod
     def to(

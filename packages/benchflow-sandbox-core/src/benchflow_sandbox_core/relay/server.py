@@ -38,6 +38,8 @@ _NEEDED = {
 # Some agents check for a server before their first call.
 _PROBES = {"GET", "HEAD"}
 _TOOLS = "/mcp"
+# A client also asks for a stream, and ends a session. It expects the server's own refusal.
+_TOOL_METHODS = {"POST", "GET", "DELETE"}
 _CONNECT_SECONDS = 30.0
 OVERRIDES = frozenset({"x-http-method", "x-http-method-override", "x-method-override"})
 """Headers, in lower case, that change the method of a request for some servers."""
@@ -51,7 +53,7 @@ def needs_credential(method: str, target: str, serves: Serves) -> bool:
     """
     path = target.partition("?")[0]
     if serves == "tools":
-        if (method, target) == ("POST", _TOOLS):
+        if method in _TOOL_METHODS and target == _TOOLS:
             return True
         raise HeadError(f"{method} {path} is not a request of a tool server")
     if (needed := _NEEDED.get(method)) is not None and needed.fullmatch(path):
