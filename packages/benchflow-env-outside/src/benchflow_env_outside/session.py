@@ -317,7 +317,8 @@ class WorldSession:
             raise
         except Exception as error:
             problem = f"{work!r} of world {self._name!r} failed: {type(error).__name__}: {error}"
-            self._failure = EnvironmentError_(problem[:1000])
+            is_passing = isinstance(error, OSError)  # such as a lost connection
+            self._failure = EnvironmentError_(problem[:1000], retryable=is_passing)
             raise self._failure from error
 
     def _add(
