@@ -65,7 +65,12 @@ ALLOWED = {
         "uvicorn",
     },
     # The trainers themselves are imported by name when they are used.
-    "benchflow_adapters_trainers": {"benchflow_contracts", "benchflow_export"},
+    "benchflow_adapters_trainers": {
+        "benchflow_contracts",
+        "benchflow_export",
+        "benchflow_serve_client",
+        "pydantic",
+    },
     # Verifiers is imported in the modules that its loaders import, and in its own process.
     "benchflow_adapters_verifiers": {
         "benchflow_contracts",

@@ -3,6 +3,7 @@
 No module imports a trainer when it is imported: install the trainer in the same environment.
 """
 
+from .remote import RemoteGroups
 from .skyrl import SampleGenerator
 from .trl import GroupWorker, RolloutFunction, completion_reward, prompt_rows
 from .verl import LostRolloutError, SampleAgentLoop
@@ -10,6 +11,7 @@ from .verl import LostRolloutError, SampleAgentLoop
 __all__ = [
     "GroupWorker",
     "LostRolloutError",
+    "RemoteGroups",
     "RolloutFunction",
     "SampleAgentLoop",
     "SampleGenerator",

@@ -29,6 +29,7 @@ if TYPE_CHECKING:
         RolloutGroup,
         TrainerOptions,
         group_rollouts,
+        group_samples,
     )
     from .rows import (
         ExportReport,
@@ -80,6 +81,7 @@ __all__ = [
     "fill_rows",
     "group_of",
     "group_rollouts",
+    "group_samples",
     "leaf_record",
     "load_exporter",
     "publish",
@@ -109,7 +111,7 @@ _HOMES = {
         "group_sources": ("GroupServer GroupSource RequestedGroups StoredGroups"),
         "messages": ("Message steps_to_messages"),
         "rollout_groups": (
-            "ExcludedLeaf ExcludedReason RolloutGroup TrainerOptions group_rollouts"
+            "ExcludedLeaf ExcludedReason RolloutGroup TrainerOptions group_rollouts group_samples"
         ),
         "rows": (
             "ExportReport export_trajectories_to_jsonl "

@@ -135,7 +135,6 @@ def group_rollouts(
     returns of truncated, inexact and mixed samples count in the baseline, because the policy got
     them. Returns below answers that the task's user never gives do not count.
     """
-    options = options or TrainerOptions()
     excluded: list[ExcludedLeaf] = []
     samples: list[Sample] = []
     for rollout in rollouts:
@@ -144,6 +143,22 @@ def group_rollouts(
             continue
         excluded += [_unscored(rollout, leaf) for leaf in rollout.tree.leaves if _lacks(leaf)]
         samples += samples_of(rollout)
+    return group_samples(task_id, samples, excluded, options, policy_version)
+
+
+def group_samples(
+    task_id: str,
+    samples: Iterable[Sample],
+    lost: Iterable[ExcludedLeaf] = (),
+    options: TrainerOptions | None = None,
+    policy_version: int | None = None,
+) -> RolloutGroup:
+    """Return the group of the samples of one task, as `group_rollouts` does.
+
+    `lost` are the leaves without a return.
+    """
+    options = options or TrainerOptions()
+    excluded = list(lost)
     chosen: list[Sample] = []
     for sample in samples:
         if sample.answer == "user" or options.counterfactual:

@@ -1,6 +1,6 @@
 """The configuration of a job: the server's, with the tables that a request may set."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Final, cast
 
 from benchflow_jobs import JobConfig, JobConfigError, plan_of
@@ -183,22 +183,27 @@ def _table(tables: Mapping[str, Any], key: str) -> Mapping[str, Any]:
     return cast("Mapping[str, Any]", value)
 
 
-def _variants(tables: Mapping[str, Any]) -> list[Any]:
-    value = tables.get("variants", [])
-    if not isinstance(value, list):
+def _variants(tables: Mapping[str, Any]) -> Sequence[object]:
+    value: object = tables.get("variants", [])
+    if not isinstance(value, Sequence) or isinstance(value, str):
         raise RequestRefusedError("'variants' is not a list of tables", where="variants")
-    return value
+    return cast("Sequence[object]", value)
 
 
 def _flat(layer: object, prefix: str = "", depth: int = 2) -> Iterator[tuple[str, object]]:
-    """Yield the values by dotted key. The tables of `agent` and `model` are opened, others not."""
+    """Yield the values by dotted key.
+
+    At depth 2, the tables of `agent` and `model` are opened. At depth 3, all tables are.
+    """
     if not isinstance(layer, Mapping):
         raise RequestRefusedError(f"{(prefix or 'the layer').strip('.')!r} is not a table")
     for key, value in cast("Mapping[str, object]", layer).items():
         name = f"{prefix}{key}"
-        is_open = name in {"agent", "model"} and depth > 1
-        is_deep = depth == 3 and isinstance(value, Mapping)
-        if is_open or is_deep:
-            yield from _flat(cast("object", value), f"{name}.", depth if depth == 3 else 1)
+        if depth == 3:
+            is_open = isinstance(value, Mapping)
         else:
+            is_open = depth == 2 and name in {"agent", "model"}
+        if not is_open:
             yield name, value
+        else:
+            yield from _flat(value, f"{name}.", 3 if depth == 3 else 1)
