@@ -39,6 +39,11 @@ _RUN: Final = frozenset(
 """Keys of a configuration of rollouts. Others are import paths, paths, images, or variables."""
 
 
+_MAX_VARIANTS: Final = 1000
+_MAX_SLOTS: Final = 100_000
+"""A plan of a greater job would take the memory of the service."""
+
+
 def job_config(settings: ServeSettings, tables: Mapping[str, Any], name: str) -> JobConfig:
     """Return the checked configuration of a job called `name`.
 
@@ -83,6 +88,8 @@ def _check_keys(settings: ServeSettings, tables: Mapping[str, Any]) -> None:
             if inner not in _KEYS[key]:
                 raise _refused(f"{key}.{inner}")
     _check_layer(settings, tables.get("run", {}), "run", _RUN)
+    if len(_variants(tables)) > _MAX_VARIANTS:
+        raise _too_large("variants", f"more than {_MAX_VARIANTS} variants")
     for place, layer in enumerate(_variants(tables)):
         _check_layer(settings, layer, f"variants.{place}", _RUN | {"id"})
     _check_sweep(settings, _table(tables, "sweep"))
@@ -91,20 +98,33 @@ def _check_keys(settings: ServeSettings, tables: Mapping[str, Any]) -> None:
 def _check_layer(
     settings: ServeSettings, layer: object, where: str, allowed: frozenset[str]
 ) -> None:
-    for key, value in _flat(layer):
+    if not isinstance(layer, Mapping):
+        raise RequestRefusedError(f"{where!r} is not a table", where=where)
+    for key, value in _flat(cast("Mapping[str, object]", layer)):
         if key not in allowed:
             raise _refused(f"{where}.{key}")
         _check_agent(settings, key, value, where)
 
 
 def _check_sweep(settings: ServeSettings, sweep: Mapping[str, Any]) -> None:
+    count = 1
     for key, values in _flat(sweep, depth=3):
         # With an endpoint of the request, the key of the operator would go there.
         is_known = any(key == each or key.startswith(f"{each}.") for each in _RUN)
         if not is_known or key == "model.base_url":
             raise _refused(f"sweep.{key}")
-        for value in cast("list[object]", values if isinstance(values, list) else [values]):
+        listed = cast("list[object]", values if isinstance(values, list) else [values])
+        for value in listed:
             _check_agent(settings, key, value, "sweep")
+        count *= max(1, len(listed))
+        if count > _MAX_VARIANTS:
+            raise _too_large("sweep", f"more than {_MAX_VARIANTS} variants")
+
+
+def _too_large(where: str, what: str) -> LimitExceededError:
+    return LimitExceededError(
+        f"{where}: the job has {what}", hint="submit several smaller jobs", where=where
+    )
 
 
 def _check_agent(settings: ServeSettings, key: str, value: object, where: str) -> None:
@@ -152,6 +172,8 @@ def _check_caps(settings: ServeSettings, config: JobConfig) -> None:
     """
     caps, plan = settings.caps, plan_of(config).plan
     count = len(plan.slots)
+    if count > _MAX_SLOTS:
+        raise _too_large("design", f"{count} rollouts, and {_MAX_SLOTS} are allowed")
     rows: list[tuple[str, float | None, float | None]] = [
         ("wall_sec", config.budget.rollout_sec, caps.wall_sec),
         ("tokens", config.budget.tokens, _times(caps.tokens, count)),
