@@ -43,10 +43,12 @@ ALLOWED = {
     },
     "benchflow_adapters_nemo_gym": {
         "benchflow_contracts",
+        "benchflow_engine",
         "benchflow_env_outside",
         "benchflow_kernel",
         "benchflow_serve",
         "benchflow_serve_client",
+        "benchflow_store",
         "benchflow_tool_sessions",
         "httpx",
         "litestar",

@@ -2,7 +2,6 @@
 
 import asyncio
 import json
-import socket
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +10,7 @@ import pytest
 import uvicorn
 from benchflow_adapters_nemo_gym import SandboxBroker
 from benchflow_adapters_nemo_gym.broker_app import create_broker_app
+from benchflow_engine.http_listener import open_listener, url_of
 from benchflow_sandbox_local import LocalProvider
 
 pytestmark = [pytest.mark.foreign, pytest.mark.timeout(300)]
@@ -69,9 +69,8 @@ def test_consumers_that_die_share_a_sandbox_of_a_broker_until_its_lease_ends(tmp
     server = uvicorn.Server(uvicorn.Config(app, log_level="error", timeout_graceful_shutdown=1))
 
     async def main() -> None:
-        with socket.socket() as listener:
-            listener.bind(("127.0.0.1", 0))
-            url = f"http://127.0.0.1:{listener.getsockname()[1]}"
+        with open_listener("127.0.0.1", 0, backlog=16) as listener:
+            url = url_of(listener)
 
             async def consume(descriptor: object) -> Any:
                 return await asyncio.to_thread(

@@ -2,7 +2,6 @@
 
 import asyncio
 import json
-import socket
 from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -11,13 +10,17 @@ from typing import Any
 import nemo_gym_home
 import pytest
 import uvicorn
+from benchflow_adapters_nemo_gym.agent_server import create_agent_app
 from benchflow_adapters_nemo_gym.resources_server import create_resources_app
 from benchflow_adapters_nemo_gym.rows import make_config, task_rows, write_rows
 from benchflow_contracts import Task
-from benchflow_engine.config import RunConfig, SandboxConfig
+from benchflow_engine.config import AgentConfig, RunConfig, SandboxConfig
+from benchflow_engine.http_listener import open_listener, url_of
 from benchflow_engine.scaffold import write_task
 from benchflow_engine.task_formats import runnable_task
+from benchflow_kernel import ModelConfig
 from benchflow_tool_sessions import SessionManager
+from scripted_llm import ModelReply, ModelRequest, ScriptedLlm, ToolUse
 
 pytestmark = [pytest.mark.foreign, pytest.mark.timeout(300)]
 SECRET = b"a secret of tests only"
@@ -28,13 +31,11 @@ LOCAL = RunConfig(sandbox=SandboxConfig(provider="local"))
 async def listening(app: Any) -> AsyncGenerator[str]:
     """Serve an application on a free port; yield its URL."""
     server = uvicorn.Server(uvicorn.Config(app, log_level="error", timeout_graceful_shutdown=1))
-    with socket.socket() as listener:
-        listener.bind(("127.0.0.1", 0))
-        listener.listen()
+    with open_listener("127.0.0.1", 0, backlog=16) as listener:
         async with asyncio.TaskGroup() as tasks:
             serving = tasks.create_task(server.serve([listener]))
             try:
-                yield f"http://127.0.0.1:{listener.getsockname()[1]}"
+                yield url_of(listener)
             finally:
                 server.should_exit = True
                 await serving
@@ -48,6 +49,58 @@ def tasks_at(home: Path, *names: str) -> list[Task]:
         instruction.write_text(f"{instruction.read_text()}\nThis is {name}.\n")
         found.append(runnable_task(home / name))
     return found
+
+
+def test_the_collector_of_nemo_gym_gets_rollouts_of_our_agent_with_tokens(tmp_path: Path):
+    (task,) = tasks_at(tmp_path, "served")
+
+    def act(request: ModelRequest) -> ModelReply:
+        if request.tool_results:
+            return ModelReply(text="Done.")
+        command = "echo 'hello, world' > /workspace/greeting.txt"
+        return ModelReply(tools=(ToolUse("shell", {"command": command}),))
+
+    async def main() -> list[dict[str, Any]]:
+        async with SessionManager.running(LOCAL) as manager:
+            write_rows(await task_rows(manager, [task]), tmp_path / "rows.jsonl")
+        with ScriptedLlm(act) as llm:
+            config = LOCAL.model_copy(
+                update={
+                    "agent": AgentConfig(name="policy", model="m"),
+                    "model": ModelConfig(base_url=f"{llm.url}/v1", upstream="vllm"),
+                }
+            )
+            app = create_agent_app([task], config, jobs_dir=tmp_path / "jobs")
+            async with listening(app) as url:
+                found: list[dict[str, Any]] = await asyncio.to_thread(
+                    nemo_gym_home.run,
+                    "collect_rollouts.py",
+                    json.dumps(make_config("http://127.0.0.1:9", agent_url=url)),
+                    tmp_path / "rows.jsonl",
+                    tmp_path / "rollouts.jsonl",
+                    1,
+                    "{}",
+                    cwd=tmp_path,
+                )
+                return found
+
+    (result,) = asyncio.run(main())
+    assert result["reward"] == 1.0
+    assert (tmp_path / "jobs" / result["rollout_id"] / "events.jsonl").exists()
+    output = result["response"]["output"]
+    trained = [item for item in output if "generation_token_ids" in item]
+    assert [item["type"] for item in trained] == ["function_call", "message"]
+    for item in trained:
+        ids = item["generation_token_ids"]
+        # The scripted model gives each token this log-probability.
+        assert item["generation_log_probs"] == [-token / 256 for token in ids]
+        assert item["prompt_token_ids"]
+    seen = nemo_gym_home.run("check_response.py", tmp_path / "rollouts.jsonl", cwd=tmp_path)
+    assert seen == [
+        "NeMoGymResponseFunctionToolCallForTraining",
+        "NeMoGymFunctionCallOutput",
+        "NeMoGymResponseOutputMessageForTraining",
+    ]
 
 
 def test_the_simple_agent_of_nemo_gym_plays_our_tasks_and_gets_our_rewards(tmp_path: Path):

@@ -24,6 +24,7 @@ from benchflow_contracts import (
     TransferError,
     UsageError,
 )
+from benchflow_engine.http_listener import open_listener, url_of
 from benchflow_testing.fakes import FakeSandboxProvider
 
 TOKEN = "a-token-of-tests-only"
@@ -39,12 +40,10 @@ async def serving(broker: SandboxBroker) -> AsyncGenerator[str]:
         timeout_graceful_shutdown=1,
     )
     server = uvicorn.Server(config)
-    with socket.socket() as listener:
-        listener.bind(("127.0.0.1", 0))
-        listener.listen()
+    with open_listener("127.0.0.1", 0, backlog=16) as listener:
         async with asyncio.TaskGroup() as tasks:
             serve = tasks.create_task(server.serve([listener]))
-            url = f"http://127.0.0.1:{listener.getsockname()[1]}"
+            url = url_of(listener)
             async with httpx.AsyncClient() as http:
                 assert (await http.get(f"{url}/v1/health")).json() == {"status": "ok"}
             try:

@@ -4,18 +4,16 @@ Source of the format: nemo-gym 0.4.0, `SimpleResourcesServer` and `MCPResourcesS
 `nemo_gym.base_resources_server`.
 """
 
-import json
 from collections.abc import AsyncGenerator, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from dataclasses import dataclass
-from typing import Any, Final, Literal, cast
+from typing import Any, Final, Literal
 
 from benchflow_contracts import BenchFlowError, RolloutIdentity, Task, UsageError
 from benchflow_tool_sessions import (
     NoSessionError,
     Outcome,
     SessionEndedError,
-    SessionLimitError,
     SessionManager,
     ToolSession,
 )
@@ -28,6 +26,7 @@ from litestar.types import Message, Scope
 
 from .descriptor import MCP_TOKEN_HEADER, McpAccess, SessionDescriptor, SessionSigner
 from .hostile_json import as_list, as_object, last_message
+from .http_faults import read_object, show_fault, show_http_fault
 from .metrics import aggregate_metrics
 from .tool_mcp import answer_message
 
@@ -35,11 +34,6 @@ RESERVED_NAMES: Final = frozenset({"verify", "seed_session", "aggregate_metrics"
 """Routes of a resources server. A tool cannot have one of these names."""
 _MAX_BODY: Final = 64 * 1024 * 1024
 _MOST_PROMPTS: Final = 100
-_STATUS: Final = {
-    NoSessionError.__name__: 404,
-    SessionEndedError.__name__: 410,
-    SessionLimitError.__name__: 429,
-}
 
 Call = Request[Any, Any, State]
 
@@ -129,7 +123,7 @@ def create_resources_app(
 
     return Litestar(
         route_handlers=[show_health, seed_session, serve_mcp, verify, aggregate, call_tool],
-        exception_handlers={BenchFlowError: _show_fault, HTTPException: _show_http_fault},
+        exception_handlers={BenchFlowError: show_fault, HTTPException: show_http_fault},
         before_send=[_repeat_cookie],
         lifespan=[lifespan],
         request_max_body_size=_MAX_BODY,
@@ -147,7 +141,7 @@ async def show_health() -> dict[str, str]:
 @post("/seed_session", status_code=200)
 async def seed_session(request: Call, state: State) -> Response[dict[str, Any]]:
     """Start the sandbox of the row's task. The cookie and the MCP token both name the session."""
-    server, row = _server(state), await _read_object(request)
+    server, row = _server(state), await read_object(request)
     session = await server.manager.open(server.task_of(row))
     names = [tool.name for tool in await session.tools()]
     if clash := sorted(RESERVED_NAMES.intersection(names)):
@@ -166,7 +160,7 @@ async def seed_session(request: Call, state: State) -> Response[dict[str, Any]]:
 @post("/mcp", status_code=200)
 async def serve_mcp(request: Call, state: State) -> Response[dict[str, Any] | None]:
     """Answer one MCP message. The header with the token names the session."""
-    message = await _read_object(request)
+    message = await read_object(request)
     server, token = _server(state), request.headers.get(MCP_TOKEN_HEADER)
     reply = await answer_message(message, lambda: server.session_of(token, "mcp"), server.name)
     return Response(reply, status_code=202 if reply is None else 200)
@@ -178,7 +172,7 @@ async def verify(request: Call, state: State) -> dict[str, Any]:
 
     A second request returns the same reward.
     """
-    server, row = _server(state), await _read_object(request)
+    server, row = _server(state), await read_object(request)
     session = server.session_of(request.cookies.get(server.cookie), "cookie")
     if (server.task_of(row)) is not session.task:
         raise UsageError("the row is of another task than the session")
@@ -199,7 +193,7 @@ async def verify(request: Call, state: State) -> dict[str, Any]:
 @post("/aggregate_metrics", status_code=200)
 async def aggregate(request: Call) -> dict[str, Any]:
     """Return statistics of verified rollouts."""
-    given = as_list((await _read_object(request)).get("verify_responses"))
+    given = as_list((await read_object(request)).get("verify_responses"))
     return aggregate_metrics([as_object(each) for each in given])
 
 
@@ -211,7 +205,7 @@ async def call_tool(tool: FromPath[str], request: Call, state: State) -> Respons
     """
     server = _server(state)
     session = server.session_of(request.cookies.get(server.cookie), "cookie")
-    result = await session.call(tool, await _read_object(request))
+    result = await session.call(tool, await read_object(request))
     return Response(
         result.text, status_code=422 if result.is_error else 200, media_type="text/plain"
     )
@@ -245,31 +239,6 @@ async def _outcome_of(session: ToolSession, message: str) -> Outcome:
     raise UsageError(f"task {session.task.id!r} has more than {_MOST_PROMPTS} prompts")
 
 
-async def _read_object(request: Call) -> dict[str, Any]:
-    try:
-        body: object = json.loads(await request.body() or b"{}")
-    except (ValueError, RecursionError) as error:
-        raise UsageError(f"the body is not JSON: {error}") from error
-    if not isinstance(body, dict):
-        raise UsageError("the body is not a JSON object")
-    return as_object(cast("object", body))
-
-
 def _server(state: State) -> ResourcesServer:
     server: ResourcesServer = state["server"]
     return server
-
-
-def _show_fault(_: Request[Any, Any, Any], error: BenchFlowError) -> Response[dict[str, str]]:
-    status = 400 if isinstance(error, UsageError) else 503
-    return _fault(str(error), _STATUS.get(type(error).__name__, status), error.hint)
-
-
-def _show_http_fault(_: Request[Any, Any, Any], error: HTTPException) -> Response[dict[str, str]]:
-    return _fault(error.detail or str(error), error.status_code, "")
-
-
-def _fault(message: str, status: int, hint: str) -> Response[dict[str, str]]:
-    return Response(
-        {"error": message, "hint": hint}, status_code=status, media_type="application/json"
-    )
