@@ -67,7 +67,7 @@ def run(program: str, *args: object, cwd: Path, env: dict[str, str] | None = Non
         cwd=cwd,
         capture_output=True,
         text=True,
-        timeout=120,
+        timeout=240,
         check=False,
         env={**os.environ, "PYTHONPATH": str(our_packages()), **(env or {})},
     )

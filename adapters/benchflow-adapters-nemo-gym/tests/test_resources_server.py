@@ -71,6 +71,20 @@ def test_a_session_is_seeded_played_and_graded_once(task: Task) -> None:
         assert late.status_code == 410
 
 
+def test_a_verified_session_makes_room_for_another_one(task: Task) -> None:
+    manager = SessionManager.running(config(), most=1)
+    app = create_resources_app(manager, [task], secret=SECRET, name="tasks")
+    row = row_of(task)
+    with TestClient(app, base_url="http://127.0.0.1") as client:
+        cookies: set[str] = set()
+        for _ in range(3):
+            assert client.post("/seed_session", json=row).status_code == 200
+            cookies.add(client.cookies[COOKIE])
+            assert client.post("/seed_session", json=row).status_code == 429
+            assert client.post("/verify", json=row).json()["reward"] == 0.5
+        assert len(cookies) == 3
+
+
 def test_a_request_without_a_valid_cookie_is_refused_and_starts_no_session(task: Task) -> None:
     with serving(task) as client:
         client.post("/seed_session", json=row_of(task))

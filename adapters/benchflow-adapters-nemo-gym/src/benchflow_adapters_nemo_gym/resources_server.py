@@ -4,9 +4,10 @@ Source of the format: nemo-gym 0.4.0, `SimpleResourcesServer` and `MCPResourcesS
 `nemo_gym.base_resources_server`.
 """
 
+from collections import OrderedDict
 from collections.abc import AsyncGenerator, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from typing import Any, Final, Literal
 
 from benchflow_contracts import BenchFlowError, RolloutIdentity, Task, UsageError
@@ -39,6 +40,34 @@ Call = Request[Any, Any, State]
 
 
 @dataclass(frozen=True, slots=True)
+class Verdict:
+    """The outcome of a session that is closed."""
+
+    task: str
+    outcome: Outcome
+
+
+class VerdictLog:
+    """The last verdicts by rollout: a client that lost a response asks again."""
+
+    def __init__(self, most: int = 4096) -> None:
+        self._most = most
+        self._verdicts: OrderedDict[str, Verdict] = OrderedDict()
+
+    def find(self, rollout: str) -> Verdict | None:
+        """Return the verdict of a rollout, if it is among the last ones."""
+        return self._verdicts.get(rollout)
+
+    def add(self, rollout: str, verdict: Verdict) -> Verdict:
+        """Add a verdict without its whole record, and return it. The first one counts."""
+        light = replace(verdict, outcome=replace(verdict.outcome, result=None))
+        kept = self._verdicts.setdefault(rollout, light)
+        while len(self._verdicts) > self._most:
+            self._verdicts.popitem(last=False)
+        return kept
+
+
+@dataclass(frozen=True, slots=True)
 class ResourcesServer:
     """What the routes need: the sessions, the tasks by id, and the signer of names."""
 
@@ -46,6 +75,7 @@ class ResourcesServer:
     tasks: Mapping[str, Task]
     signer: SessionSigner
     name: str
+    verdicts: VerdictLog = field(default_factory=VerdictLog)
 
     @property
     def cookie(self) -> str:
@@ -70,11 +100,11 @@ class ResourcesServer:
             )
         return self.tasks[name]
 
-    def session_of(self, signed: str | None, use: Literal["cookie", "mcp"]) -> ToolSession:
-        """Return the session of a cookie or an MCP token.
+    def rollout_of(self, signed: str | None, use: Literal["cookie", "mcp"]) -> str:
+        """Return the rollout that a cookie or an MCP token names.
 
         Raises:
-            NoSessionError: It is missing or forged, or its session is gone.
+            NoSessionError: It is missing or forged.
         """
         rollout = self.signer.read(signed or "", use)
         if rollout is None:
@@ -82,6 +112,18 @@ class ResourcesServer:
                 f"the request has no valid {use} of a session",
                 hint="call /seed_session first, and send back what it returns",
             )
+        return rollout
+
+    def session_of(self, signed: str | None, use: Literal["cookie", "mcp"]) -> ToolSession:
+        """Return the session of a cookie or an MCP token.
+
+        Raises:
+            NoSessionError: It is missing or forged, or its session is gone.
+            SessionEndedError: The session was verified.
+        """
+        rollout = self.rollout_of(signed, use)
+        if self.verdicts.find(rollout) is not None:
+            raise SessionEndedError("the session has ended: it was verified")
         return self.manager.find(rollout)
 
 
@@ -170,13 +212,23 @@ async def serve_mcp(request: Call, state: State) -> Response[dict[str, Any] | No
 async def verify(request: Call, state: State) -> dict[str, Any]:
     """Submit the last message, grade in a fresh sandbox, and return the row with its reward.
 
-    A second request returns the same reward.
+    The session is closed then, so that it does not count as an open one. A second request returns
+    the same reward.
     """
     server, row = _server(state), await read_object(request)
-    session = server.session_of(request.cookies.get(server.cookie), "cookie")
-    if (server.task_of(row)) is not session.task:
+    rollout = server.rollout_of(request.cookies.get(server.cookie), "cookie")
+    task = server.task_of(row)
+    verdict = server.verdicts.find(rollout)
+    if verdict is None:
+        session = server.session_of(request.cookies.get(server.cookie), "cookie")
+        if task is not session.task:
+            raise UsageError("the row is of another task than the session")
+        outcome = await _outcome_of(session, last_message(row.get("response")))
+        verdict = server.verdicts.add(rollout, Verdict(task.id, outcome))
+        await server.manager.close(rollout)
+    if verdict.task != task.id:
         raise UsageError("the row is of another task than the session")
-    outcome = await _outcome_of(session, last_message(row.get("response")))
+    outcome = verdict.outcome
     if outcome.reward is None:
         raise HTTPException(
             status_code=503, detail=f"the rollout has no reward: {outcome.unscored}"
@@ -186,7 +238,7 @@ async def verify(request: Call, state: State) -> dict[str, Any]:
         "reward": outcome.reward,
         "reward_components": dict(outcome.items),
         "truncated": outcome.truncated,
-        "rollout_id": session.id,
+        "rollout_id": rollout,
     }
 
 
