@@ -7,6 +7,7 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
+import httpx
 import nemo_gym_home
 import pytest
 import uvicorn
@@ -145,3 +146,26 @@ def test_the_simple_agent_of_nemo_gym_plays_our_tasks_and_gets_our_rewards(tmp_p
     assert len((tmp_path / "rollouts.jsonl").read_text().splitlines()) == 4
     [agent] = json.loads((tmp_path / "rollouts_aggregate_metrics.json").read_text())
     assert agent["key_metrics"]["mean/reward"] == 0.5
+
+
+def test_the_official_mcp_client_acts_in_the_session_of_its_token(tmp_path: Path):
+    (task,) = tasks_at(tmp_path, "by-mcp")
+
+    async def main() -> Any:
+        async with SessionManager.running(LOCAL) as manager:
+            (row,) = await task_rows(manager, [task])
+            async with listening(create_resources_app(manager, [task], secret=SECRET)) as url:
+                async with httpx.AsyncClient() as http:
+                    reply = await http.post(f"{url}/seed_session", json=row, timeout=60)
+                mcp = reply.json()["mcp"]
+                return await asyncio.to_thread(
+                    nemo_gym_home.run,
+                    "mcp_client.py",
+                    f"{url}{mcp['url_path']}",
+                    json.dumps(mcp["headers"]),
+                    cwd=tmp_path,
+                )
+
+    seen = asyncio.run(main())
+    assert seen["tools"] == ["bash", "read_file", "write_file", "submit"]
+    assert (seen["text"], seen["is_error"]) == ("/workspace\n", False)
