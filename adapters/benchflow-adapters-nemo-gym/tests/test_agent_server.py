@@ -95,6 +95,10 @@ def test_a_row_is_played_and_comes_back_with_its_reward(tmp_path: Path) -> None:
         assert result["response"]["object"] == "response"
         assert (tmp_path / "jobs" / result["rollout_id"]).is_dir()
         assert client.post("/run", json={}).status_code == 400
+        asked = {"input": "ignored", "metadata": {"task_id": task.id}}
+        response = client.post("/v1/responses", json=asked)
+        assert (response.status_code, response.json()["object"]) == (200, "response")
+        assert client.post("/v1/responses", json={"input": "x"}).status_code == 400
         metrics = client.post("/aggregate_metrics", json={"verify_responses": [result]}).json()
         assert metrics["key_metrics"] == {"mean/reward": 1.0}
 
