@@ -51,7 +51,7 @@ def main() -> None:
         spent = asyncio.run(measure(options.env, options.tool, options.calls))
     finally:
         close_hosts()
-    emit("verifiers_world.cpu_ms_per_call", spent, bound=BOUND_MS)
+    emit("verifiers_world.cpu_ms_per_call", spent, limit=BOUND_MS)
     host = resource.getrusage(resource.RUSAGE_CHILDREN)
     total = (host.ru_utime + host.ru_stime) * 1000
     emit("verifiers_world.host_cpu_ms_with_start", [total])

@@ -8,7 +8,8 @@ from urllib.parse import urlsplit
 from benchflow_contracts import Door, UsageError
 
 _FIRST_DOOR: Final = 8730
-_COUNT: Final = 8
+_MODELS: Final = 4
+_TOOLS: Final = 4
 _CHUNK: Final = 64 * 1024
 _LOOPBACK: Final = frozenset({"127.0.0.1", "localhost", "::1"})
 
@@ -17,17 +18,18 @@ class PortRelays:
     """A door exists before its sandbox, but a harness's endpoint only after the sandbox.
 
     `async with PortRelays() as relays` opens eight listeners of the loopback. `doors` lead to the
-    listeners, and `inside` gives a port of the host one of the doors.
+    listeners: four pass requests of model APIs alone, and four those of tool servers at `/mcp`.
+    `inside` gives a port of the host one of the doors.
     """
 
     def __init__(self) -> None:
         self._servers: list[asyncio.Server] = []
-        self._targets: list[int] = []
-        """The port of the host behind each door that is in use."""
+        self._targets: dict[int, int] = {}
+        """The port of the host behind each door that is in use, by the number of the door."""
         self._connections: set[asyncio.Task[None]] = set()
 
     async def __aenter__(self) -> Self:
-        for index in range(_COUNT):
+        for index in range(_MODELS + _TOOLS):
 
             async def accept(
                 reader: asyncio.StreamReader, writer: asyncio.StreamWriter, index: int = index
@@ -53,6 +55,7 @@ class PortRelays:
                 name=f"host-{index}",
                 upstream=f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}",
                 port=_FIRST_DOOR + index,
+                serves="model" if index < _MODELS else "tools",
             )
             for index, server in enumerate(self._servers)
         )
@@ -66,12 +69,14 @@ class PortRelays:
         parts = urlsplit(url)
         if parts.hostname not in _LOOPBACK or parts.port is None:
             return url
-        if parts.port not in self._targets:
-            if len(self._targets) == _COUNT:
-                raise UsageError(f"the sandbox has {_COUNT} doors, and needs one more for {url!r}")
-            self._targets.append(parts.port)
-        door = _FIRST_DOOR + self._targets.index(parts.port)
-        return parts._replace(netloc=f"127.0.0.1:{door}").geturl()
+        mine = range(_MODELS, _MODELS + _TOOLS) if parts.path.endswith("/mcp") else range(_MODELS)
+        for door in mine:
+            if self._targets.setdefault(door, parts.port) == parts.port:
+                return parts._replace(netloc=f"127.0.0.1:{_FIRST_DOOR + door}").geturl()
+        raise UsageError(
+            f"the sandbox has {len(mine)} doors of this kind, and needs one more for {url!r}",
+            hint="give the harness fewer tool servers",
+        )
 
     async def _forward(
         self, index: int, reader: asyncio.StreamReader, writer: asyncio.StreamWriter
@@ -80,9 +85,9 @@ class PortRelays:
         assert task is not None
         self._connections.add(task)
         try:
-            if index >= len(self._targets):
+            if (target := self._targets.get(index)) is None:
                 return
-            away = await asyncio.open_connection("127.0.0.1", self._targets[index])
+            away = await asyncio.open_connection("127.0.0.1", target)
             try:
                 async with asyncio.TaskGroup() as group:
                     group.create_task(_copy(reader, away[1]))
