@@ -157,4 +157,4 @@ def test_children_of_a_fork_repeat_the_calls_before_it(old: Path, tmp_path: Path
     source = "verifiers://old_till?split=train&index=0"
     forks = ("--branch", "group", "--branch-n", "2", "--branch-at-call", "2")
     record = run(old, source, answers, tmp_path, *forks)
-    assert (record["reward"], record["branches"]) == (1.0, 2)
+    assert (record["reward"], record["leaves"], record["branches"]) == (1.0, 2, 1)
