@@ -11,12 +11,14 @@ SHIPPED = [
     "claude-agent-acp",
     "codex-acp",
     "gemini",
+    "kimi",
     "mistral-vibe",
     "opencode",
     "qwen",
     "scripted",
     "zed-codex-acp",
 ]
+COMMANDS = ["aider", "cline", "mini-swe-agent", "openhands"]
 VALUES = Values(
     base_url="http://127.0.0.1:8721",
     api_key="key",
@@ -41,14 +43,14 @@ wire = "none"
 def test_every_entry_point_makes_the_agent_of_its_name():
     points = entry_points(group="benchflow.agents")
     ours = {point.name: point for point in points if point.value.startswith("benchflow_agent_acp")}
-    assert set(ours) == {*SHIPPED, "oracle", "nop"}
+    assert set(ours) == {*SHIPPED, *COMMANDS, "oracle", "nop"}
     for name, point in ours.items():
         agent = point.load()()
         assert agent.name == name
         assert agent.capabilities().version or name == "nop"
 
 
-@pytest.mark.parametrize("name", SHIPPED)
+@pytest.mark.parametrize("name", [*SHIPPED, *COMMANDS])
 def test_a_shipped_declaration_is_pinned_and_renders(name):
     decl = shipped_declaration(name)
     assert decl.id == name

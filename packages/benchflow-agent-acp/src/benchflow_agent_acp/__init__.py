@@ -9,14 +9,15 @@ from typing import TYPE_CHECKING
 
 from benchflow_contracts.lazy_names import lazy_names
 
-from .agent import AcpAgent
-from .builtin import agent_from_file, agent_from_package, shipped_declaration
+from .agent import AcpAgent, DeclaredAgent
+from .builtin import agent_from_file, agent_from_package, agent_of, shipped_declaration
 from .limits import WireLimits
 from .nop import NopAgent
 from .oracle import OracleAgent
 
 if TYPE_CHECKING:
     from .agent_probe import probe
+    from .command_agent import CommandAgent
     from .declaration import AgentDecl, Proof
     from .declaration_file import parse_declaration, read_declaration, write_proven
     from .probe_report import ProbeReport
@@ -24,6 +25,8 @@ if TYPE_CHECKING:
 __all__ = [
     "AcpAgent",
     "AgentDecl",
+    "CommandAgent",
+    "DeclaredAgent",
     "NopAgent",
     "OracleAgent",
     "ProbeReport",
@@ -31,6 +34,7 @@ __all__ = [
     "WireLimits",
     "agent_from_file",
     "agent_from_package",
+    "agent_of",
     "parse_declaration",
     "probe",
     "read_declaration",
@@ -40,6 +44,7 @@ __all__ = [
 
 _LAZY = {
     "AgentDecl": "declaration",
+    "CommandAgent": "command_agent",
     "ProbeReport": "probe_report",
     "Proof": "declaration",
     "parse_declaration": "declaration_file",

@@ -1,7 +1,8 @@
-"""AcpAgent: a declaration as an Agent."""
+"""A declaration as an Agent."""
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from typing import TYPE_CHECKING
 
 from benchflow_contracts import (
@@ -9,6 +10,7 @@ from benchflow_contracts import (
     AgentNeeds,
     Role,
     Sandbox,
+    Session,
     SessionSnapshot,
     SessionState,
     UsageError,
@@ -25,18 +27,13 @@ if TYPE_CHECKING:
     from .session import AcpSession
 
 
-class AcpAgent:
-    """An agent that speaks ACP over the pipes of a process inside the sandbox."""
+class DeclaredAgent(ABC):
+    """An agent that a declaration describes. Subclasses open its sessions."""
 
-    def __init__(
-        self, decl: AgentDecl, *, path: Path | None = None, limits: WireLimits | None = None
-    ) -> None:
+    def __init__(self, decl: AgentDecl, *, path: Path | None = None) -> None:
         """Use this declaration. `path` is the file from which it was read, if any."""
         self.decl = decl
         self._path = path
-        self._limits = limits or WireLimits()
-        self._homes: dict[tuple[str | None, str], str] = {}
-        """The home directories found in sandboxes, by image and user, for resumed sessions."""
 
     @property
     def name(self) -> str:
@@ -79,6 +76,41 @@ class AcpAgent:
 
         installation = find_installation(self.decl)
         return None if installation is None else AgentNeeds(bundles=installation.bundles)
+
+    @abstractmethod
+    async def connect(
+        self,
+        sandbox: Sandbox,
+        role: Role,
+        *,
+        resume: SessionSnapshot | None = None,
+        log_dir: Path | None = None,
+    ) -> Session:
+        """Open a session, as `Agent.connect`."""
+
+    @abstractmethod
+    async def attach(
+        self,
+        sandbox: Sandbox,
+        role: Role,
+        state: SessionState,
+        *,
+        log_dir: Path | None = None,
+    ) -> Session:
+        """Continue with a live process, as `Agent.attach`."""
+
+
+class AcpAgent(DeclaredAgent):
+    """An agent that speaks ACP over the pipes of a process inside the sandbox."""
+
+    def __init__(
+        self, decl: AgentDecl, *, path: Path | None = None, limits: WireLimits | None = None
+    ) -> None:
+        """Use this declaration. `path` is the file from which it was read, if any."""
+        super().__init__(decl, path=path)
+        self._limits = limits or WireLimits()
+        self._homes: dict[tuple[str | None, str], str] = {}
+        """The home directories found in sandboxes, by image and user, for resumed sessions."""
 
     async def connect(
         self,

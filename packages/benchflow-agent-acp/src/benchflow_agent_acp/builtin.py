@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from benchflow_contracts import UsageError
 
-from .agent import AcpAgent
+from .agent import AcpAgent, DeclaredAgent
 from .nop import NopAgent
 from .oracle import OracleAgent
 
@@ -16,7 +16,16 @@ if TYPE_CHECKING:
     from .declaration import AgentDecl
 
 
-def agent_from_package(package: str, declaration: str) -> AcpAgent:
+def agent_of(decl: AgentDecl, *, path: Path | None = None) -> DeclaredAgent:
+    """Return the agent of a declaration. `path` is the file from which it was read, if any."""
+    if decl.command is None:
+        return AcpAgent(decl, path=path)
+    from .command_agent import CommandAgent  # noqa: PLC0415 - few runs need it
+
+    return CommandAgent(decl, path=path)
+
+
+def agent_from_package(package: str, declaration: str) -> DeclaredAgent:
     """Return the agent whose declaration is a file of `package`.
 
     A package ships an agent with a function that calls this one, as an entry point in the group
@@ -33,10 +42,10 @@ def agent_from_package(package: str, declaration: str) -> AcpAgent:
         raise UsageError(f"package {package!r} has no declaration {declaration!r}")
     decl = parse_declaration(source.read_bytes(), where=f"{package}/{declaration}")
     # A package in a zip file has no path.
-    return AcpAgent(decl, path=source if isinstance(source, Path) else None)
+    return agent_of(decl, path=source if isinstance(source, Path) else None)
 
 
-def agent_from_file(path: Path | str) -> AcpAgent:
+def agent_from_file(path: Path | str) -> DeclaredAgent:
     """Return the agent that an operator's declaration file describes.
 
     Raises:
@@ -44,21 +53,37 @@ def agent_from_file(path: Path | str) -> AcpAgent:
     """
     from .declaration_file import read_declaration  # noqa: PLC0415
 
-    return AcpAgent(read_declaration(Path(path)), path=Path(path))
+    return agent_of(read_declaration(Path(path)), path=Path(path))
 
 
 def shipped_declaration(agent_id: str) -> AgentDecl:
     """Return the declaration of an agent that this package ships."""
-    return _shipped(agent_id).decl
+    return _declared(agent_id).decl
+
+
+def _declared(agent_id: str) -> DeclaredAgent:
+    return agent_from_package("benchflow_agent_acp", f"declarations/{agent_id}.toml")
 
 
 def _shipped(agent_id: str) -> AcpAgent:
-    return agent_from_package("benchflow_agent_acp", f"declarations/{agent_id}.toml")
+    agent = _declared(agent_id)
+    assert isinstance(agent, AcpAgent)
+    return agent
+
+
+def aider() -> DeclaredAgent:
+    """Return aider, as a command."""
+    return _declared("aider")
 
 
 def claude_agent_acp() -> AcpAgent:
     """Return Claude Code, through its ACP adapter."""
     return _shipped("claude-agent-acp")
+
+
+def cline() -> DeclaredAgent:
+    """Return Cline, as a command."""
+    return _declared("cline")
 
 
 def codex_acp() -> AcpAgent:
@@ -71,9 +96,24 @@ def gemini() -> AcpAgent:
     return _shipped("gemini")
 
 
+def kimi() -> AcpAgent:
+    """Return Kimi Code."""
+    return _shipped("kimi")
+
+
+def mini_swe_agent() -> DeclaredAgent:
+    """Return mini-swe-agent, as a command."""
+    return _declared("mini-swe-agent")
+
+
 def mistral_vibe() -> AcpAgent:
     """Return Mistral Vibe."""
     return _shipped("mistral-vibe")
+
+
+def openhands() -> DeclaredAgent:
+    """Return OpenHands, as a command."""
+    return _declared("openhands")
 
 
 def opencode() -> AcpAgent:

@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from typing import Annotated, Literal
 
-from benchflow_contracts import AgentCapabilities, Role
+from benchflow_contracts import AgentCapabilities, Role, SnapshotError
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 ASK_SWITCH = "BENCHFLOW_ASK"
@@ -23,6 +23,9 @@ class Section(BaseModel):
     """A frozen table. Unknown keys and wrong types are errors."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", strict=True)
+
+
+VERSIONS = r"^>=\d+(\.\d+)*(,<\d+(\.\d+)*)?$"
 
 
 class PackageSource(Section):
@@ -66,10 +69,10 @@ class Distribution(Section):
 
 
 class RuntimeSection(Section):
-    """The interpreters that the agent needs on the host, as `>=X.Y`."""
+    """The interpreters that the agent needs on the host, as `>=X.Y` or `>=X.Y,<X.Z`."""
 
-    python: Annotated[str, Field(pattern=r"^>=\d+(\.\d+)*$")] | None = None
-    node: Annotated[str, Field(pattern=r"^>=\d+(\.\d+)*$")] | None = None
+    python: Annotated[str, Field(pattern=VERSIONS)] | None = None
+    node: Annotated[str, Field(pattern=VERSIONS)] | None = None
 
 
 class LaunchSection(Section):
@@ -83,6 +86,20 @@ class LaunchSection(Section):
     """Absolute path template to content template; written before the start."""
     start_timeout_sec: float = Field(default=60, gt=0, strict=False)
     """The timeout of each call before the first prompt."""
+
+
+class CommandSection(Section):
+    """How a program without a protocol runs one prompt turn.
+
+    The prompt is an argument of the launch (`{prompt}`), a file whose path is an argument
+    (`{prompt_file}`), or the standard input.
+    """
+
+    stdin: bool = False
+    """Whether the program reads its prompt from the standard input."""
+    continue_args: tuple[Text, ...] = ()
+    """More arguments for a later prompt of the same session. Without them, the agent takes one
+    prompt only."""
 
 
 class ModelSection(Section):
@@ -230,6 +247,8 @@ class AgentDecl(Section):
     distribution: Distribution
     runtime: RuntimeSection = RuntimeSection()
     launch: LaunchSection
+    command: CommandSection | None = None
+    """For a program that does not speak ACP."""
     model: ModelSection
     auth: AuthSection | None = None
     session: SessionSection = SessionSection()
@@ -245,6 +264,26 @@ class AgentDecl(Section):
     unproven: Mapping[ProvenFidelity, Failure] = {}
     """The attempts that failed, written by the same tools."""
 
+    @model_validator(mode="after")
+    def _prompt_has_one_place(self) -> "AgentDecl":
+        places = sum(part in ("{prompt}", "{prompt_file}") for part in self.launch.args)
+        expects_argument = self.command is not None and not self.command.stdin
+        if places != expects_argument:
+            raise ValueError(
+                "launch.args of an agent with [command] have one of '{prompt}' and '{prompt_file}'"
+                " unless `stdin` is set, and other agents have none"
+            )
+        return self
+
+    def require_snapshot(self) -> None:
+        """Raise unless a new process can resume a session.
+
+        Raises:
+            SnapshotError: It cannot.
+        """
+        if self.session.snapshot == "none":
+            raise SnapshotError(f"agent {self.id!r} has no session files")
+
     def asks(self, role: Role) -> bool:
         """Return whether the agent itself asks questions in this role."""
         switched_on = not self.ask.enable or wants_asks(role)
@@ -253,8 +292,9 @@ class AgentDecl(Section):
     def capabilities(self) -> AgentCapabilities:
         """Return the capabilities that the declaration states; ignore proofs of other versions."""
         return AgentCapabilities(
-            protocol="acp",
-            spawns=True,
+            protocol="acp" if self.command is None else "command",
+            spawns=self.command is None,
+            nudges=self.command is None or bool(self.command.continue_args),
             version=self.version,
             ask_user=self.ask.channel in ("elicitation", "vendor") or self.ask.mcp,
             session_snapshot=self.session.snapshot,

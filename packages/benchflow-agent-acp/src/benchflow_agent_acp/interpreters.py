@@ -4,7 +4,7 @@ import os
 import re
 import shutil
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
@@ -34,7 +34,7 @@ class Interpreter:
 
 
 async def find_python(requirement: str | None) -> Interpreter:
-    """Return a Python that meets `>=X.Y`.
+    """Return a Python that meets `>=X.Y` or `>=X.Y,<X.Z`.
 
     Tries this interpreter, PATH, and the versions of pyenv and uv, in this order. Each candidate
     is run before it is accepted.
@@ -42,10 +42,10 @@ async def find_python(requirement: str | None) -> Interpreter:
     Raises:
         AgentError: No such interpreter was found on the host.
     """
-    minimum = _minimum(requirement)
+    fits = _range(requirement)
     for candidate in _unique(_python_candidates()):
         answer = await _probe(candidate, "-Ic", _PYTHON)
-        if answer is not None and answer[0] >= minimum:
+        if answer is not None and fits(answer[0]):
             return Interpreter(candidate, answer[0], Path(answer[1]))
     raise AgentError(
         f"the agent needs Python {requirement or ''}, which this machine does not have",
@@ -54,18 +54,18 @@ async def find_python(requirement: str | None) -> Interpreter:
 
 
 async def find_node(requirement: str | None) -> Interpreter:
-    """Return a Node.js that meets `>=X`.
+    """Return a Node.js that meets `>=X` or `>=X,<Y`.
 
     Raises:
         AgentError: No such interpreter was found on the host.
     """
-    minimum = _minimum(requirement)
+    fits = _range(requirement)
     versions: list[str] = []
     for candidate in _unique(_node_candidates()):
         answer = await _probe(candidate, "-e", _NODE)
         if answer is None:
             continue
-        if answer[0] >= minimum:
+        if fits(answer[0]):
             path = Path(answer[1])
             return Interpreter(path, answer[0], path.parent.parent)
         versions.append(".".join(map(str, answer[0])))
@@ -121,8 +121,10 @@ async def _probe(path: Path, flag: str, program: str) -> tuple[tuple[int, ...], 
     return (_numbers(lines[0]), lines[1]) if len(lines) >= 2 else None
 
 
-def _minimum(requirement: str | None) -> tuple[int, ...]:
-    return _numbers(requirement or "")
+def _range(requirement: str | None) -> Callable[[tuple[int, ...]], bool]:
+    lowest, _, limit = (requirement or "").partition(",<")
+    minimum, maximum = _numbers(lowest), _numbers(limit)
+    return lambda version: version >= minimum and (not maximum or version < maximum)
 
 
 def _numbers(text: str) -> tuple[int, ...]:

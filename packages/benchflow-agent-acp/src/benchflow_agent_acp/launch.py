@@ -39,24 +39,33 @@ class Launcher:
         self._role = role
         self.values: Values | None = None
 
-    async def launch(self, installation: Installation) -> Process:
-        """Write the config files, skills and the program, then start the process.
+    async def prepare(self, installation: Installation) -> dict[str, str]:
+        """Write the config files, skills and the program; return the process's variables.
 
         Raises:
-            AgentError: A template needs a missing value, or the process did not start.
+            AgentError: A template needs a missing value, or a file cannot be written.
         """
         values = self.values = await self._values()
         await self._put_files(values)
         if self._decl.distribution.builtin is not None:
             await self._put_program(self._decl.distribution.builtin)
         await self._put_skills(values)
+        return self._env(values, installation)
+
+    async def launch(self, installation: Installation) -> Process:
+        """Prepare the sandbox, then start the process.
+
+        Raises:
+            AgentError: As `prepare`, or the process did not start.
+        """
+        env = await self.prepare(installation)
+        values = self.values
+        assert values is not None
         command = [self._decl.launch.cmd, *self._decl.launch.args]
         if wants_asks(self._role):
             command += self._decl.ask.args
         try:
-            return await self._sandbox.spawn(
-                [render(part, values) for part in command], env=self._env(values, installation)
-            )
+            return await self._sandbox.spawn([render(part, values) for part in command], env=env)
         except SandboxError as error:
             raise AgentError(f"agent {self._decl.id!r} did not start: {error}") from error
 

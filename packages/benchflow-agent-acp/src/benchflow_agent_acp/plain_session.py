@@ -49,8 +49,7 @@ class PlainSession(ABC):
 
     async def prompt(self, text: str) -> StopReason:
         """Run one turn, which is one step."""
-        if self._closed:
-            raise AgentError(f"the session of agent {self._agent!r} has ended")
+        self._check_open()
         number = self._steps_before + len(self._steps) + 1
         now = round(time.time(), 6)
         step = Step(
@@ -67,10 +66,17 @@ class PlainSession(ABC):
 
     def finish(self, step: Step) -> None:
         """Record a step that has ended."""
-        step = step.model_copy(update={"finished_at": max(step.started_at, time.time())})
+        self.record(step.model_copy(update={"finished_at": max(step.started_at, time.time())}))
+
+    def record(self, step: Step) -> None:
+        """Add a finished step, and report the step."""
         self._steps.append(step)
         if self._handler is not None:
             self._handler(step)
+
+    def _check_open(self) -> None:
+        if self._closed:
+            raise AgentError(f"the session of agent {self._agent!r} has ended")
 
     async def cancel(self) -> None:
         """Do nothing: the caller cancels the task of the turn."""

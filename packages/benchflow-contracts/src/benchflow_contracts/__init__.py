@@ -19,6 +19,7 @@ if TYPE_CHECKING:
         AgentNeeds as AgentNeeds,
         AskUserHandler as AskUserHandler,
         McpServer as McpServer,
+        NeedsModelCalls as NeedsModelCalls,
         Role as Role,
         Session as Session,
         SessionSnapshot as SessionSnapshot,
@@ -336,8 +337,8 @@ _HOMES = {
         "_model": "Model RareModel",
         "agent": (
             "Activity ActivityHandler Agent AgentCapabilities AgentNeeds AskUserHandler "
-            "McpServer Role Session SessionSnapshot SessionState StepActivity StepHandler "
-            "SupportsActivity SupportsCallForks ToolActivity"
+            "McpServer NeedsModelCalls Role Session SessionSnapshot SessionState StepActivity "
+            "StepHandler SupportsActivity SupportsCallForks ToolActivity"
         ),
         "ask": "Answer Ask AskChannel AskKind AskOption Question",
         "base": "BaseEnvironment BaseProvider BaseSandbox refuse_unsupported",

@@ -1,6 +1,6 @@
 """The Agent plane: who acts, and the live session."""
 
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal, Protocol, runtime_checkable
@@ -11,6 +11,7 @@ from ._model import Model, RareModel
 from .ask import Answer, Ask
 from .bundle import Bundle
 from .door import Door
+from .gateway import ModelCall
 from .sandbox import Sandbox
 from .step import Step, StopReason, ToolStatus
 
@@ -224,6 +225,18 @@ class SupportsActivity(Protocol):
         """Call `handler` at the start of each step, and at the start and result of each tool call.
 
         The handler must not block. An activity may belong to a step that is never reported.
+        """
+        ...
+
+
+@runtime_checkable
+class NeedsModelCalls(Protocol):
+    """A `Session` that makes its steps from the recorded model calls of its agent."""
+
+    def read_calls_from(self, source: Callable[[], Sequence[ModelCall]]) -> None:
+        """Use `source` in the next turn. It returns the calls since the start of that turn.
+
+        The calls are complete, and sorted by their start.
         """
         ...
 

@@ -32,6 +32,7 @@ from benchflow_kernel import Planes, Registry, load_path, make_user
 from benchflow_store import seal_config
 
 from benchflow_engine.config import RunConfig
+from benchflow_engine.user_agents import resolve_name
 
 
 @asynccontextmanager
@@ -88,12 +89,15 @@ def _made_by(provider: str) -> Generator[None, None, None]:
 
 
 def load_agent(config: RunConfig) -> Agent:
-    """Return the agent by import path, declaration file or registry name."""
+    """Return the agent by import path, declaration file, registry name or alias."""
     if config.agent.import_path is not None:
         return _imported_agent(config.agent.import_path)
     if config.agent.name.endswith(".toml"):
         return agent_from_file(Path(config.agent.name))
-    factory = cast("AgentFactory", Registry().resolve("benchflow.agents", config.agent.name))
+    name = resolve_name(config.agent.name)
+    if isinstance(name, Path):
+        return agent_from_file(name)
+    factory = cast("AgentFactory", Registry().resolve("benchflow.agents", name))
     with _made_by(f"agent {config.agent.name!r}"):
         return factory()
 

@@ -3,7 +3,7 @@
 from os import environ
 from typing import TYPE_CHECKING
 
-from benchflow_agent_acp import AcpAgent
+from benchflow_agent_acp import DeclaredAgent
 from benchflow_contracts import (
     AgentNeeds,
     BaseProvider,
@@ -46,7 +46,7 @@ def check_agent(config: RunConfig) -> None:
             questions should be forked, and the agent asks none.
     """
     agent = load_agent(config)
-    if not isinstance(agent, AcpAgent):
+    if not isinstance(agent, DeclaredAgent):
         return
     _check_wire(config, agent.decl)
     role = Role(env=config.agent.env)
@@ -172,5 +172,5 @@ async def check_endpoint(config: RunConfig) -> None:
     from .model_endpoint import reach  # noqa: PLC0415
 
     agent = load_agent(config)
-    wire = agent.decl.model.wire if isinstance(agent, AcpAgent) else None
+    wire = agent.decl.model.wire if isinstance(agent, DeclaredAgent) else None
     await reach(endpoint, wire=_SPOKEN.get(config.model.upstream, wire))

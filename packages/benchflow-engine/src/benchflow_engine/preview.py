@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from os import environ
 from pathlib import Path
 
-from benchflow_agent_acp import AcpAgent
+from benchflow_agent_acp import DeclaredAgent
 from benchflow_contracts import (
     Agent,
     AgentNeeds,
@@ -148,6 +148,6 @@ async def _preview(
 
 async def _needs(agent: Agent, role: Role) -> AgentNeeds | None:
     """Return the needs of an agent, or `None` if it must be installed to know them."""
-    if isinstance(agent, AcpAgent):
+    if isinstance(agent, DeclaredAgent):
         return agent.installed_needs()
     return await agent.needs(role)

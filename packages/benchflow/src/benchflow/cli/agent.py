@@ -1,31 +1,39 @@
-"""`bench agent`: list, show and probe agents."""
+"""`bench agent`: list, show, add and probe agents."""
 
-from benchflow_agent_acp import AcpAgent, write_proven
+from pathlib import Path
+
+from benchflow_agent_acp import AcpAgent, DeclaredAgent, write_proven
 from benchflow_agent_acp import probe as run_probe
-from benchflow_contracts import UsageError
+from benchflow_agent_acp.acp_registry import Wire, declaration_of, read_entry
+from benchflow_agent_acp.aliases import ALIASES
+from benchflow_contracts import Agent, UsageError
 from benchflow_engine.config import AgentConfig, RunConfig
 from benchflow_engine.flags import RunFlags
 from benchflow_engine.planes import load_agent, open_provider
+from benchflow_engine.user_agents import add_declaration, added_agents
 from benchflow_kernel import Registry
 
 from .flags import Json
-from .output import print_json, print_table
+from .output import print_json, print_line, print_table
 from .rollout_flags import Run, configuration
 
 
 def list_agents(*, json: Json = False) -> None:
-    """List the installed agents by registry name.
+    """List the installed and the added agents, with what real runs have proven.
+
+    `run` is the day of the last real run of this version. `bench agent show NAME` names the
+    command of each proof.
 
     Examples:
         bench agent list
     """
-    names = sorted(Registry().names("benchflow.agents"))
+    names = sorted({*Registry().names("benchflow.agents"), *added_agents()})
     rows = [_row(name) for name in names]
     if json:
         print_json(rows)
     else:
-        columns = ("agent", "version", "protocol", "asks", "session snapshot")
-        cells = [[row[c.replace(" ", "_")] for c in columns] for row in rows]
+        columns = ("agent", "version", "protocol", "asks", "run", "proven", "aliases")
+        cells = [[_cell(row[column]) for column in columns] for row in rows]
         print_table(columns, cells, empty="no agents")
 
 
@@ -40,7 +48,7 @@ def show(agent: str, *, json: Json = False) -> None:
     """
     chosen = load_agent(_config(agent))
     data: dict[str, object] = {"capabilities": chosen.capabilities().model_dump(mode="json")}
-    if isinstance(chosen, AcpAgent):
+    if isinstance(chosen, DeclaredAgent):
         data["declaration"] = chosen.decl.model_dump(mode="json", exclude_defaults=True)
     if json:
         print_json(data)
@@ -87,14 +95,77 @@ def _config(agent: str) -> RunConfig:
     return RunConfig(agent=AgentConfig(name=agent))
 
 
+def add(
+    source: Path,
+    agent: str | None = None,
+    *,
+    wire: Wire = "openai-chat",
+    env: tuple[str, ...] = (),
+    platform: str = "linux-x86_64",
+    replace: bool = False,
+    json: Json = False,
+) -> None:
+    """Add an agent of the public ACP registry, from its `agent.json` or `registry.json`.
+
+    The declaration is written below `~/.config/benchflow/agents`. The registry does not say how an
+    agent gets its model: give the protocol and the variables. Then try it: `bench agent probe`.
+
+    Examples:
+        bench agent add registry.json goose --env OPENAI_HOST={base_url}
+
+    Args:
+        source: The file. A program of `binary` must be in the task's image.
+        agent: The id of the agent in a `registry.json`.
+        wire: The protocol of the agent's model calls.
+        env: Variable of the agent, such as `OPENAI_BASE_URL={base_url}`. Repeatable.
+        platform: The key of `binary` to use.
+        replace: Replacement of an earlier declaration.
+    """
+    try:
+        data = source.read_bytes()
+    except OSError as error:
+        raise UsageError(f"cannot read the registry: {error}", where=str(source)) from error
+    entry = read_entry(data, agent, where=str(source))
+    declaration, text = declaration_of(entry, wire=wire, env=_variables(env), platform=platform)
+    path = add_declaration(declaration.id, text, replace=replace)
+    if json:
+        print_json({"agent": declaration.id, "path": str(path)})
+    else:
+        print_line(f"agent {declaration.id!r} added: {path}")
+
+
+def _variables(settings: tuple[str, ...]) -> dict[str, str]:
+    pairs = [setting.partition("=") for setting in settings]
+    for name, mark, _ in pairs:
+        if not (name and mark):
+            raise UsageError(f"--env {name!r} has no value", hint="give NAME=VALUE")
+    return {name: value for name, _, value in pairs}
+
+
+def _run_day(agent: Agent) -> str:
+    """Return the day of the last real run of the agent's version, or `-`."""
+    if not isinstance(agent, DeclaredAgent):
+        return "-"
+    probe = agent.decl.probe
+    return probe.date or "-" if probe.verified_version == agent.decl.version else "-"
+
+
+def _cell(value: object) -> object:
+    return " ".join(map(str, value)) or "-" if isinstance(value, list) else value  # pyright: ignore[reportUnknownArgumentType,reportUnknownVariableType]
+
+
 def _row(name: str) -> dict[str, object]:
-    capabilities = load_agent(_config(name)).capabilities()
+    agent = load_agent(_config(name))
+    capabilities = agent.capabilities()
     return {
         "agent": name,
         "version": capabilities.version or "-",
         "protocol": capabilities.protocol,
         "asks": "yes" if capabilities.ask_user else "no",
         "session_snapshot": capabilities.session_snapshot,
+        "run": _run_day(agent),
+        "proven": sorted(capabilities.proven),
+        "aliases": sorted(alias for alias, target in ALIASES.items() if target == name),
     }
 
 

@@ -217,10 +217,11 @@ GROUPS: dict[str, Group] = {
         },
     ),
     "agent": Group(
-        "List, show and probe agents.",
+        "List, show, add and probe agents.",
         {
             "list": Command("benchflow.cli.agent:list_agents", "List the known agents."),
             "show": Command("benchflow.cli.agent:show", "Show an agent's declaration."),
+            "add": Command("benchflow.cli.agent:add", "Add an agent of the ACP registry."),
             "probe": Command(
                 "benchflow.cli.agent:probe", "Run an agent and report its capabilities."
             ),

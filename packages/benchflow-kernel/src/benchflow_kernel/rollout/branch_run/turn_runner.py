@@ -2,6 +2,7 @@
 
 from collections.abc import Awaitable, Callable
 from functools import partial
+from typing import cast
 
 from benchflow_contracts import (
     AgentError,
@@ -9,6 +10,7 @@ from benchflow_contracts import (
     AgentTimeoutError,
     Ask,
     BenchFlowError,
+    NeedsModelCalls,
     NodeError,
     SandboxError,
     SandboxLimitError,
@@ -168,6 +170,10 @@ class TurnRunner:
             self.at_call = False
             self._activity.start_turn(None)
             return call_forks_of(session, self._progress.current.role.name).resume_turn
+        if hasattr(session, "read_calls_from"):
+            world = self._branch.world
+            source = partial(world.calls_since, len(world.calls))
+            cast("NeedsModelCalls", session).read_calls_from(source)
         self._recorder.prompt = prompt = self._text()
         self._activity.start_turn(prompt)
         return partial(session.prompt, prompt)
