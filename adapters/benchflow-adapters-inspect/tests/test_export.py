@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 from benchflow_adapters_inspect.export import InspectExporter
-from benchflow_contracts import FinishedRollout
+from benchflow_contracts import FinishedRollout, RolloutNode, RolloutTree, Step
 from benchflow_testing import ExporterCheck, ExporterSubject, exporter_checks, run_check
 from benchflow_testing.fakes import fake_finished_rollout, fake_hostile_rollout
 
@@ -63,6 +63,26 @@ def test_spans_are_nested_and_every_event_is_in_an_open_span(tmp_path: Path) -> 
             if event["event"] == "span_end":
                 assert open_spans.pop() == event["id"]
         assert open_spans == []
+
+
+def test_a_long_path_is_written_once_and_events_refer_to_its_messages(tmp_path: Path) -> None:
+    steps = [
+        Step(id=f"s{n}", message=f"{n} " + "x" * 10_000, started_at=n, finished_at=n + 1)
+        for n in range(200)
+    ]
+    root = RolloutNode(id="n0")
+    index, node = {"n0": root}, root
+    for number, step in enumerate(steps, 1):
+        child = RolloutNode(id=f"n{number}", parent=node, step=step)
+        node.children.append(child)
+        index[child.id] = node = child
+    tree = RolloutTree(rollout_id="r", task_id="t", root=root, index=index, status="completed")
+    sample = _sample(_export(tmp_path, replace(fake_finished_rollout(), tree=tree)), 1)
+    models = [event for event in sample["events"] if event["event"] == "model"]
+    assert [event["input_refs"] for event in models] == [[[0, n]] for n in range(1, 201)]
+    assert len(sample["events_data"]["messages"]) == 200
+    # Messages, their outputs in the events, and the pool; not a copy for each later step.
+    assert len(json.dumps(sample)) < 200 * 10_000 * 5
 
 
 def test_rollouts_of_two_agents_are_in_two_logs(tmp_path: Path) -> None:

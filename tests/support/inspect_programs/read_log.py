@@ -69,6 +69,11 @@ second = read_eval_log(str(again))
 lost = []
 for sample in log.samples:
     name = f"samples/{sample.id}_epoch_{sample.epoch}.json"
+    pool = written[name].pop("events_data")["messages"]
+    for event in written[name]["events"]:
+        # Inspect's reader replaces the references by the messages.
+        for start, end in event.pop("input_refs", []):
+            event["input"] += pool[start:end]
     read = json.loads(EvalSample.model_dump_json(sample))
     lost += differences(written[name], read, name)
     one = read_eval_log_sample(path, id=sample.id, epoch=sample.epoch)

@@ -13,6 +13,8 @@ from benchflow_contracts import FinishedRollout, ModelCall, RolloutNode, Step, V
 from .messages import conversation, output_of, stop_reason, usage_of
 from .values import Json, id_of, json_of, text_of, time_of
 
+_Said = tuple[list[Json], int | None]
+
 NO_MODEL = "none/none"
 """The model of a rollout without one. Inspect's own name for it."""
 
@@ -26,7 +28,12 @@ class EventWriter:
         self._scope = f"{rollout.tree.rollout_id}/{leaf.id}"
         self._spans: list[str] = []
         self._started = _first_time(rollout)
+        self._said: dict[str, _Said] = {}
+        """The conversation of each node, and the place of its answer."""
+        self._pool: dict[str, int] = {}
         self.events: list[Json] = []
+        self.messages: list[Json] = []
+        """The inputs of all model events. An event refers to them, as in Inspect's own logs."""
 
     def write(self, sample: Mapping[str, Any], *, whole_tree: bool) -> list[Json]:
         """Return the events. With `whole_tree`, each fork has its other children as branches."""
@@ -38,6 +45,7 @@ class EventWriter:
         agent = text_of(self._rollout.agent)
         self._begin(agent, "solver", at)
         self._begin(agent, "agent", at)
+        self._talk(self._leaf.path)
         for node, following in zip(self._leaf.path, [*self._leaf.path[1:], None], strict=True):
             self._node(node)
             if len(node.children) > 1:
@@ -62,6 +70,10 @@ class EventWriter:
         self._begin(text_of(child.label or child.id), "branch", at)
         self._add(at, event="branch", from_anchor=parent.id)
         self._begin(text_of(self._rollout.agent), "agent", at)
+        tip = child
+        while tip.children:
+            tip = tip.children[0]
+        self._talk(tip.path)
         node: RolloutNode | None = child
         while node is not None:
             self._node(node)
@@ -91,19 +103,41 @@ class EventWriter:
 
     def _step(self, node: RolloutNode, step: Step) -> None:
         known = [self._rollout.calls[i] for i in step.model_calls if i in self._rollout.calls]
-        before = node.parent.steps if node.parent is not None else []
-        messages = conversation([*before, step], self._rollout.instruction, self._scope)
-        answers = [i for i, each in enumerate(messages) if each["role"] == "assistant"]
         # A step is one answer, so the last recorded call of the agent's work gave it.
         main = [call for call in known if call.purpose == "main"]
         for call in known:
             if not main or call is not main[-1]:
                 self._call(call, [], None)
-        if answers:
-            self._call(main[-1] if main else None, messages[: answers[-1]], messages[answers[-1]])
+        messages, place = self._said[node.id]
+        if place is not None:
+            self._call(main[-1] if main else None, messages[:place], messages[place])
         elif main:
             self._call(main[-1], messages, None)
         self._tools(step)
+
+    def _talk(self, path: Sequence[RolloutNode]) -> None:
+        """Make the conversation of a path once, for all its nodes."""
+        steps = [node.step for node in path if node.step is not None]
+        messages = conversation(steps, self._rollout.instruction, self._scope)
+        places = iter([i for i, each in enumerate(messages) if each["role"] == "assistant"])
+        for node in path:
+            step = node.step
+            if step is not None:
+                answers = step.message or step.reasoning or step.tool_calls or step.ask is not None
+                self._said[node.id] = messages, next(places, None) if answers else None
+
+    def _refer(self, messages: Sequence[Json]) -> list[list[int]]:
+        """Add messages to the pool; return their places as ranges, without the end."""
+        ranges: list[list[int]] = []
+        for message in messages:
+            at = self._pool.setdefault(message["id"], len(self._pool))
+            if at == len(self.messages):
+                self.messages.append(message)
+            if ranges and ranges[-1][1] == at:
+                ranges[-1][1] += 1
+            else:
+                ranges.append([at, at + 1])
+        return ranges
 
     def _call(self, call: ModelCall | None, before: Sequence[Json], answer: Json | None) -> None:
         at = self._started if call is None else call.started_at
@@ -112,7 +146,8 @@ class EventWriter:
         output: Json = {"model": model, "choices": [], "completion": ""}
         if answer is not None:
             output = output_of(answer, model, "unknown" if call is None else stop_reason(call))
-        event: Json = {"event": "model", "model": model, "input": list(before), "tools": []}
+        event: Json = {"event": "model", "model": model, "input": [], "tools": []}
+        event["input_refs"] = self._refer(before)
         event |= {"tool_choice": "auto", "config": {}, "output": output}
         if call is not None:
             output["usage"] = usage_of(call.usage, call.cost_usd)

@@ -156,6 +156,8 @@ def _sample(
     messages = conversation(leaf.steps, rollout.instruction, rollout.tree.rollout_id)
     answers = [each for each in messages if each["role"] == "assistant"]
     model = model_of(rollout, None)
+    writer = EventWriter(rollout, leaf)
+    events = writer.write(described, whole_tree=epoch == first)
     usage: dict[str, Json] = {}
     for node in leaf.path:
         _add_node_usage(usage, rollout, node)
@@ -174,7 +176,8 @@ def _sample(
         "scores": scores_of(leaf) or None,
         "metadata": metadata,
         "store": {},
-        "events": EventWriter(rollout, leaf).write(described, whole_tree=epoch == first),
+        "events": events,
+        "events_data": {"messages": writer.messages, "calls": []},
         "model_usage": usage,
         "role_usage": {},
         "started_at": time_of(started),
