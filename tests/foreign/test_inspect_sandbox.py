@@ -1,6 +1,7 @@
 """Inspect's own package runs tasks, and its checks, in sandboxes of BenchFlow."""
 
 import json
+import os
 import shutil
 from pathlib import Path
 from typing import Any
@@ -10,6 +11,7 @@ from inspect_judge import PROGRAMS, run_inspect, run_program
 
 pytestmark = [pytest.mark.foreign, pytest.mark.timeout(300)]
 
+IMAGE = os.environ.get("BENCHFLOW_DOCKER_IMAGE")
 AS_ROOT = {
     "test_read_file_not_allowed": "root may read every file",
     "test_write_text_file_without_permissions": "root may write every file",
@@ -34,6 +36,15 @@ def test_root_in_a_local_sandbox_fails_only_the_checks_of_missing_rights(tmp_pat
     config = json.dumps({"provider": "local", "user": "root"})
     outcomes = run_program(tmp_path, "self_check.py", config)
     assert {name for name, o in outcomes.items() if o != "passed"} == set(AS_ROOT)
+
+
+@pytest.mark.skipif(IMAGE is None, reason="set BENCHFLOW_DOCKER_IMAGE to an image of this engine")
+def test_the_image_of_a_docker_sandbox_has_rights_and_programs_of_its_own(tmp_path: Path) -> None:
+    outcomes = run_program(tmp_path, "self_check.py", json.dumps({"image": IMAGE}))
+    failed = {name: o for name, o in outcomes.items() if o != "passed"}
+    # The image runs as root, and a small one does not have `adduser`.
+    assert failed.keys() - {"test_exec_as_user"} == AS_ROOT.keys()
+    assert "adduser" in failed.get("test_exec_as_user", "adduser")
 
 
 def test_inspect_eval_runs_a_task_in_our_sandbox(task_dir: Path) -> None:

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from inspect_judge import PROGRAMS, run_inspect
+from inspect_judge import PROGRAMS, run_inspect, run_program
 from scripted_llm import ModelReply, ModelRequest, ScriptedLlm, ToolUse
 
 pytestmark = [pytest.mark.foreign, pytest.mark.timeout(300)]
@@ -44,9 +44,22 @@ def test_two_branches_get_the_score_that_inspect_gives_to_the_same_actions(task_
     (sample,) = json.loads(path.read_text())["samples"]
     expected = {name: {"C": 1.0, "I": 0.0}[s["value"]] for name, s in sample["scores"].items()}
     with ScriptedLlm(write_the_words) as llm:
-        leaves = _leaves(_bench(task_dir, llm, "words", "--branch", "group", "--branch-n", "2"))
+        events = _bench(task_dir, llm, "words", "--branch", "group", "--branch-n", "2")
+    leaves = _leaves(events)
     assert [leaf["items"] for leaf in leaves] == [expected, expected]
     assert [leaf["reward"] for leaf in leaves] == [1.0, 1.0]
+    # The same rollout as a log: each of its four model calls counts once in the totals.
+    done = _run(
+        task_dir, "rollout", "export", str(events.parent), "--format", "inspect",
+        "--output", "exported",
+    )  # fmt: skip
+    assert done.returncode == 0, done.stdout + done.stderr
+    (log,) = (task_dir / "exported").glob("*.eval")
+    read = run_program(task_dir, "read_log.py", log, with_benchflow=False)
+    assert read["lost"] == []
+    assert read["scores"] == [{"reward": 1.0}] * 2
+    assert [branch[0] for branch in read["branches"][0]] == ["n0"]
+    assert read["usage"] == {"scripted": sum(read["tokens"][1:]) * 2}
 
 
 def test_an_agent_that_does_nothing_gets_zero_from_the_scorers(task_dir: Path) -> None:
