@@ -79,6 +79,15 @@ def test_our_agent_is_a_solver_whose_calls_are_model_events(task_dir: Path) -> N
     assert sample["usage"] == {"scripted/x": 30}
 
 
+def test_the_scripted_agent_acts_without_a_model(task_dir: Path) -> None:
+    shutil.copy(PROGRAMS / "scripted_eval.py", task_dir)
+    done = run_inspect(task_dir, "scripted_eval.py", task_dir / "logs")
+    assert done.returncode == 0, done.stdout + done.stderr
+    result = json.loads(done.stdout.splitlines()[-1])
+    assert (result["status"], result["scores"]) == ("success", {"file_is": "C"})
+    assert [role for role, _ in result["messages"]] == ["user", "assistant", "tool"]
+
+
 def test_a_token_limit_of_inspect_ends_our_agent(task_dir: Path) -> None:
     (sample,) = _agent_eval(task_dir, "policy", "20")["samples"]
     assert sample["limit"] == "token"
