@@ -22,7 +22,7 @@ OPTIONS = TrainerOptions(truncated="train", require_tokens=True)
 class LockRollouts:
     """Runs the lock against a model endpoint. It is a `GroupServer` of benchflow-export."""
 
-    def __init__(self, base_url: str, directory: Path, concurrency: int = 2) -> None:
+    def __init__(self, base_url: str, directory: Path, concurrency: int = 3) -> None:
         self._tables = {
             "agent": {
                 "name": "policy",

@@ -1,4 +1,4 @@
-"""A causal language model of 11 tokens, and its chat template.
+"""A causal language model of ten tokens, and its chat template.
 
 The model reads the states of the lock and says one digit, or that it stops.
 """
@@ -10,11 +10,11 @@ import torch
 from transformers import GPT2Config, GPT2LMHeadModel
 
 STATES = [f"right {n}" for n in range(3)] + [f"jammed {n}" for n in range(3)] + ["open 3"]
-ACTIONS = ["0", "1", "2", "stop"]
+ACTIONS = ["0", "1", "stop"]
 VOCABULARY = [*STATES, *ACTIONS]
 STOP = VOCABULARY.index("stop")
 CONTEXT = 32
-BEST = ["right 0", "2", "right 1", "0", "right 2", "1"]
+BEST = ["right 0", "1", "right 1", "0", "right 2", "1"]
 
 
 def new_model(seed: int) -> GPT2LMHeadModel:
@@ -79,8 +79,13 @@ def token_logprobs(model: GPT2LMHeadModel, tokens: Sequence[int]) -> torch.Tenso
     return torch.cat([torch.zeros(1), chosen])
 
 
-def exact_value(model: GPT2LMHeadModel) -> float:
+def expected_return(model: GPT2LMHeadModel) -> torch.Tensor:
     """Return the expected return: a third for each right digit before the first wrong one."""
+    right = token_logprobs(model, [VOCABULARY.index(word) for word in BEST])[1::2].exp()
+    return right.cumprod(0).sum() / 3
+
+
+def exact_value(model: GPT2LMHeadModel) -> float:
+    """Return the expected return as a number."""
     with torch.no_grad():
-        right = token_logprobs(model, [VOCABULARY.index(word) for word in BEST])[1::2].exp()
-    return float(right.cumprod(0).sum() / 3)
+        return float(expected_return(model))

@@ -12,7 +12,7 @@ TASK = Path(__file__).parents[2] / "examples" / "train-tiny" / "tasks" / "lock"
 
 @pytest.mark.parametrize(
     ("digits", "reward"),
-    [("2 0 1", 1.0), ("2 0 2", 0.6667), ("2 1 0 1", 0.3333), ("0 2 0 1", 0.0), ("", 0.0)],
+    [("1 0 1", 1.0), ("1 0 0", 0.6667), ("1 1 0 1", 0.3333), ("0 1 0 1", 0.0), ("", 0.0)],
 )
 def test_the_lock_pays_for_each_digit_before_the_first_wrong_one(
     tmp_path: Path, digits: str, reward: float

@@ -1,4 +1,4 @@
 #!/bin/sh
-for digit in 2 0 1; do
+for digit in 1 0 1; do
     dial "$digit"
 done

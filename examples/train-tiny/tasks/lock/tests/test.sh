@@ -1,6 +1,7 @@
 #!/bin/sh
 # The reward is the share of digits that were right: 0, 1/3, 2/3 or 1.
-state=$(cat /workspace/lock 2>/dev/null || echo "right 0")
+state="right 0"
+[ -f /workspace/lock ] && read -r state < /workspace/lock
 case "${state#* }" in
     3) echo 1 ;;
     2) echo 0.6667 ;;
