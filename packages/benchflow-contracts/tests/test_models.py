@@ -119,11 +119,12 @@ steps = st.builds(
     finished_at=floats,
 )
 errors = st.builds(NodeError, boundary=names, type=names, message=text, hint=st.none() | text)
+rewards = st.floats(-MAX_REWARD, MAX_REWARD)
 results = st.builds(
     VerifyResult,
-    reward=floats,
-    items=st.dictionaries(names, floats, max_size=2),
-    events=tuples(st.builds(RewardEvent, source=names, value=floats)),
+    reward=rewards,
+    items=st.dictionaries(names, rewards, max_size=2),
+    events=tuples(st.builds(RewardEvent, source=names, value=rewards)),
     meta=mappings,
 )
 tables = st.builds(
