@@ -30,6 +30,7 @@ T = TypeVar("T")
 Operation = Literal["open", "call", "finish"]
 OVER: Final = "The episode is over. Do not call tools any more; end your turn."
 FAILED: Final = "The environment failed. Do not call tools any more; end your turn."
+_HINT: Final = "check that the server of the environment runs, and read its own log"
 _EXCERPT: Final = 200
 _IDLE_SEC: Final = 60
 """Seconds that a checkpoint waits for a running tool call."""
@@ -310,7 +311,7 @@ class WorldSession:
             raise
         except TimeoutError as error:
             problem = f"{work!r} of world {self._name!r} took longer than {seconds:g} s"
-            self._failure = EnvironmentError_(problem, retryable=True)
+            self._failure = EnvironmentError_(problem, hint=_HINT, retryable=True)
             raise self._failure from error
         except EnvironmentError_ as error:
             self._failure = error
@@ -318,7 +319,7 @@ class WorldSession:
         except Exception as error:
             problem = f"{work!r} of world {self._name!r} failed: {type(error).__name__}: {error}"
             is_passing = isinstance(error, OSError)  # such as a lost connection
-            self._failure = EnvironmentError_(problem[:1000], retryable=is_passing)
+            self._failure = EnvironmentError_(problem[:1000], hint=_HINT, retryable=is_passing)
             raise self._failure from error
 
     def _add(
