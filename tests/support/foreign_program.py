@@ -8,27 +8,30 @@ from pathlib import Path
 from typing import Any
 
 
-def run_beside_workspace(
-    python: Path, program: Path, *args: object, cwd: Path, timeout: float = 240
-) -> Any:
-    """Run a program by the Python of a judge; return the JSON of its last line.
+def workspace_environment(directory: Path) -> dict[str, str]:
+    """Return the variables of a program by a judge's Python, with this workspace beside it.
 
     The foreign package and what it needs are found first, then the packages of this workspace.
     """
-    customize = cwd / "customize"
+    customize = directory / "customize"
     customize.mkdir(exist_ok=True)
     text = f"import site\nsite.addsitedir({sysconfig.get_path('purelib')!r})\n"
     (customize / "sitecustomize.py").write_text(text)
-    support = Path(__file__).parent
-    env = {
+    return {
         **{k: v for k, v in os.environ.items() if k != "PYTHONHOME"},
-        "PYTHONPATH": f"{customize}{os.pathsep}{support}",
+        "PYTHONPATH": f"{customize}{os.pathsep}{Path(__file__).parent}",
         "PYTHONDONTWRITEBYTECODE": "1",
     }
+
+
+def run_beside_workspace(
+    python: Path, program: Path, *args: object, cwd: Path, timeout: float = 240
+) -> Any:
+    """Run a program by the Python of a judge; return the JSON of its last line."""
     done = subprocess.run(
         [python, program, *map(str, args)],
         cwd=cwd,
-        env=env,
+        env=workspace_environment(cwd),
         capture_output=True,
         text=True,
         timeout=timeout,

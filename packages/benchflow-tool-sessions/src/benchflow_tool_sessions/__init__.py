@@ -4,7 +4,7 @@ A session is a normal rollout whose agent is driven from outside. So the kernel 
 applies the limits and network rules of the task, and grades the result in the usual way.
 """
 
-from .agent import AGENT_NAME, idle_agent
+from .agent import AGENT_NAME, BASE_TOOLS, idle_agent
 from .blocking import BlockingSession, BlockingSessions
 from .manager import SessionManager
 from .results import (
@@ -21,6 +21,7 @@ from .session import SessionStartError, SessionTimeoutError, ToolSession, open_s
 
 __all__ = [
     "AGENT_NAME",
+    "BASE_TOOLS",
     "SUBMIT",
     "BlockingSession",
     "BlockingSessions",

@@ -32,11 +32,11 @@ from .arguments import ToolError, checked_arguments, cleaned, cleaned_name, cut,
 from .driver import Driver, SubmitRequest, ToolRequest
 from .mcp_tools import McpTools
 from .results import SUBMIT, ToolResult, ToolSpec
-from .sandbox_tools import SandboxTools, Tools
+from .sandbox_tools import SPECS, SandboxTools, Tools
 
 AGENT_NAME = "tool-session"
 _KINDS = {"bash": "execute", "read_file": "read", "write_file": "edit"}
-_SUBMIT_SPEC = ToolSpec(
+SUBMIT_SPEC = ToolSpec(
     SUBMIT,
     "End the work. The result is graded, and no further call is possible.",
     {
@@ -45,6 +45,8 @@ _SUBMIT_SPEC = ToolSpec(
         "additionalProperties": False,
     },
 )
+BASE_TOOLS = (*SPECS, SUBMIT_SPEC)
+"""The tools of every session. A task may have more."""
 
 
 class ToolAgent(BaseAgent):
@@ -110,7 +112,7 @@ class ToolTurns(BaseSession):
         self._tools = tools
         self._owners = {spec.name: each for each in tools for spec in each.specs}
         specs = [spec for each in tools for spec in each.specs]
-        driver.tools = (*specs, _SUBMIT_SPEC)
+        driver.tools = (*specs, SUBMIT_SPEC)
         self._on_activity: ActivityHandler | None = None
 
     def on_activity(self, handler: ActivityHandler) -> None:
