@@ -29,6 +29,17 @@ ALLOWED = {
         "numpy",
         "pydantic",
     },
+    "benchflow_adapters_openenv": {
+        "aiohttp",
+        "benchflow_contracts",
+        "benchflow_engine",
+        "benchflow_env_outside",
+        "benchflow_store",
+        "benchflow_tool_sessions",
+        "openenv",
+        "pydantic",
+        "uvicorn",
+    },
     "benchflow_adapters_inspect": {
         "benchflow_contracts",
         "benchflow_export",

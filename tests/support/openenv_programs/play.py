@@ -165,7 +165,7 @@ def write_broken() -> None:
 
 write_task(HOME / "task")
 write_broken()
-report = {"server": play_server(), "session": play_session(), "agent": play_agent()}
+report: dict[str, Any] = {"server": play_server(), "session": play_session(), "agent": play_agent()}
 report["port"] = serve_stock()
 sys.stdout.write(json.dumps(report) + "\n")
 sys.stdout.flush()

@@ -43,7 +43,7 @@ class TaskObservation(Observation):
     """The first observation of an episode: the prompt of the task, and its tools."""
 
     prompt: str = ""
-    tools: list[Tool] = []
+    tools: tuple[Tool, ...] = ()
 
 
 class BenchFlowEnvironment(Environment):
@@ -76,7 +76,7 @@ class BenchFlowEnvironment(Environment):
         self._episode, self._is_done = episode_id or session.id, False
         return TaskObservation(
             prompt=session.prompt,
-            tools=[tool_of(spec) for spec in session.tools()],
+            tools=tuple(tool_of(spec) for spec in session.tools()),
             metadata={"task": chosen.id, "rollout": session.id},
         )
 

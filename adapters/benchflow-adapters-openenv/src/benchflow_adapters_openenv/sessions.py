@@ -198,7 +198,7 @@ class AgentSession(ResourceSession):
 
         try:
             asyncio.run(work())
-        except (Exception, asyncio.CancelledError) as error:
+        except (Exception, asyncio.CancelledError) as error:  # noqa: BLE001 - see `_finished`
             self._error = error
         finally:
             self._started.set()

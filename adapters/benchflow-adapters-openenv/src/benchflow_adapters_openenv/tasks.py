@@ -3,7 +3,6 @@
 import hashlib
 import re
 from collections.abc import Sequence
-from typing import Any
 
 from benchflow_contracts import DataTask, TaskConfig, TaskSplit
 
@@ -28,7 +27,7 @@ class OpenEnvTasks:
         return [episode_task(url, seed) for seed in range(start, start + limit)]
 
 
-def episode_task(url: str, seed: int, **reset: Any) -> DataTask:
+def episode_task(url: str, seed: int, **reset: object) -> DataTask:
     """Return the task of one episode. `reset` are further arguments of the reset.
 
     The return is the sum of the rewards.
@@ -51,7 +50,7 @@ def episode_task(url: str, seed: int, **reset: Any) -> DataTask:
     )
 
 
-def _suffix(reset: dict[str, Any]) -> str:
+def _suffix(reset: dict[str, object]) -> str:
     """Return a short name for the arguments, so that equal seeds with others are other tasks."""
     if not reset:
         return ""

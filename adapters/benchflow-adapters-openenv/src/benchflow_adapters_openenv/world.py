@@ -4,6 +4,7 @@ A server whose actions are tool calls gives its tools to the agent. Any other se
 `step`, whose arguments are the action.
 """
 
+import http
 import json
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -17,8 +18,8 @@ from benchflow_contracts import (
     Task,
     TaskError,
 )
-from benchflow_env_outside import WorldAnswer, WorldTool, outside_environment
-from pydantic import Field, ValidationError
+from benchflow_env_outside import WorldAnswer, WorldTool, outside_environment, world_url
+from pydantic import ValidationError
 
 NAME = "openenv"
 _MESSAGE_BYTES = 16 * 1024 * 1024
@@ -27,7 +28,7 @@ _MESSAGE_BYTES = 16 * 1024 * 1024
 class OpenEnvSettings(Model):
     """`[environment.options]` of a task."""
 
-    url: str = Field(pattern=r"^https?://[^\s]+$")
+    url: str
     """The server, such as `http://127.0.0.1:8000`."""
     snapshots: Literal["replay", "none"] = "replay"
     """`replay`: a fork repeats the actions in an episode with the same seed. `none`: the server
@@ -38,7 +39,7 @@ def environment(task: Task, *, manifest: Path | None = None) -> EnvironmentFacto
     """Return the environment of a task; the entry point of `benchflow.environments`.
 
     Raises:
-        TaskError: The settings are malformed.
+        TaskError: The settings are malformed, or the operator does not allow the host.
     """
     del manifest
     try:
@@ -50,9 +51,8 @@ def environment(task: Task, *, manifest: Path | None = None) -> EnvironmentFacto
             f"task {task.id!r}: environment.options.{where}: {fault['msg']}",
             hint='write [environment.options] with url = "http://HOST:PORT"',
         ) from error
-    return outside_environment(
-        task, NAME, lambda: OpenEnvClient(settings.url), snapshots=settings.snapshots
-    )
+    url = world_url(settings.url)
+    return outside_environment(task, NAME, lambda: OpenEnvClient(url), snapshots=settings.snapshots)
 
 
 class OpenEnvClient:
@@ -67,9 +67,11 @@ class OpenEnvClient:
     async def open(self, task: Mapping[str, Any], seed: int) -> WorldAnswer:
         """Connect, and reset the environment. The task's data are arguments of the reset."""
         self._http = aiohttp.ClientSession()
-        async with self._http.get(f"{self._url}/schema") as response:
-            response.raise_for_status()
-            schema = _object(await response.json())
+        # A redirect could lead to a host that the operator does not allow.
+        async with self._http.get(f"{self._url}/schema", allow_redirects=False) as response:
+            if response.status != http.HTTPStatus.OK:
+                raise EnvironmentError_(f"{self._url}/schema answered with {response.status}")
+            schema = _object(json.loads(await _body(response)))
         self._action_schema = _object(schema.get("action"))
         self._socket = await self._http.ws_connect(
             f"{self._url}/ws", max_msg_size=_MESSAGE_BYTES, autoping=True
@@ -87,7 +89,7 @@ class OpenEnvClient:
             return [WorldTool("step", description, schema)]
         payload = await self._ask("step", {"type": "list_tools"})
         listed = _object(payload.get("observation")).get("tools")
-        found = [_object(tool) for tool in listed] if isinstance(listed, list) else []
+        found = map(_object, cast("list[object]", listed) if isinstance(listed, list) else [])
         return [
             WorldTool(str(t.get("name")), str(t.get("description") or ""), _schema(t))
             for t in found
@@ -142,6 +144,16 @@ class OpenEnvClient:
         if body.get("code") == "CAPACITY_REACHED":
             hint = "raise max_concurrent_envs of the server: each branch has a session of its own"
         raise EnvironmentError_(f"the OpenEnv server {self._url} failed: {text}", hint=hint)
+
+
+async def _body(response: aiohttp.ClientResponse) -> bytes:
+    """Return a body of limited size."""
+    body = bytearray()
+    async for chunk in response.content.iter_any():
+        body += chunk
+        if len(body) > _MESSAGE_BYTES:
+            raise EnvironmentError_(f"a response has more than {_MESSAGE_BYTES} bytes")
+    return bytes(body)
 
 
 class ActionRefusedError(Exception):

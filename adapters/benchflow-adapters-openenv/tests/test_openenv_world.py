@@ -1,0 +1,129 @@
+"""The client of OpenEnv servers against a scripted one, and its tasks. OpenEnv is not needed."""
+
+import asyncio
+import json
+from collections.abc import AsyncGenerator
+from contextlib import asynccontextmanager
+from typing import Any
+
+import pytest
+from aiohttp import web
+from benchflow_adapters_openenv.tasks import OpenEnvTasks, episode_task
+from benchflow_adapters_openenv.world import OpenEnvClient
+from benchflow_contracts import EnvironmentError_
+
+_ACTION = {
+    "description": "Say something.",
+    "properties": {"metadata": {"type": "object"}, "text": {"type": "string"}},
+    "required": ["text"],
+}
+
+
+@asynccontextmanager
+async def served(*answers: object, action: Any = _ACTION) -> AsyncGenerator[str]:
+    """Serve a schema, and give each message the next answer. A text is sent as it is."""
+    left = list(answers)
+
+    async def schema(_: web.Request) -> web.Response:
+        return web.json_response({"action": action})
+
+    async def socket(request: web.Request) -> web.WebSocketResponse:
+        response = web.WebSocketResponse()
+        await response.prepare(request)
+        async for _ in response:
+            if not left:
+                break
+            answer = left.pop(0)
+            await response.send_str(answer if isinstance(answer, str) else json.dumps(answer))
+        return response
+
+    app = web.Application()
+    app.router.add_get("/schema", schema)
+    app.router.add_get("/ws", socket)
+    runner = web.AppRunner(app)
+    await runner.setup()
+    try:
+        site = web.TCPSite(runner, "127.0.0.1", 0)
+        await site.start()
+        yield f"http://127.0.0.1:{runner.addresses[0][1]}"
+    finally:
+        await runner.cleanup()
+
+
+def observation(reward: object = None, done: object = False, **fields: object) -> dict[str, Any]:
+    body = {"observation": {"metadata": {"clock": 1}, **fields}, "reward": reward, "done": done}
+    return {"type": "observation", "data": body}
+
+
+def test_a_plain_environment_has_one_tool_without_metadata() -> None:
+    async def check() -> None:
+        last = observation(0.5, True, said="b")
+        async with served(observation(said="a"), last) as url:
+            client = OpenEnvClient(url)
+            opened = await client.open({"level": 1}, 7)
+            assert json.loads(str(opened.content)) == {"observation": {"said": "a"}}
+            (tool,) = await client.tools()
+            assert (tool.name, list(tool.input_schema["properties"])) == ("step", ["text"])
+            answer = await client.call("step", {"text": "b"})
+            assert (answer.reward, answer.finished, answer.failed) == (0.5, True, False)
+            await client.close()
+            await client.close()
+
+    asyncio.run(check())
+
+
+def test_a_server_of_tools_gives_its_tools_and_the_failures_of_calls() -> None:
+    async def check() -> None:
+        action = {"properties": {"type": {"const": "call_tool"}}}
+        listed = observation(tools=[{"name": "look", "input_schema": {"type": "object"}}, 5])
+        failed = observation(result={"is_error": True})
+        async with served(observation(), listed, failed, action=action) as url:
+            client = OpenEnvClient(url)
+            await client.open({}, 0)
+            assert (await client.tools())[0].name == "look"
+            assert (await client.call("look", {})).failed
+            await client.close()
+
+    asyncio.run(check())
+
+
+@pytest.mark.parametrize(
+    "answer",
+    [
+        "[",
+        "[]",
+        {"type": "state", "data": {}},
+        {"type": "error", "data": {"code": "CAPACITY_REACHED", "message": "full"}},
+        {"type": "error", "data": 5},
+    ],
+)
+def test_a_server_that_does_not_answer_with_an_observation_has_failed(answer: object) -> None:
+    async def check() -> None:
+        async with served(answer) as url:
+            client = OpenEnvClient(url)
+            with pytest.raises((EnvironmentError_, ValueError)):
+                await client.open({}, 0)
+            await client.close()
+
+    asyncio.run(check())
+
+
+def test_a_session_that_ends_early_has_failed() -> None:
+    async def check() -> None:
+        async with served(observation()) as url:
+            client = OpenEnvClient(url)
+            await client.open({}, 0)
+            with pytest.raises(EnvironmentError_, match="ended the session"):
+                await client.call("step", {"text": "a"})
+            await client.close()
+
+    asyncio.run(check())
+
+
+def test_each_seed_and_each_reset_is_one_task() -> None:
+    tasks = OpenEnvTasks().tasks("127.0.0.1:8000", "seeds", start=2, limit=3)
+    assert [task.seed for task in tasks] == [2, 3, 4]
+    other = episode_task("http://127.0.0.1:8000", 2, level=1)
+    names = [task.config.name for task in (*tasks, other)]
+    assert len(set(names)) == 4
+    assert other.data == {"level": 1}
