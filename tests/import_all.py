@@ -1,6 +1,7 @@
 """Imports every module of a package; run by the wheel session in an empty environment.
 
-A module that needs the package of an extra which is not installed is skipped.
+A module that needs the package of an extra which is not installed is skipped, and so is one that
+needs a package of `FOREIGN`.
 """
 
 import importlib
@@ -10,9 +11,15 @@ import re
 import sys
 
 
+FOREIGN = {"benchflow_adapters_verifiers": "verifiers"}
+"""Packages that users install themselves, because their requirements conflict with ours."""
+
+
 def skipped(error: ModuleNotFoundError, package: str) -> bool:
     """Return whether a requirement of an extra of `package` is the missing module."""
     missing = (error.name or "").partition(".")[0].replace("_", "-")
+    if FOREIGN.get(package) == missing:
+        return True
     wanted = importlib.metadata.requires(package.replace("_", "-")) or ()
     return any(
         re.split(r"[^A-Za-z0-9._-]", each, maxsplit=1)[0] == missing

@@ -56,8 +56,7 @@ async def create(
         bench eval create --tasks-dir HARBOR-TASKS --sandbox docker --export harbor
 
     Args:
-        tasks_dir: Task, or directory of tasks; for Harbor also a git URL or a registry.json; or a
-            registered source of tasks, as NAME://ADDRESS?split=S&start=N&limit=N.
+        tasks_dir: Task, directory of tasks, git URL or registry.json of Harbor, or NAME://ADDRESS.
         dataset: Dataset of a registry, as NAME or NAME@VERSION.
         options: Options of each rollout.
         job_name: Name of the job's directory below --jobs-dir (default: the time).
