@@ -10,7 +10,6 @@ import pkgutil
 import re
 import sys
 
-
 FOREIGN = {"benchflow_adapters_verifiers": "verifiers"}
 """Packages that users install themselves, because their requirements conflict with ours."""
 

@@ -42,7 +42,7 @@ class GymnasiumSettings(Model):
 
 
 def environment(task: Task, *, manifest: Path | None = None) -> EnvironmentFactory:
-    """Return the environment of a task; the entry point of `benchflow.environments`.
+    """Return the environment of a task.
 
     Raises:
         TaskError: The settings are malformed, or the id is not registered here.
