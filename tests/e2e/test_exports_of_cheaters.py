@@ -1,6 +1,7 @@
 """What a trainer gets of rollouts whose tests the agent could steer, from every exporter."""
 
 import json
+import zipfile
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -89,6 +90,18 @@ def of_trials(output: Path) -> Told:
     return told
 
 
+def of_logs(output: Path) -> Told:
+    told: Told = []
+    for log in output.glob("*.eval"):
+        with zipfile.ZipFile(log) as file:
+            names = [name for name in file.namelist() if name.startswith("samples/")]
+            samples = [json.loads(file.read(name)) for name in names]
+        for sample in samples:
+            for score in (sample["scores"] or {}).values():
+                told.append((score["value"], score["metadata"]["benchflow"]["integrity"]))
+    return told
+
+
 READERS: dict[str, Callable[[Path], Told]] = {
     "verifiers": of_rows,
     "sft": of_rows,
@@ -97,7 +110,10 @@ READERS: dict[str, Callable[[Path], Told]] = {
     "v1-graph": of_episodes,
     "v1-flat": of_flat,
     "harbor": of_trials,
+    "inspect": of_logs,
 }
+DIRECTORIES = {"harbor", "inspect"}
+"""Formats of several files."""
 
 
 OF_TOKENS = {"agent-lightning", "art", "atropos", "tinker"}
@@ -114,7 +130,7 @@ def test_a_reward_that_was_tampered_with_is_in_no_export_and_a_suspicious_one_sa
     for form, read in READERS.items():
         told = {}
         for name, rollout in rollouts.items():
-            output = tmp_path / form / (name if form == "harbor" else f"{name}.jsonl")
+            output = tmp_path / form / (name if form in DIRECTORIES else f"{name}.jsonl")
             output.parent.mkdir(exist_ok=True)
             export(str(rollout), output=output, format=form)
             told[name] = read(output)
