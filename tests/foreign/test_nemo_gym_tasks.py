@@ -138,7 +138,7 @@ def test_the_simple_agent_of_nemo_gym_plays_our_tasks_and_gets_our_rewards(tmp_p
         if item["type"] == "function_call_output"
     ]
     assert outputs[0] == "/workspace\n"
-    assert "there is no tool" in json.dumps(results[2]["response"])
+    assert "unknown tool" in json.dumps(results[2]["response"])
     rollouts = {result["rollout_id"] for result in results}
     assert len(rollouts) == 4
     for rollout in rollouts:

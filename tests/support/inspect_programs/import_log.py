@@ -1,4 +1,4 @@
-"""Import a log of Inspect, score it by a reward of ours, and export it: `import_log.py FILE`."""
+"""Import a log of Inspect, score it by a BenchFlow reward, and export it: `import_log.py FILE`."""
 
 import asyncio
 import json

@@ -1,4 +1,4 @@
-"""The broker: it holds live sandboxes, and deletes those of rollouts that are no longer used."""
+"""The broker of live sandboxes. It deletes the sandboxes of rollouts that nobody uses any more."""
 
 import asyncio
 import logging

@@ -1,4 +1,4 @@
-"""The spec of a sandbox in NeMo Gym as a lease of ours.
+"""Turn NeMo Gym's spec of a sandbox into a request for a lease.
 
 Source of the format: nemo-gym 0.4.0, `SandboxSpec` of `nemo_gym.sandbox.providers.base`. `ports` is
 of its main branch.

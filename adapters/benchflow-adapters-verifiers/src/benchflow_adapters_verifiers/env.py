@@ -5,8 +5,8 @@
 """The environment of verifiers' `eval`: episodes of `bench serve`, or a harness in a sandbox.
 
 With `serve`, the server runs the rollout with an agent of BenchFlow. Without, the harness of the
-configuration runs in a sandbox here: on a task of ours, in the world of the task and graded by its
-verifier; on a task of another taskset, in a plain sandbox, and graded by that taskset.
+configuration runs in a sandbox here. A BenchFlow task has its own world and is graded by its own
+verifier. A task of another taskset runs in a plain sandbox and is graded by that taskset.
 """
 
 import hashlib
@@ -58,7 +58,7 @@ class BenchFlowEnvConfig(EnvConfig):
     sandbox: str = "local"
     """The sandbox provider, without `serve`."""
     network: Literal["model-only", "public"] = "public"
-    """The network of a sandbox for tasks of other tasksets. Tasks of ours have their own."""
+    """The network of a sandbox for tasks of other tasksets. BenchFlow tasks set their own."""
     environment: Path | None = None
     """A virtual environment of this machine that is read-only in the sandbox, at `/opt/verifiers`.
     Its Python, which the image must have at the same path, runs the programs of harnesses. Without

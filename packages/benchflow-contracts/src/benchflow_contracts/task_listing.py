@@ -92,7 +92,7 @@ class TaskSplit(RareModel):
     name: str
     purpose: Literal["train", "validation", "test"] | None = None
     size: int | None = Field(default=None, ge=0)
-    """The number of tasks; `None` if it is unknown, or if there is no end of them."""
+    """The number of tasks; `None` if the number is unknown or infinite."""
 
 
 class DataTask(RareModel):

@@ -277,7 +277,7 @@ class WorldSession:
         if self.terminal or self._is_closed:
             return OVER
         if all(known.name != tool for known in self.tools):
-            return f"There is no tool named {tool[:64]!r}."
+            return f"Unknown tool: {tool[:64]!r}."
         if len(self._record) > self._limits.calls:
             return f"The limit of {self._limits.calls} tool calls is reached. End your turn."
         return None

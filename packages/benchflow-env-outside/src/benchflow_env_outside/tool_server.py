@@ -27,7 +27,7 @@ _IDLE_SEC: Final = 75
 
 
 class ToolServer:
-    """Serves the tools of a session to everyone who has the token."""
+    """Serves the tools of a session to each client that sends the token."""
 
     def __init__(self, session: WorldSession, name: str, limits: WorldLimits) -> None:
         self._session = session

@@ -212,7 +212,7 @@ class ToolTurns(BaseSession):
     ) -> ToolResult:
         tools, limits = self._owners.get(name), self._driver.limits
         names = ", ".join(spec.name for spec in self._driver.tools)
-        message = f"there is no tool {name!r}; the tools are {names}"
+        message = f"unknown tool {name!r}; the tools are {names}"
         if fault is not None:
             message = str(fault)
         elif tools is not None:
