@@ -7,6 +7,8 @@ from pathlib import Path
 import pytest
 from benchflow_contracts import StoreError, UsageError
 from benchflow_export import publish
+from benchflow_export.exporters import write_export
+from benchflow_kernel import Registry
 
 
 def writer(text: str):
@@ -70,6 +72,8 @@ HALF = """
 import sys
 from pathlib import Path
 from benchflow_export import publish
+from benchflow_export.exporters import write_export
+from benchflow_kernel import Registry
 
 def write(home):
     (home / "file").write_text("half")
@@ -98,3 +102,15 @@ def test_a_killed_export_does_not_appear(tmp_path):
     assert not (tmp_path / "new").exists()
     publish(tmp_path / "new", writer("whole"))
     assert (tmp_path / "new" / "file").read_text() == "whole"
+
+
+class _Broken:
+    def export(self, job, rollouts, directory):
+        return rollouts.missing
+
+
+def test_a_defect_names_its_exporter(tmp_path, monkeypatch):
+    monkeypatch.setattr(Registry, "resolve", lambda self, group, name: _Broken)
+    with pytest.raises(StoreError, match="the exporter 'broken' failed: AttributeError"):
+        write_export("broken", [], tmp_path / "out")
+    assert not (tmp_path / "out").exists()

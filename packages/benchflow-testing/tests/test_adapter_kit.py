@@ -39,6 +39,11 @@ class ListsOnlyTheFirst(FakeTaskAdapter):
         return super().list_tasks(source, dataset=dataset)[:1]
 
 
+class ClaimsNoTaskAlone(FakeTaskAdapter):
+    def claims(self, source):
+        return super().claims(source) and not Path(source, "fake.task").exists()
+
+
 class StopsAtABrokenTask(FakeTaskAdapter):
     def list_tasks(self, source, *, dataset=None):
         listed = super().list_tasks(source, dataset=dataset)
@@ -71,6 +76,7 @@ class SaysNothing(FakeTaskAdapter):
         (ClaimsNothing, "tasks_of_its_format_are_claimed"),
         (ClaimsEverything, "other_paths_are_not_claimed"),
         (ListsOnlyTheFirst, "good_tasks_are_listed"),
+        (ClaimsNoTaskAlone, "a_task_is_a_source_of_itself"),
         (StopsAtABrokenTask, "a_broken_task_does_not_end_the_listing"),
         (DigestsThePath, "the_same_task_has_the_same_digest"),
         (LeavesAMark, "listing_changes_nothing"),

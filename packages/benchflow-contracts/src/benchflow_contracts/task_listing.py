@@ -7,6 +7,7 @@ from typing import Any, Literal, Protocol
 from pydantic import Field
 
 from ._model import Model, RareModel
+from .errors import TaskError
 from .task import Task, TaskConfig
 
 
@@ -18,6 +19,11 @@ class TaskRefusal(RareModel):
     """`file:key` or `file:line`, when there is one."""
     hint: str
     """One line that says what to do about it."""
+
+    @classmethod
+    def from_error(cls, error: TaskError) -> "TaskRefusal":
+        """Return the refusal that says the same as `error`."""
+        return cls(reason=str(error.args[0]), where=error.where, hint=error.hint)
 
 
 class ListedTask(Model):
@@ -61,16 +67,22 @@ class TaskAdapter(Protocol):
     """Reads tasks and datasets of another format."""
 
     def claims(self, source: str) -> bool:
-        """Return whether `source` has this format. Fetches and changes nothing."""
+        """Return whether `source` has this format. Fetches and changes nothing.
+
+        Args:
+            source: A path or a URL. It may name a directory of tasks or one task's own directory,
+                and need not exist. Do not claim a `task.toml` of BenchFlow.
+        """
         ...
 
     def list_tasks(self, source: str, *, dataset: str | None = None) -> Sequence[ListedTask]:
         """Return the tasks of `source`, or of its dataset `NAME` or `NAME@VERSION`.
 
-        May fetch tasks that are not cached.
+        May fetch tasks that are not cached. A broken task is listed with a refusal. The own
+        directory of a task is listed as this task.
 
         Raises:
-            TaskError: The source itself is malformed or cannot be fetched.
+            TaskError: The source itself is malformed, cannot be fetched, or does not have a task.
             UsageError: `dataset` does not exist, or must be given.
         """
         ...

@@ -1,13 +1,15 @@
 """Read tasks of BenchFlow's format and of other formats."""
 
 import logging
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Generator, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final, cast
 
 from benchflow_contracts import (
     AdapterOptions,
+    BenchFlowError,
     ListedTask,
     Task,
     TaskAdapter,
@@ -41,10 +43,45 @@ def adapter_for(source: str, options: AdapterOptions = _NOTHING) -> tuple[str, T
     """
     registry = Registry()
     for name in registry.names(_GROUP):
-        adapter = cast("TaskAdapterFactory", registry.resolve(_GROUP, name))(options=options)
-        if adapter.claims(source):
-            return name, adapter
+        factory = cast("TaskAdapterFactory", registry.resolve(_GROUP, name))
+        with _defects(name):
+            named = _NamedAdapter(name, factory(options=options))
+        if named.claims(source):
+            return name, named
     return None
+
+
+@dataclass(frozen=True, slots=True)
+class _NamedAdapter:
+    """An adapter whose defects name it: the operator may have installed several."""
+
+    name: str
+    adapter: TaskAdapter
+
+    def claims(self, source: str) -> bool:
+        with _defects(self.name):
+            return self.adapter.claims(source)
+
+    def list_tasks(self, source: str, *, dataset: str | None = None) -> Sequence[ListedTask]:
+        with _defects(self.name):
+            return self.adapter.list_tasks(source, dataset=dataset)
+
+    def load_task(self, path: Path) -> Task:
+        with _defects(self.name):
+            return self.adapter.load_task(path)
+
+
+@contextmanager
+def _defects(name: str) -> Generator[None]:
+    try:
+        yield
+    except BenchFlowError:
+        raise
+    except Exception as error:
+        raise TaskError(
+            f"the adapter {name!r} failed: {type(error).__name__}: {error}",
+            hint="show its authors the traceback, which --debug prints",
+        ) from error
 
 
 def runnable_tasks(
@@ -165,8 +202,7 @@ def loaded(adapter: TaskAdapter, listed: ListedTask) -> Task | ListedTask:
     try:
         return _load(adapter, listed)
     except TaskError as error:
-        why = TaskRefusal(reason=str(error.args[0]), hint=error.hint, where=error.where)
-        return listed.refused(why)
+        return listed.refused(TaskRefusal.from_error(error))
 
 
 def _load(adapter: TaskAdapter, listed: ListedTask) -> Task:

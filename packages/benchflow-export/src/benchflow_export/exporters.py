@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Final, TypeVar, cast
 
 from benchflow_contracts import (
+    BenchFlowError,
     Exported,
     Exporter,
     ExporterFactory,
@@ -89,7 +90,19 @@ def write_export(
         StoreError: A rollout's record is damaged, or a file cannot be written.
     """
     exporter, target = exporter_with(name, options), target.resolve()
-    return publish(target, lambda scratch: exporter.export(target.name, rollouts, scratch))
+
+    def write(directory: Path) -> Exported:
+        try:
+            return exporter.export(target.name, rollouts, directory)
+        except (BenchFlowError, OSError):
+            raise
+        except Exception as error:
+            raise StoreError(
+                f"the exporter {name!r} failed: {type(error).__name__}: {error}",
+                hint="show its authors the traceback, which --debug prints",
+            ) from error
+
+    return publish(target, write)
 
 
 MARK: Final = ".benchflow-export"

@@ -68,6 +68,16 @@ async def good_tasks_are_listed(subject: AdapterSubject) -> None:
 
 
 @promise()
+async def a_task_is_a_source_of_itself(subject: AdapterSubject) -> None:
+    """The directory of one task is claimed, and listed as that task: `bench run` needs this."""
+    with subject.tasks(good=["a", "b"]) as path:
+        expect(subject.adapter.claims(str(path / "a")), "it does not claim a task's directory")
+        among = {str(task.path): task for task in subject.adapter.list_tasks(str(path))}
+        alone = list(subject.adapter.list_tasks(str(path / "a")))
+        expect_equal(alone, [among[str(path / "a")]], "the listing of the task's directory")
+
+
+@promise()
 async def a_broken_task_does_not_end_the_listing(subject: AdapterSubject) -> None:
     """A broken task is listed with a reason and a remedy, and the other tasks are listed, too."""
     with subject.tasks(good=["a", "c"], broken=["b"]) as path:
@@ -150,6 +160,7 @@ _CHECKS: tuple[AdapterCheck, ...] = (
     tasks_of_its_format_are_claimed,
     other_paths_are_not_claimed,
     good_tasks_are_listed,
+    a_task_is_a_source_of_itself,
     a_broken_task_does_not_end_the_listing,
     the_same_task_has_the_same_digest,
     a_task_without_refusals_is_loaded,

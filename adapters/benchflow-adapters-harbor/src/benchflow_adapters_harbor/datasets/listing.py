@@ -34,7 +34,7 @@ def list_task(name: str, path: Path, policy: HostPolicy) -> ListedTask:
 
 def refused_task(name: str, error: TaskError, path: Path | None = None) -> ListedTask:
     """Return the entry of a task that could not be found or read."""
-    wrong = TaskRefusal(where=error.where, reason=str(error.args[0]), hint=error.hint)
+    wrong = TaskRefusal.from_error(error)
     return ListedTask(name=name, path=path, format="harbor", refusals=(wrong,))
 
 

@@ -15,14 +15,14 @@ class FakeTaskAdapter:
     """Reads folders with a `fake.task`. Its text is the instruction; an empty file is broken."""
 
     def claims(self, source: str) -> bool:
-        """Return whether a folder below `source` has the file."""
-        return any(Path(source).glob(f"*/{_FILE}"))
+        """Return whether `source` or a folder in it has the file."""
+        return bool(_files(source))
 
     def list_tasks(self, source: str, *, dataset: str | None = None) -> Sequence[ListedTask]:
-        """Return each folder with the file, by name."""
+        """Return the task in `source`, or those in its folders, by name."""
         if dataset is not None:
             raise UsageError(f"{source!r} does not have datasets", hint="leave out --dataset")
-        files = sorted(Path(source).glob(f"*/{_FILE}"))
+        files = _files(source)
         if not files:
             raise TaskError(f"no task in {source!r}", hint=f"a task has a {_FILE}")
         return [self._read(file) for file in files]
@@ -53,6 +53,11 @@ class FakeTaskAdapter:
             digest=f"sha256:{hashlib.sha256(data).hexdigest()}",
             refusals=() if data else (broken,),
         )
+
+
+def _files(source: str) -> list[Path]:
+    own = Path(source, _FILE)
+    return [own] if own.is_file() else sorted(Path(source).glob(f"*/{_FILE}"))
 
 
 def write_fake_task(folder: Path) -> None:
