@@ -1,6 +1,7 @@
 """A group of rollouts becomes rows of tokens; what must not be trained on is left out by name."""
 
 import asyncio
+import base64
 from collections import Counter
 from typing import Any
 
@@ -8,6 +9,7 @@ import pytest
 from benchflow_contracts import (
     FinishedRollout,
     NodeError,
+    RoutedExperts,
     Sample,
     SampleSpan,
     UsageError,
@@ -135,6 +137,43 @@ def test_a_sample_of_several_versions_has_the_oldest_and_is_counted() -> None:
     assert [row.version for row in credit_rows(made)[0]] == [7, 7]
     made = group(rollout, mixed_versions="mask")
     assert (len(made.samples), reasons(made.excluded)) == (1, ["unscored", "mixed-versions"])
+
+
+def test_a_message_whose_weights_changed_meanwhile_is_trained_on_only_if_allowed() -> None:
+    calls = versioned("v7", "v7", "v7")
+    calls[1] = calls[1].model_copy(update={"end_policy_version": "v8"})
+    rollout = forked(calls)
+    made = group(rollout)
+    assert [sample.policy_versions for sample in made.samples] == [("v7", "v8"), ("v7",)]
+    assert (made.counts()["mixed_calls"], made.counts()["mixed_versions"]) == (1, 1)
+    assert [row.loss_mask for row in rows_of(rollout, advantage="intra")[0]] == [
+        [0, 0, 0, 1, 1],
+        [0, 0, 0, 1, 1, 0, 1],
+    ]
+    allowed = rows_of(rollout, advantage="intra", mixed_calls="train")[0]
+    assert [row.loss_mask for row in allowed] == [[0, 0, 0, 1, 1, 0, 1]] * 2
+    assert {row.version for row in allowed} == {7}
+    text = allowed[0].sample.model_dump_json()
+    assert Sample.model_validate_json(text) == allowed[0].sample
+
+
+def test_the_experts_of_each_token_reach_the_rows_of_a_trainer() -> None:
+    calls = versioned("1", "1", "1")
+    for at, each in enumerate(calls):
+        read = [*(each.prompt_token_ids or ()), *(each.completion_token_ids or ())][:-1]
+        data = base64.b64encode(bytes(read)).decode()
+        experts = RoutedExperts(data=data, shape=(len(read), 1, 1))
+        calls[at] = each.model_copy(update={"routed_experts": experts})
+    left, right = samples_of(forked(calls))
+    # No engine has a row for the last token of an answer: it is that of the token before.
+    assert [row.routed_experts for row in response_rows(left)] == [
+        [[[1]], [[2]], [[3]], [[4]], [[4]], [[6]], [[6]]]
+    ]
+    assert left.spans[0] == right.spans[0]
+    calls[2] = calls[2].model_copy(update={"routed_experts": None})
+    left, right = samples_of(forked(calls))
+    assert response_rows(left)[0].routed_experts is not None
+    assert response_rows(right)[0].routed_experts is None
 
 
 def test_unscored_tampered_and_failed_leaves_never_have_a_row() -> None:

@@ -39,6 +39,8 @@ def test_the_gateway_keeps_every_promise_of_the_contract(run: Any) -> None:
 
         @asynccontextmanager
         async def slow(line: ModelRoute) -> AsyncIterator[None]:
+            release.clear()
+            arrived.clear()
             async with asyncio.TaskGroup() as group:
                 group.create_task(call(line, "slow"))
                 await arrived.wait()

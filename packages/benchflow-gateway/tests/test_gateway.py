@@ -336,6 +336,43 @@ def test_a_call_in_flight_keeps_its_model_its_version_and_its_key_at_a_swap(run)
     run(body)
 
 
+@pytest.mark.parametrize("is_stream", [False, True])
+def test_experts_and_the_last_version_are_recorded_and_not_sent_to_the_agent(
+    run, is_stream: bool
+) -> None:
+    experts = {"data": "AQIDBA==", "shape": [4, 1, 1], "start": 0}
+    tokens = {"token_ids": [3, 4], "logprobs": {"content": [{"logprob": -1}, {"logprob": -2}]}}
+    ids = {"prompt_token_ids": [1, 2, 3]}
+
+    async def behave(taken: Taken) -> None:
+        end = {"finish_reason": "stop", "index": 0, "routed_experts": experts}
+        if not is_stream:
+            message = {"role": "assistant", "content": "a"}
+            body = {"choices": [{**end, **tokens, "message": message}], **ids}
+            await taken.write(whole({**body, "policy_version": "8"}, x_policy_version="7"))
+            return
+        first = {"choices": [{"index": 0, "delta": {"content": "a"}, **tokens}], **ids}
+        last = {"choices": [{**end, "delta": {}}], "policy_version": "8"}
+        head = "HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\nConnection: close\r\n"
+        await taken.write(f"{head}x-policy-version: 7\r\n\r\n".encode())
+        for data in (json.dumps(first), json.dumps(last), "[DONE]"):
+            await taken.write(f"data: {data}\n\n".encode())
+
+    async def body(gateway: Any) -> None:
+        async with hand_written(behave) as upstream:
+            line = await gateway.open("r", "n", upstream=upstream)
+            async with agent_of(line) as agent:
+                status, answer = await agent.post("openai-chat", stream=is_stream)
+        assert (status, "experts" in answer) == (200, False)
+        [call] = line.calls()
+        assert (call.policy_version, call.end_policy_version, call.is_mixed) == ("7", "8", True)
+        assert call.routed_experts is not None
+        assert call.routed_experts.rows(3, 5).tolist() == [[[4]], [[4]]]
+        assert "routed_experts" not in str(call.response)
+
+    run(body, kind="vllm")
+
+
 def test_no_credential_is_recorded_or_told_and_the_boxes_own_are_dropped(
     run, tmp_path: Path
 ) -> None:

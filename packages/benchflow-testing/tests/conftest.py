@@ -1,5 +1,4 @@
 import asyncio
-from contextlib import asynccontextmanager
 
 import pytest
 from benchflow_contracts import Endpoint
@@ -16,12 +15,6 @@ def gateway_subject():
         made = await line.call({"text": text})
         return None if made.response is None else str(made.response)
 
-    @asynccontextmanager
-    async def slow(line):
-        line.begin()
-        yield
-        line.end()
-
     def make(gateway_type: type[FakeModelGateway] = FakeModelGateway) -> GatewaySubject:
         other = Endpoint(url="http://127.0.0.1:1/other")
         return GatewaySubject(
@@ -29,7 +22,7 @@ def gateway_subject():
             upstream=Endpoint(url="http://127.0.0.1:1/one", headers={"x-key": "s3cret"}),
             other=other,
             call=call,
-            slow=slow,
+            slow=lambda line: line.slow_call({"text": "slow"}),
         )
 
     return make

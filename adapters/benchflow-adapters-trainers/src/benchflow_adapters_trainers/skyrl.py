@@ -104,6 +104,12 @@ def _groups_of(batch: Mapping[str, Any], *, needs_ids: bool) -> list[list[_Membe
     return list(groups.values())
 
 
+def _expert_indices(parts: Sequence[ResponseRow]) -> list[list[list[list[int]]]] | None:
+    """Return the experts of each token; `None` if a row lacks them, because SkyRL needs all."""
+    known = [part.routed_experts for part in parts]
+    return [rows for rows in known if rows is not None] if known and None not in known else None
+
+
 def _output(
     rows: Sequence[tuple[_Member, RequestedRow, float]], counts: Counter[str], *, step_wise: bool
 ) -> dict[str, Any]:
@@ -135,7 +141,7 @@ def _output(
         **output,
         "rollout_metrics": {f"benchflow/{name}": float(n) for name, n in counts.items()},
         "trajectory_generation_times": [row.seconds for _, row, _ in rows],
-        "rollout_expert_indices": None,
+        "rollout_expert_indices": _expert_indices(parts),
         "pixel_values": None,
         "image_grid_thw": None,
     }

@@ -9,7 +9,7 @@ from importlib import import_module
 from typing import Any, Final, cast
 
 from benchflow_contracts import BenchFlowError, Sample, UsageError
-from benchflow_export import GroupServer, version_range
+from benchflow_export import GroupServer, ResponseRow, version_range
 
 from .response import RequestedRow, RowLimits, requested_rows
 
@@ -133,6 +133,7 @@ def _outputs(row: RequestedRow, lost_reward: float | None, version: int | None) 
             response_ids=part.response_ids,
             response_mask=part.response_mask,
             response_logprobs=part.logprobs,
+            **_experts(part),
             reward_score=lost_reward if row.reward is None else row.reward,
             num_turns=0 if sample is None else _turns(sample),
             metrics=module.AgentLoopMetrics(generate_sequences=row.seconds),
@@ -145,6 +146,12 @@ def _outputs(row: RequestedRow, lost_reward: float | None, version: int | None) 
         )
         for part in row.parts
     ]
+
+
+def _experts(part: ResponseRow) -> dict[str, Any]:
+    rows = part.routed_experts
+    # verl takes an array of numpy or torch, and no lists.
+    return {} if rows is None else {"routed_experts": import_module("numpy").asarray(rows, "int16")}
 
 
 def _agent_loop_module() -> Any:  # noqa: ANN401

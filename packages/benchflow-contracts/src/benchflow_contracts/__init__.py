@@ -170,6 +170,7 @@ if TYPE_CHECKING:
         ModelRoute as ModelRoute,
         PendingCall as PendingCall,
         PolicyEndpoint as PolicyEndpoint,
+        RoutedExperts as RoutedExperts,
         SupportsCallGate as SupportsCallGate,
         SupportsCallReports as SupportsCallReports,
         UpstreamAnswer as UpstreamAnswer,
@@ -378,7 +379,7 @@ _HOMES = {
         ),
         "gateway": (
             "CallBudget CallGate ModelApi ModelCall ModelGateway ModelRoute PendingCall "
-            "PolicyEndpoint SupportsCallGate SupportsCallReports UpstreamAnswer"
+            "PolicyEndpoint RoutedExperts SupportsCallGate SupportsCallReports UpstreamAnswer"
         ),
         "identity": "RolloutIdentity",
         "image": "ImageRecipe PullPolicy",

@@ -69,6 +69,9 @@ class Exported(RareModel):
     out."""
     mixed_versions: int = Field(default=0, ge=0)
     """Scored leaves that several versions of the policy sampled. The export names the versions."""
+    mixed_calls: int = Field(default=0, ge=0)
+    """Messages whose weights changed while they were sampled. `TrainingOptions.mixed_calls` says
+    whether they are trained on."""
 
 
 class Exporter(Protocol):

@@ -1,10 +1,15 @@
 """The model gateway, which records every model call of a rollout before it answers."""
 
+import base64
+import binascii
+import math
+import sys
+from array import array
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal, Protocol, runtime_checkable
+from typing import Any, Final, Literal, Protocol, Self, runtime_checkable
 
-from pydantic import Field
+from pydantic import Field, model_validator
 
 from ._model import RareModel
 from .door import Endpoint
@@ -28,6 +33,76 @@ class PolicyEndpoint(Endpoint):
     model: str | None = None
     """The model to request, instead of the agent's."""
     protocol: UpstreamProtocol = "same"
+
+
+_ITEM_BYTES: Final = {"uint8": 1, "uint16": 2, "int16": 2, "int32": 4}
+_CODES: Final = {"uint8": "B", "uint16": "H", "int16": "h", "int32": "i"}
+
+
+class RoutedExperts(RareModel):
+    """The experts that a mixture-of-experts model used, for a range of the tokens of one call.
+
+    An array [tokens, layers, top_k], as vLLM sends it and verifiers reads it. A trainer that
+    replays the routing needs it. The last sampled token of a call has no row, because the model
+    did not read this token.
+    """
+
+    data: str = Field(repr=False)
+    """The array in C order, little-endian, as base64."""
+    shape: tuple[int, int, int]
+    """Tokens, layers and experts of each layer."""
+    start: int = Field(default=0, ge=0)
+    """The number of tokens before the first row."""
+    dtype: Literal["uint8", "uint16", "int16", "int32"] = "uint8"
+
+    @model_validator(mode="after")
+    def _check_size(self) -> Self:
+        try:
+            found = len(base64.b64decode(self.data, validate=True))
+        except binascii.Error as error:
+            raise ValueError(f"data is not base64: {error}") from None
+        if (
+            self.shape[0] < 0
+            or min(self.shape[1:]) < 1
+            or found != math.prod(self.shape) * _ITEM_BYTES[self.dtype]
+        ):
+            raise ValueError(f"{found} bytes are not an array of shape {self.shape}")
+        return self
+
+    def rows(self, begin: int, end: int) -> "RoutedExperts | None":
+        """Return one row for each token from `begin` to before `end`; `None` if one is missing.
+
+        The last sampled token gets the row of the token before, as in verifiers.
+        """
+        first, last = begin - self.start, end - self.start
+        if not 0 <= first < last <= self.shape[0] + 1 or not self.shape[0]:
+            return None
+        size = self.shape[1] * self.shape[2] * _ITEM_BYTES[self.dtype]
+        data = self.tobytes()
+        part = (data + data[-size:])[first * size : last * size]
+        return self.model_copy(
+            update={
+                "data": base64.b64encode(part).decode(),
+                "shape": (last - first, *self.shape[1:]),
+                "start": begin,
+            }
+        )
+
+    def tobytes(self) -> bytes:
+        """Return the array in C order, little-endian."""
+        return base64.b64decode(self.data)
+
+    def tolist(self) -> list[list[list[int]]]:
+        """Return the array as lists: tokens, layers, experts."""
+        items = array(_CODES[self.dtype], self.tobytes())
+        if sys.byteorder == "big":
+            items.byteswap()
+        tokens, layers, top_k = self.shape
+        width = layers * top_k
+        return [
+            [list(items[at : at + top_k]) for at in range(t * width, (t + 1) * width, top_k)]
+            for t in range(tokens)
+        ]
 
 
 class ModelCall(RareModel):
@@ -56,11 +131,17 @@ class ModelCall(RareModel):
     model: str | None = None
     policy_version: str | None = None
     """The version of the weights: from a header of the upstream, else that of its
-    `PolicyEndpoint`, else the model that the upstream names."""
+    `PolicyEndpoint`, else the model that the upstream names. At the beginning of the call, if the
+    weights changed meanwhile."""
+    end_policy_version: str | None = None
+    """The version at the end of the call: from the upstream, or that of a later `swap` to the same
+    model at the same URL. `None`: it is `policy_version`."""
     prompt_token_ids: tuple[int, ...] | None = None
     completion_token_ids: tuple[int, ...] | None = None
     logprobs: tuple[float, ...] | None = None
     """One per completion token."""
+    routed_experts: RoutedExperts | None = None
+    """For the tokens of the prompt and of the completion."""
     usage: Usage = Usage()
     cost_usd: float | None = Field(default=None, ge=0)
     replayed: bool = False
@@ -71,6 +152,11 @@ class ModelCall(RareModel):
     started_at: float
     """Seconds since the epoch."""
     finished_at: float
+
+    @property
+    def is_mixed(self) -> bool:
+        """Whether the weights changed during the call, so that several versions sampled it."""
+        return self.end_policy_version not in (None, self.policy_version)
 
 
 class CallBudget(RareModel):
@@ -129,6 +215,9 @@ class ModelRoute(Protocol):
 
     async def swap(self, upstream: Endpoint) -> None:
         """Send later calls to `upstream`. Calls in flight stay at the old upstream.
+
+        If `upstream` is the same model at the same URL with other weights, calls in flight end
+        with the new `policy_version`: they are mixed.
 
         A `PolicyEndpoint` also replaces the model and the protocol of later calls.
         """

@@ -11,6 +11,7 @@ from typing import Any, Literal
 from pydantic import Field
 
 from ._model import RareModel
+from .gateway import RoutedExperts
 from .tree import Fidelity, Weighting
 from .verdict import Grading, Integrity, RewardEvent
 
@@ -72,6 +73,13 @@ class SampleSpan(RareModel):
     """The id of the model call that sampled the message."""
     policy_version: str | None = None
     """The weights that sampled the message, as the upstream reports them."""
+    end_policy_version: str | None = None
+    """The weights at the end of the call, if they changed during the call."""
+    trains_mixed: bool = False
+    """Whether the tokens may be trained on although the weights changed during the call; see
+    `TrainingOptions.mixed_calls`."""
+    routed_experts: RoutedExperts | None = None
+    """One row for each of `token_ids`, if the upstream sent them."""
     finish_reason: str | None = None
     temperature: float | None = None
     finished_at: float
@@ -83,9 +91,18 @@ class SampleSpan(RareModel):
         return self.start + len(self.token_ids)
 
     @property
+    def is_mixed(self) -> bool:
+        """Whether the weights changed while the message was sampled."""
+        return self.end_policy_version not in (None, self.policy_version)
+
+    @property
     def is_trainable(self) -> bool:
-        """Whether each sampled token has a log-probability, and this rollout sampled them."""
-        return self.kind == "sampled" and bool(self.logprobs)
+        """Whether each sampled token has a log-probability, and this rollout sampled them.
+
+        A mixed message is not trained on, unless the options allow it.
+        """
+        may_train = self.trains_mixed or not self.is_mixed
+        return self.kind == "sampled" and bool(self.logprobs) and may_train
 
     @property
     def mask(self) -> list[bool]:
@@ -117,6 +134,15 @@ class TokenSequence:
     def logprobs(self) -> list[float | None]:
         """For each token its log-probability, or `None` if the model did not sample it."""
         return [each for span in self.spans for each in _per_token(span, span.logprobs)]
+
+    @property
+    def routed_experts(self) -> list[list[list[int]]] | None:
+        """For each token the experts of each layer; `None` if they are not known for all tokens."""
+        spans = [span for span in self.spans if span.token_ids]
+        known = [span.routed_experts for span in spans]
+        if not known or None in known:
+            return None
+        return [row for each in known if each is not None for row in each.tolist()]
 
     @property
     def token_advantages(self) -> list[float | None]:
@@ -191,8 +217,21 @@ class Sample(RareModel):
     @property
     def policy_versions(self) -> tuple[str, ...]:
         """The weights that sampled the messages, in the order of their first use."""
-        versions = (span.policy_version for span in self.spans if span.kind == "sampled")
+        sampled = (span for span in self.spans if span.kind == "sampled")
+        versions = (v for s in sampled for v in (s.policy_version, s.end_policy_version))
         return tuple(dict.fromkeys(version for version in versions if version is not None))
+
+    @property
+    def mixed_calls(self) -> int:
+        """The number of messages whose weights changed while they were sampled."""
+        return sum(span.is_mixed for span in self.spans if span.kind == "sampled")
+
+    def with_options(self, options: "TrainingOptions") -> "Sample":
+        """Return the sample with the tokens that `options` allow to train on."""
+        if not self.mixed_calls or options.mixed_calls == "mask":
+            return self
+        spans = tuple(span.model_copy(update={"trains_mixed": True}) for span in self.spans)
+        return self.model_copy(update={"spans": spans})
 
     def sequences(self, estimator: AdvantageEstimator = "none") -> Iterator[TokenSequence]:
         """Yield the sequences of tokens: one, and one more after each break.
@@ -219,6 +258,8 @@ class TrainingOptions(RareModel):
     these leaves always has them."""
     mixed_versions: Literal["mask", "train"] = "train"
     """Whether a leaf that several versions of the weights sampled is trained on."""
+    mixed_calls: Literal["mask", "train"] = "mask"
+    """Whether a message is trained on whose weights changed while it was sampled."""
     counterfactual: bool = False
     """Also export the leaves below answers that the task's user does not give."""
     require_tokens: bool = False

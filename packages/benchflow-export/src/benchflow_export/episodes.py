@@ -146,6 +146,7 @@ def _trace(
                 "weighting": first.weighting,
                 "policy_versions": versions,
                 "node_policy_versions": [span.policy_version for span in spans],
+                **_changes(spans),
                 "breaks": sum(sample.breaks for sample in samples),
                 "repeated_tokens": sum(sample.repeated_tokens for sample in samples),
                 "missing_logprobs": sum(
@@ -160,6 +161,19 @@ def _trace(
         "timing": _timing(samples),
         "ok": True,
     }
+
+
+def _changes(spans: Sequence[SampleSpan]) -> dict[str, Any]:
+    """Return the new weights of mixed messages, and the experts, by node; nothing without them."""
+    found: dict[str, Any] = {}
+    if any(span.is_mixed for span in spans):
+        found["node_end_policy_versions"] = [span.end_policy_version for span in spans]
+    if any(span.routed_experts is not None for span in spans):
+        experts = [span.routed_experts for span in spans]
+        found["node_routed_experts"] = [
+            None if each is None else each.model_dump(mode="json") for each in experts
+        ]
+    return found
 
 
 def _node(span: SampleSpan, index: Mapping[str, int], advantage: float | None) -> dict[str, Any]:

@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, cast
 
-from benchflow_contracts import ModelCall, RolloutNode, Step
+from benchflow_contracts import ModelCall, RolloutNode, RoutedExperts, Step
 
 from .messages import Message, steps_to_messages
 
@@ -56,6 +56,8 @@ class GraphNode:
     """The number of `tokens` before the sampled tokens."""
     logprobs: tuple[float, ...] = ()
     """One per sampled token. If empty, the trainer must not train on the tokens."""
+    experts: RoutedExperts | None = None
+    """One row for each of `tokens`."""
     call: ModelCall | None = None
     """The call that sampled the message, if it was recorded."""
     repeated: int = 0
@@ -158,6 +160,7 @@ def _add_shared_prompt(
     if not added:
         return path
     added[-1].tokens = prompt[len(path.tokens) :]
+    added[-1].experts = _experts_of(added[-1], call)
     return _Path(at=at, seen=sent, tokens=prompt)
 
 
@@ -244,12 +247,19 @@ def _add_call(
         added[-1].tokens, delta = delta, ()
     at = _add(graph, node, at, chat.reply)
     at.sampled, at.tokens, at.scaffold, at.call = True, (*delta, *completion), len(delta), call
+    for message in (*added[-1:], at):
+        message.experts = _experts_of(message, call)
     if broken is not None:
         first = added[0] if added else at
         first.is_break, first.repeated = True, min(len(broken.tokens), len(prompt))
     if completion and call.logprobs is not None and len(call.logprobs) == len(completion):
         at.logprobs = call.logprobs
     return _Path(at=at, seen=(*sent, chat.reply_v1), tokens=(*prompt, *completion))
+
+
+def _experts_of(node: GraphNode, call: ModelCall) -> RoutedExperts | None:
+    experts = call.routed_experts
+    return None if experts is None else experts.rows(node.start, node.start + len(node.tokens))
 
 
 def _add(

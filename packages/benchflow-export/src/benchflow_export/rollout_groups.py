@@ -119,6 +119,7 @@ class RolloutGroup:
             counts["missing_logprobs"] += sample.missing_logprobs
             counts["truncated"] += sample.is_truncated
             counts["mixed_versions"] += len(sample.policy_versions) > 1
+            counts["mixed_calls"] += sample.mixed_calls
             counts["suspicious"] += sample.integrity == "suspicious"
         return dict(counts)
 
@@ -160,7 +161,8 @@ def group_samples(
     options = options or TrainerOptions()
     excluded = list(lost)
     chosen: list[Sample] = []
-    for sample in samples:
+    for each in samples:
+        sample = each.with_options(options)
         if sample.answer == "user" or options.counterfactual:
             chosen.append(sample)
         else:
@@ -202,7 +204,7 @@ def _fault(sample: Sample, options: TrainerOptions) -> tuple[ExcludedReason, str
     if len(versions) > 1 and options.mixed_versions == "mask":
         return "mixed-versions", ", ".join(versions)
     if not any(span.is_trainable for span in sample.spans):
-        return "no-tokens", ""
+        return "no-tokens", f"{sample.mixed_calls} mixed calls" if sample.mixed_calls else ""
     if options.require_tokens and (sample.breaks or sample.missing_logprobs):
         return "inexact", f"{sample.breaks} breaks, {sample.missing_logprobs} without logprobs"
     return None

@@ -158,6 +158,8 @@ def _span(node: GraphNode) -> SampleSpan:
         logprobs=node.logprobs,
         call=None if call is None else call.id,
         policy_version=None if call is None else call.policy_version,
+        end_policy_version=None if call is None else call.end_policy_version,
+        routed_experts=node.experts,
         finish_reason=reason if isinstance(reason, str) else None,
         temperature=temperature if isinstance(temperature, int | float) else None,
         finished_at=node.timestamp,

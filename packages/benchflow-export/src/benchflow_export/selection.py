@@ -37,7 +37,7 @@ class ChosenSamples:
             missing = [leaf for leaf in rollout.tree.leaves if leaf.reward is None]
             self._counts["unscored"] += len(missing)
             self._counts["tampered"] += sum(map(is_tampered, missing))
-            samples = samples_of(rollout)
+            samples = [sample.with_options(self._options) for sample in samples_of(rollout)]
             chosen = [s for s in samples if s.answer == "user" or self._options.counterfactual]
             self._counts["counterfactual"] += len(samples) - len(chosen)
             for sample in chosen:
@@ -74,6 +74,7 @@ class ChosenSamples:
     def _count_marks(self, sample: Sample) -> None:
         self._counts["truncated"] += sample.is_truncated
         self._counts["mixed_versions"] += len(sample.policy_versions) > 1
+        self._counts["mixed_calls"] += sample.mixed_calls
 
     def counts(self) -> Exported:
         """Return the counts so far."""

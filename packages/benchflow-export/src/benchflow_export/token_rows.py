@@ -192,6 +192,8 @@ class ResponseRow:
     response_ids: list[int]
     response_mask: list[int]
     logprobs: list[float]
+    routed_experts: list[list[list[int]]] | None = None
+    """For each token of the prompt and the response, if the endpoint sent all of them."""
 
 
 def response_rows(sample: Sample) -> list[ResponseRow]:
@@ -206,7 +208,8 @@ def response_rows(sample: Sample) -> list[ResponseRow]:
             continue
         tokens, cut = sequence.token_ids, max(_first_response(sequence), 1)
         logprobs = [value or 0.0 for value in sequence.logprobs]
-        rows.append(ResponseRow(tokens[:cut], tokens[cut:], mask[cut:], logprobs[cut:]))
+        parts = (tokens[:cut], tokens[cut:], mask[cut:], logprobs[cut:])
+        rows.append(ResponseRow(*parts, sequence.routed_experts))
     return [row for row in rows if any(row.response_mask)]
 
 

@@ -201,7 +201,7 @@ def _policy_versions(rollout: FinishedRollout, steps: Sequence[Step]) -> list[st
     idents = (ident for step in steps for ident in step.model_calls)
     calls = (rollout.calls[ident] for ident in idents if ident in rollout.calls)
     sampled = (call for call in calls if call.purpose == "main" and not call.replayed)
-    versions = (call.policy_version for call in sampled)
+    versions = (v for call in sampled for v in (call.policy_version, call.end_policy_version))
     return list(dict.fromkeys(version for version in versions if version is not None))
 
 

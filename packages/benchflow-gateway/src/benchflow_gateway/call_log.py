@@ -167,7 +167,9 @@ def _in_file(path: Path) -> Iterator[ModelCall]:
 
 
 def _without_bodies(call: ModelCall) -> ModelCall:
-    tokens = dict.fromkeys(("prompt_token_ids", "completion_token_ids", "logprobs"))
+    tokens = dict.fromkeys(
+        ("prompt_token_ids", "completion_token_ids", "logprobs", "routed_experts")
+    )
     bodies: dict[str, object] = {"request": {}, "response": None}
     bodies |= {"upstream_request": {}, "upstream_response": None}
     update: dict[str, object] = {**bodies, **tokens}

@@ -10,6 +10,7 @@ from .documents import Document, text_of
 from .proxied_call import ProxiedCall
 from .purpose import Purpose
 from .tokens import Tokens, strip_tokens
+from .upstream import end_version
 from .wires import CHAT
 
 _NEEDED = ("logprobs", "model", "return_token_ids", "stream", "stream_options")
@@ -40,6 +41,7 @@ class Draft:
     upstream_response: Document | None = None
     model: str | None = None
     policy_version: str | None = None
+    end_policy_version: str | None = None
     tokens: Tokens = field(default_factory=Tokens)
     usage: Usage = field(default_factory=Usage)
     charged: bool = False
@@ -71,7 +73,8 @@ class Draft:
         self.usage = proxied.back.usage(body)
         model = text_of(body.get("model")) or text_of(body.get("modelVersion"))
         self.model = model or self.model
-        self.policy_version = self.policy_version or self.model
+        self.end_policy_version = end_version(body)
+        self.policy_version = self.policy_version or self.end_policy_version or self.model
 
     def read_partial_answer(self, proxied: ProxiedCall) -> None:
         """Read an answer that broke off. Tokens that the upstream did not count are estimated."""
@@ -107,8 +110,15 @@ class Draft:
             None if call.upstream_response is None else dict(call.upstream_response)
         )
         self.model, self.policy_version = call.model, call.policy_version
-        self.tokens = Tokens(call.prompt_token_ids, call.completion_token_ids, call.logprobs)
+        self.end_policy_version = call.end_policy_version
+        self.tokens = Tokens(
+            call.prompt_token_ids, call.completion_token_ids, call.logprobs, call.routed_experts
+        )
         self.usage = call.usage
+
+    def _changed_version(self) -> str | None:
+        is_same = self.end_policy_version == self.policy_version
+        return None if is_same else self.end_policy_version
 
     def to_call(self, cost_usd: float | None) -> ModelCall:
         """Return the call for the record."""
@@ -125,9 +135,11 @@ class Draft:
             status=self.status,
             model=self.model,
             policy_version=self.policy_version,
+            end_policy_version=self._changed_version(),
             prompt_token_ids=self.tokens.prompt,
             completion_token_ids=self.tokens.completion,
             logprobs=self.tokens.logprobs,
+            routed_experts=self.tokens.experts,
             usage=self.usage,
             cost_usd=cost_usd,
             replayed=self.replayed,

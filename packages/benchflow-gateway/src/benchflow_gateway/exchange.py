@@ -121,6 +121,7 @@ class Exchange:
             body = _upstream_document(upstream.without_keys(await self._client.read(answer)))
             draft.read_answer(proxied, body)
             draft.response = _translate(proxied, body)
+            self._note_end_version(draft)
             return await self._reply(draft, shown_headers(answer))
 
     async def _reply(self, draft: Draft, headers: Mapping[str, str]) -> web.StreamResponse:
@@ -176,7 +177,15 @@ class Exchange:
             raise RefusedError("upstream", 502, "the model's answer broke off")
         draft.read_answer(proxied, body)
         draft.response = proxied.streamed()
+        self._note_end_version(draft)
         return None
+
+    def _note_end_version(self, draft: Draft) -> None:
+        """Note the weights at the end of the call, if the engine got new ones meanwhile."""
+        now, began = self._route.upstream, self._upstream
+        is_engine = (now.endpoint.url, now.model) == (began.endpoint.url, began.model)
+        if draft.end_policy_version is None and is_engine and now is not began:
+            draft.end_policy_version = now.policy_version
 
     def _clean(self, frame: Frame) -> Frame:
         clean = self._upstream.without_keys(frame.raw)

@@ -4,6 +4,9 @@ import math
 from dataclasses import dataclass
 from typing import cast
 
+from benchflow_contracts import RoutedExperts
+from pydantic import ValidationError
+
 from .documents import Document, as_document, documents, items_of
 
 
@@ -14,6 +17,7 @@ class Tokens:
     prompt: tuple[int, ...] | None = None
     completion: tuple[int, ...] | None = None
     logprobs: tuple[float, ...] | None = None
+    experts: RoutedExperts | None = None
 
     @classmethod
     def of(cls, body: Document) -> "Tokens":
@@ -29,7 +33,16 @@ class Tokens:
             prompt=_ids(body.get("prompt_token_ids")),
             completion=_ids(choice.get("token_ids")),
             logprobs=logprobs if logprobs and len(logprobs) == len(values) else None,
+            experts=_experts(choice.get("routed_experts")),
         )
+
+
+def _experts(value: object) -> RoutedExperts | None:
+    """Return the routing of an answer; `None` if it is not an array in vLLM's format."""
+    try:
+        return None if value is None else RoutedExperts.model_validate(value)
+    except ValidationError:
+        return None
 
 
 def _ids(value: object) -> tuple[int, ...] | None:
@@ -49,7 +62,7 @@ def strip_tokens(request: Document, body: Document) -> Document:
     """Return a body or chunk without the fields that the agent did not request."""
     removed = set[str]() if request.get("logprobs") else {"logprobs"}
     if not request.get("return_token_ids"):
-        removed |= {"token_ids"}
+        removed |= {"token_ids", "routed_experts"}
         body = {key: value for key, value in body.items() if key != "prompt_token_ids"}
     choices = [
         {key: value for key, value in choice.items() if key not in removed}

@@ -183,6 +183,11 @@ def policy_version(answer: aiohttp.ClientResponse) -> str | None:
     return next((answer.headers[name] for name in _POLICY if name in answer.headers), None)
 
 
+def end_version(body: Document) -> str | None:
+    """Return the field `policy_version` of a body or of its last chunk, or `None`."""
+    return text_of(body.get("policy_version")) or None
+
+
 def error_message(body: Document) -> str:
     """Return the message of an upstream's error body."""
     error = body.get("error")

@@ -10,7 +10,14 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Final, Literal, cast
 
 import msgpack  # type: ignore[import-untyped]  # pyright: ignore[reportMissingTypeStubs]
-from benchflow_contracts import BenchFlowError, ModelCall, Sample, TrainingOptions, UsageError
+from benchflow_contracts import (
+    BenchFlowError,
+    ModelCall,
+    RoutedExperts,
+    Sample,
+    TrainingOptions,
+    UsageError,
+)
 from benchflow_export import episode
 from benchflow_serve_client import ModelEndpoint, RolloutRequest
 from pydantic import BaseModel, ConfigDict, SecretStr, ValidationError
@@ -188,8 +195,18 @@ def render_episode(
     rendered = episode(samples, calls, "leaves")
     if rendered is None:
         return None
-    traces = [{**trace, "task": task} for trace in rendered["traces"]]
+    traces: list[dict[str, Any]] = [{**trace, "task": task} for trace in rendered["traces"]]
+    for sample, trace in zip(samples, traces, strict=True):
+        for span, node in zip(sample.spans, trace["nodes"], strict=True):
+            if (experts := span.routed_experts) is not None:
+                node["routed_experts"] = _array(experts)
     return {**rendered, "task": task, "traces": traces}
+
+
+def _array(experts: RoutedExperts) -> dict[str, Any]:
+    """Return an array as verifiers sends one of numpy."""
+    shape, data = list(experts.shape), experts.tobytes()
+    return {"__nd__": True, "dtype": experts.dtype, "shape": shape, "data": data}
 
 
 def failed_episode(

@@ -67,7 +67,8 @@ def _chosen(
             verdict = leaf.results.get("reward")
             tampered = verdict is not None and verdict.reward is not None
             left_out["tampered" if tampered else "unscored"] += 1
-    for sample in samples_of(rollout):
+    for each in samples_of(rollout):
+        sample = each.with_options(options)
         if sample.answer != "user" and not options.counterfactual:
             left_out["counterfactual"] += 1
         elif needs_tokens and options.require_tokens and not _is_exact(sample):
@@ -118,6 +119,7 @@ def _turns(
             "message": span.message,
             "is_trainable": span.is_trainable,
             "policy_version": span.policy_version,
+            "end_policy_version": span.end_policy_version,
             "finish_reason": span.finish_reason,
             "temperature": span.temperature,
             "reward": sample.reward,

@@ -202,6 +202,30 @@ async def calls_have_the_version_of_their_weights(subject: GatewaySubject) -> No
 
 
 @promise()
+async def a_call_with_new_weights_is_mixed(subject: GatewaySubject) -> None:
+    """A swap to the same URL during a call names both versions on the call. A later call has one.
+
+    The weights at the URL changed while the model generated, so no trainer may train on the call
+    without knowing.
+    """
+    old, new = (
+        PolicyEndpoint(
+            url=subject.upstream.url, headers=subject.upstream.headers, policy_version=version
+        )
+        for version in ("old", "new")
+    )
+    async with subject.route() as route:
+        await route.swap(old)
+        async with subject.slow(route):
+            await route.swap(new)
+        expect(await route.quiesce(_PATIENCE_SEC), "the route does not become quiet")
+        await subject.said(route, "hello")
+        versions = [(c.policy_version, c.end_policy_version, c.is_mixed) for c in route.calls()]
+        expected = [("old", "new", True), ("new", None, False)]
+        expect_equal(versions, expected, "the versions of the calls")
+
+
+@promise()
 async def a_closed_route_keeps_its_record(subject: GatewaySubject) -> None:
     """Later calls are refused, the record stays, and other routes continue."""
     async with subject.route("n1") as route, subject.route("n2") as other:
@@ -234,6 +258,7 @@ _CHECKS: tuple[GatewayCheck, ...] = (
     quiesce_waits_for_calls_in_flight,
     a_swap_sends_later_calls_to_the_new_upstream,
     calls_have_the_version_of_their_weights,
+    a_call_with_new_weights_is_mixed,
     a_closed_route_keeps_its_record,
     credentials_are_not_recorded,
 )

@@ -35,6 +35,8 @@ class Sampled:
     """`stop`, `length`, or another word of the engine."""
     version: str | None = None
     """The weights, if the engine names them."""
+    routed_experts: Document | None = None
+    """The experts of each token in vLLM's format, if the engine sends them."""
 
 
 class Engine(Protocol):
@@ -82,6 +84,7 @@ class GenerateEngine:
             _logprobs([entry.get("logprob") for entry in entries], len(tokens)),
             text_of(choice.get("finish_reason")) or "stop",
             version,
+            as_document(choice.get("routed_experts")) or None,
         )
 
 

@@ -4,7 +4,8 @@ import asyncio
 import itertools
 import json
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
+from contextlib import asynccontextmanager
 from typing import Any
 
 from benchflow_contracts.door import Endpoint
@@ -114,6 +115,21 @@ class FakeModelRoute:
         if not self._in_flight:
             self._quiet.set()
 
+    @asynccontextmanager
+    async def slow_call(self, request: Mapping[str, Any]) -> AsyncGenerator[None]:
+        """Keep one call in flight inside the block, and record it at the end."""
+        began = self.upstream
+        self.begin()
+        try:
+            yield
+            call = self._answer_by(began, request)
+            if self.upstream.url == began.url and _version(self.upstream) != _version(began):
+                update = {"end_policy_version": _version(self.upstream)}
+                call = call.model_copy(update=update)
+            self._calls.append(call)
+        finally:
+            self.end()
+
     async def call(self, request: Mapping[str, Any]) -> ModelCall:
         """Make one call and return its record, also if the call is refused."""
         self.begin()
@@ -171,8 +187,12 @@ class FakeModelRoute:
         if self._is_budget_used():
             self.fail(AgentError("the budget of the route is used up"))
             return self._refusal(request, 429, "the budget of the route is used up")
-        response = self._gateway.model(self.upstream)(request)
-        return self._record(request, 200).model_copy(update={"response": response, "usage": _USAGE})
+        return self._answer_by(self.upstream, request)
+
+    def _answer_by(self, upstream: Endpoint, request: Mapping[str, Any]) -> ModelCall:
+        response = self._gateway.model(upstream)(request)
+        update = {"response": response, "usage": _USAGE, "policy_version": _version(upstream)}
+        return self._record(request, 200).model_copy(update=update)
 
     def _is_budget_used(self) -> bool:
         answered = [call for call in self._calls if call.status == 200 and not call.replayed]
@@ -189,13 +209,15 @@ class FakeModelRoute:
             node=self._node,
             api="openai-chat",
             request=dict(request),
-            policy_version=self.upstream.policy_version
-            if isinstance(self.upstream, PolicyEndpoint)
-            else None,
+            policy_version=_version(self.upstream),
             status=status,
             started_at=now,
             finished_at=now,
         )
+
+
+def _version(upstream: Endpoint) -> str | None:
+    return upstream.policy_version if isinstance(upstream, PolicyEndpoint) else None
 
 
 class FakeModelGateway:

@@ -60,3 +60,8 @@ def _faults(counts: Exported) -> Iterable[str]:
         yield f"a limit on tokens or requests ended {counts.truncated} scored leaves"
     if counts.mixed_versions:
         yield f"several versions of the policy sampled {counts.mixed_versions} scored leaves"
+    if counts.mixed_calls:
+        yield (
+            f"the weights changed while {counts.mixed_calls} model messages were sampled, so they"
+            " are trained on only with --mixed-calls train"
+        )
