@@ -76,6 +76,36 @@ def test_eval_of_verifiers_runs_our_task_on_our_server(site: Path, tmp_path: Pat
         assert trace["rewards"] == {"reward": {"score": 1.0, "weight": 1.0}}
 
 
+def move(request: ModelRequest) -> ModelReply:
+    if len(request.tool_results) < 2:
+        return ModelReply(tools=(ToolUse("stock_tools_move_boxes", {"count": 3}),))
+    return ModelReply(text="Done.")
+
+
+def test_a_taskset_of_verifiers_with_tools_runs_in_our_sandbox(
+    site: Path, programs: Path, tmp_path: Path
+) -> None:
+    """The reward reads a state that only calls of the tool server have changed."""
+    with ScriptedLlm(move) as llm:
+        episodes = evaluate(
+            site,
+            tmp_path,
+            *("stock_room", "--env.id", ID, "--env.environment", programs, "-m", "scripted"),
+            *("--env.network", "model-only", "--env.agent.harness.id", "null"),
+            *("--client.base-url", f"{llm.url}/v1", "--client.api-key-var", "KEY"),
+        )
+    rewards = {episode["task"]["data"]["id"]: _rewards(episode) for episode in episodes}
+    assert rewards == {"shelf-4": {"filled": 1.0}, "shelf-10": {"filled": 0.6}}
+    for episode in episodes:
+        assert episode["traces"][0]["agent"]["runtime"]["id"].startswith("benchflow:")
+
+
+def _rewards(episode: dict[str, Any]) -> dict[str, float]:
+    assert episode["ok"], (episode["errors"], episode["traces"])
+    [trace] = episode["traces"]
+    return {name: reward["score"] for name, reward in trace["rewards"].items()}
+
+
 def _free_port() -> int:
     with socket.socket() as listener:
         listener.bind(("127.0.0.1", 0))

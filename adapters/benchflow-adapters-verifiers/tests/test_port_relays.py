@@ -18,7 +18,7 @@ async def _talk() -> None:
         port = server.sockets[0].getsockname()[1]
         inside = relays.inside(f"http://127.0.0.1:{port}/v1")
         door = next(each for each in relays.doors if f":{each.port}/v1" in inside)
-        assert door.serves == "model"
+        assert (door.serves, door.headers) == ("http", {})
         reader, writer = await asyncio.open_connection(*_address(door.upstream))
         writer.write(b"hello")
         writer.write_eof()
@@ -37,14 +37,15 @@ def test_a_door_without_a_port_closes_its_connections() -> None:
     assert asyncio.run(connect()) == b""
 
 
-def test_tool_servers_have_doors_of_their_own() -> None:
+def test_each_port_of_the_host_has_one_door() -> None:
+    """Verifiers asks for addresses with and without a path, and adds paths to the answers."""
     relays = PortRelays()
     model = relays.inside("http://127.0.0.1:5000/v1")
-    assert relays.inside("http://localhost:5000/v1/models").startswith(model)
-    tools = [relays.inside(f"http://127.0.0.1:{port}/mcp") for port in range(6000, 6004)]
-    assert len({model, *tools}) == 5
+    assert relays.inside("http://localhost:5000") == model.removesuffix("/v1")
+    tools = [relays.inside(f"http://127.0.0.1:{port}") for port in range(6000, 6007)]
+    assert len({model.removesuffix("/v1"), *tools}) == 8
     with pytest.raises(UsageError, match="one more"):
-        relays.inside("http://127.0.0.1:6004/mcp")
+        relays.inside("http://127.0.0.1:6007/mcp")
 
 
 def test_an_address_of_another_machine_stays_as_it_is() -> None:

@@ -2,17 +2,16 @@
 
 import asyncio
 import socket
-from typing import Literal
 
 import pytest
-from benchflow_contracts import Door
+from benchflow_contracts import Door, DoorServes, UsageError
 from benchflow_sandbox_core.relay.server import Relay, RelayUpstream
 
 KEY = "sk-the-operators-own-key"
 
 
 def asked(
-    *requests: str, headers: str = "", serves: Literal["model", "tools"] = "model"
+    *requests: str, headers: str = "", serves: DoorServes = "model", key: str | None = KEY
 ) -> list[str]:
     """Return what each request is answered with by an upstream that echoes it."""
 
@@ -36,7 +35,7 @@ def asked(
             port = server.sockets[0].getsockname()[1]
             endpoint = Door(
                 upstream=f"http://127.0.0.1:{port}/base",
-                headers={"Authorization": KEY},
+                headers={"Authorization": key} if key else {},
                 serves=serves,
             )
             listener = socket.create_server(("127.0.0.1", 0))
@@ -131,3 +130,15 @@ def test_a_door_to_tools_lets_nothing_else_pass(request_line: str) -> None:
 def test_a_door_to_a_model_lets_no_request_of_mcp_pass() -> None:
     (answer,) = asked("POST /mcp")
     assert answer.startswith("HTTP/1.1 403 ")
+
+
+@pytest.mark.parametrize("request_line", ["POST /mcp?x=1", "GET /state", "PATCH /a/b", "OPTIONS /"])
+def test_a_door_to_http_lets_each_request_pass(request_line: str) -> None:
+    (answer,) = asked(request_line, serves="http", key=None)
+    method, target = request_line.split(" ")
+    assert f"\r\n\r\n{method} /base{target} HTTP/1.1\r\n" in answer
+
+
+def test_a_door_to_http_cannot_have_a_credential() -> None:
+    with pytest.raises(UsageError, match="Authorization"):
+        asked("GET /", serves="http")

@@ -8,8 +8,7 @@ from urllib.parse import urlsplit
 from benchflow_contracts import Door, UsageError
 
 _FIRST_DOOR: Final = 8730
-_MODELS: Final = 4
-_TOOLS: Final = 4
+_DOORS: Final = 8
 _CHUNK: Final = 64 * 1024
 _LOOPBACK: Final = frozenset({"127.0.0.1", "localhost", "::1"})
 
@@ -17,9 +16,10 @@ _LOOPBACK: Final = frozenset({"127.0.0.1", "localhost", "::1"})
 class PortRelays:
     """A door exists before its sandbox, but a harness's endpoint only after the sandbox.
 
-    `async with PortRelays() as relays` opens eight listeners of the loopback. `doors` lead to the
-    listeners: four pass requests of model APIs alone, and four those of tool servers at `/mcp`.
-    `inside` gives a port of the host one of the doors.
+    `async with PortRelays() as relays` opens eight listeners of the loopback, and `doors` lead to
+    the listeners. `inside` gives a port of the host one of the doors. A port of verifiers serves a
+    model API, the state of tool servers and hooks, each with a secret of its own, so the doors
+    pass all requests of HTTP.
     """
 
     def __init__(self) -> None:
@@ -29,7 +29,7 @@ class PortRelays:
         self._connections: set[asyncio.Task[None]] = set()
 
     async def __aenter__(self) -> Self:
-        for index in range(_MODELS + _TOOLS):
+        for index in range(_DOORS):
 
             async def accept(
                 reader: asyncio.StreamReader, writer: asyncio.StreamWriter, index: int = index
@@ -55,7 +55,7 @@ class PortRelays:
                 name=f"host-{index}",
                 upstream=f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}",
                 port=_FIRST_DOOR + index,
-                serves="model" if index < _MODELS else "tools",
+                serves="http",
             )
             for index, server in enumerate(self._servers)
         )
@@ -69,12 +69,11 @@ class PortRelays:
         parts = urlsplit(url)
         if parts.hostname not in _LOOPBACK or parts.port is None:
             return url
-        mine = range(_MODELS, _MODELS + _TOOLS) if parts.path.endswith("/mcp") else range(_MODELS)
-        for door in mine:
+        for door in range(_DOORS):
             if self._targets.setdefault(door, parts.port) == parts.port:
                 return parts._replace(netloc=f"127.0.0.1:{_FIRST_DOOR + door}").geturl()
         raise UsageError(
-            f"the sandbox has {len(mine)} doors of this kind, and needs one more for {url!r}",
+            f"the sandbox has {_DOORS} doors to the host, and needs one more for {url!r}",
             hint="give the harness fewer tool servers",
         )
 

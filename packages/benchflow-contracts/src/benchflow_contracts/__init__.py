@@ -70,6 +70,7 @@ if TYPE_CHECKING:
         MODEL_DOOR as MODEL_DOOR,
         Door as Door,
         DoorPath as DoorPath,
+        DoorServes as DoorServes,
         Endpoint as Endpoint,
     )
     from .environment import (
@@ -351,7 +352,7 @@ _HOMES = {
         ),
         "changed_files": "FileChanges FileDiff TracksFileChanges",
         "container": "ContainerOptions HostMount ServiceCondition",
-        "door": "MODEL_DOOR Door DoorPath Endpoint",
+        "door": "MODEL_DOOR Door DoorPath DoorServes Endpoint",
         "environment": (
             "EnvHandle Environment EnvironmentFactory EnvState OutsideState ProvisionContext "
             "ReadinessProbe StateRef StateSnapshot TableState WorldSnapshots needs_spawn"

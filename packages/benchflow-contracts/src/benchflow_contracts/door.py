@@ -5,7 +5,7 @@ from collections.abc import Mapping
 from typing import Annotated, Literal, Self
 from urllib.parse import urlsplit
 
-from pydantic import AfterValidator, Field
+from pydantic import AfterValidator, Field, model_validator
 
 from ._model import Model
 from .errors import UsageError
@@ -19,6 +19,13 @@ DoorPath = Literal["socket", "tunnel", "egress", "token"]
 `socket`: the host serves a listener inside. `tunnel`: a process inside forwards connections to the
 host. `egress`: the provider's own proxy adds the headers. `token`: headers cannot be added outside,
 so the sandbox has a token that is valid for this upstream only.
+"""
+
+DoorServes = Literal["model", "tools", "http"]
+"""The requests that pass a door.
+
+`model`: those of model APIs. `tools`: those of a tool server (MCP) at `/mcp`. `http`: all requests;
+such a door does not have headers, because its upstream could reveal them to the inside.
 """
 
 _NAME = re.compile(r"[!#$%&'*+\-.^_`|~0-9A-Za-z]+")
@@ -77,8 +84,16 @@ class Door(Model):
     port: int = Field(default=8721, gt=0, lt=65536)
     """Unique in its sandbox."""
     headers: _Headers = Field(default={}, repr=False)
-    serves: Literal["model", "tools"] = "model"
-    """The requests that pass: those of model APIs, or those of a tool server (MCP) at `/mcp`."""
+    serves: DoorServes = "model"
+
+    @model_validator(mode="after")
+    def _check_serves(self) -> Self:
+        if self.serves == "http" and self.headers:
+            raise UsageError(
+                f"the door {self.name!r} serves 'http' and has headers {sorted(self.headers)}",
+                hint="serve 'model' or 'tools', or remove the headers",
+            )
+        return self
 
     @classmethod
     def to(
@@ -87,7 +102,7 @@ class Door(Model):
         *,
         name: str = MODEL_DOOR,
         port: int = 8721,
-        serves: Literal["model", "tools"] = "model",
+        serves: DoorServes = "model",
     ) -> Self:
         """Return a door to an endpoint."""
         return cls(

@@ -1,7 +1,7 @@
 """The relay: a listener inside the sandbox, served by the host, for one upstream.
 
-The relay refuses all requests but those of model APIs, or of a tool server. An upstream that
-echoes a request, as for TRACE, would reveal the credential to the inside.
+The relay of a door with a credential refuses all requests but those of model APIs, or of a tool
+server. An upstream that echoes a request, as for TRACE, would reveal the credential to the inside.
 """
 
 import asyncio
@@ -10,17 +10,16 @@ import socket
 import ssl
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Literal, Self
+from typing import Self
 from urllib.parse import urlsplit
 
-from benchflow_contracts.door import Door
+from benchflow_contracts.door import Door, DoorServes
 from benchflow_contracts.errors import UsageError
 
 from .exchange import exchange
 from .head import MAX_HEAD, Head, HeadError, split_request
 from .request_server import RequestServer, refuse
 
-Serves = Literal["model", "tools"]
 _NAME = r"(?!\.+(?:/|$))[A-Za-z0-9._:@-]+"
 _VERSION = r"(?:/v[0-9]+[a-z0-9]*)?"
 _MODELS = rf"/models(?:/{_NAME})*"
@@ -45,13 +44,15 @@ OVERRIDES = frozenset({"x-http-method", "x-http-method-override", "x-method-over
 """Headers, in lower case, that change the method of a request for some servers."""
 
 
-def needs_credential(method: str, target: str, serves: Serves) -> bool:
-    """Return whether a request is a call or lists models; false for a bare probe.
+def needs_credential(method: str, target: str, serves: DoorServes) -> bool:
+    """Return whether a request is a call or lists models; false for a bare probe, and for `http`.
 
     Raises:
         HeadError: Model APIs, or the tool server, do not need the request.
     """
     path = target.partition("?")[0]
+    if serves == "http":
+        return False
     if serves == "tools":
         if method in _TOOL_METHODS and target == _TOOLS:
             return True
@@ -73,7 +74,7 @@ class RelayUpstream:
     prefix: str
     authority: str
     headers: Mapping[str, str]
-    serves: Serves
+    serves: DoorServes
 
     @classmethod
     def of(cls, door: Door) -> Self:
