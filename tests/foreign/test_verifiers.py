@@ -5,6 +5,7 @@ import os
 import socket
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -86,18 +87,45 @@ def test_a_taskset_of_verifiers_with_tools_runs_in_our_sandbox(
     site: Path, programs: Path, tmp_path: Path
 ) -> None:
     """The reward reads a state that only calls of the tool server have changed."""
-    with ScriptedLlm(move) as llm:
-        episodes = evaluate(
-            site,
-            tmp_path,
-            *("stock_room", "--env.id", ID, "--env.environment", programs, "-m", "scripted"),
-            *("--env.network", "model-only", "--env.agent.harness.id", "null"),
-            *("--client.base-url", f"{llm.url}/v1", "--client.api-key-var", "KEY"),
-        )
+    episodes = in_sandboxes("stock_room", move, site, programs, tmp_path)
     rewards = {episode["task"]["data"]["id"]: _rewards(episode) for episode in episodes}
     assert rewards == {"shelf-4": {"filled": 1.0}, "shelf-10": {"filled": 0.6}}
     for episode in episodes:
         assert episode["traces"][0]["agent"]["runtime"]["id"].startswith("benchflow:")
+
+
+def put(request: ModelRequest) -> ModelReply:
+    title = "Emma" if "Put Emma" in str(request.raw["messages"]) else "Ulysses"
+    titles = [title, "dust"]
+    if (number := len(request.tool_results)) < 2:
+        return ModelReply(tools=(ToolUse("shelf_put", {"title": titles[number]}),))
+    return ModelReply(text="Done.")
+
+
+def test_a_shared_tool_server_and_a_hook_work_in_our_sandbox(
+    site: Path, programs: Path, tmp_path: Path
+) -> None:
+    """The tasks run at the same time on one server, and each has its own state."""
+    episodes = in_sandboxes("shared_shelf", put, site, programs, tmp_path)
+    assert [_rewards(each) for each in episodes] == [{"is_alone": 1.0, "is_refused": 1.0}] * 2
+
+
+def in_sandboxes(
+    taskset: str,
+    replies: Callable[[ModelRequest], ModelReply],
+    site: Path,
+    programs: Path,
+    home: Path,
+) -> list[dict[str, Any]]:
+    """Run the tasks of a taskset by verifiers' `null` harness in sandboxes without a network."""
+    with ScriptedLlm(replies) as llm:
+        return evaluate(
+            site,
+            home,
+            *(taskset, "--env.id", ID, "--env.environment", programs, "-m", "scripted"),
+            *("--env.network", "model-only", "--env.agent.harness.id", "null"),
+            *("--client.base-url", f"{llm.url}/v1", "--client.api-key-var", "KEY"),
+        )
 
 
 def _rewards(episode: dict[str, Any]) -> dict[str, float]:
