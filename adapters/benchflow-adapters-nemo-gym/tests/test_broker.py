@@ -1,10 +1,7 @@
 """The broker: sandboxes by reference, with a lease for each rollout."""
 
 import asyncio
-from collections.abc import Callable, Coroutine
-from functools import wraps
 from pathlib import Path
-from typing import Any
 
 import pytest
 from benchflow_adapters_nemo_gym import CommandRequest, LeaseRequest, SandboxBroker
@@ -18,16 +15,7 @@ from benchflow_contracts import (
     TransferError,
 )
 from benchflow_testing.fakes import FakeCall, FakeSandboxProvider
-
-
-def in_loop(test: Callable[..., Coroutine[Any, Any, None]]) -> Callable[..., None]:
-    """Run a coroutine function as a test."""
-
-    @wraps(test)
-    def run(*args: Any, **kwargs: Any) -> None:
-        asyncio.run(test(*args, **kwargs))
-
-    return run
+from nemo_broker_parts import in_loop  # type: ignore[import-untyped,unused-ignore]
 
 
 class Clock:
@@ -123,14 +111,19 @@ async def test_a_running_call_keeps_its_lease_but_not_beyond_the_deadline(
         raise AssertionError
 
     provider.on("forever", run_forever)
+
+    async def call() -> None:
+        with pytest.raises(SandboxLostError, match="ended during the call"):
+            await broker.exec(lease.ref, CommandRequest(cmd="forever"))
+
     async with asyncio.TaskGroup() as tasks:
-        running = tasks.create_task(broker.exec(lease.ref, CommandRequest(cmd="forever")))
+        tasks.create_task(call())
         await has_begun.wait()
         clock.now = 1499
         assert await broker.reap() == []
         clock.now = 1500
         assert len(await broker.reap()) == 1
-        running.cancel()
+    assert provider.live == []
 
 
 @in_loop

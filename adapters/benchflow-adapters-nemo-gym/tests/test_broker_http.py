@@ -2,13 +2,11 @@
 
 import asyncio
 import socket
-from collections.abc import AsyncGenerator, Awaitable, Callable
-from contextlib import asynccontextmanager
+from collections.abc import Awaitable, Callable
 from pathlib import Path
 
 import httpx
 import pytest
-import uvicorn
 from benchflow_adapters_nemo_gym import CommandRequest, LeaseRequest, SandboxBroker
 from benchflow_adapters_nemo_gym.broker_app import create_broker_app
 from benchflow_adapters_nemo_gym.broker_client import BrokerClient, read_token
@@ -24,33 +22,8 @@ from benchflow_contracts import (
     TransferError,
     UsageError,
 )
-from benchflow_engine.http_listener import open_listener, url_of
 from benchflow_testing.fakes import FakeSandboxProvider
-
-TOKEN = "a-token-of-tests-only"
-
-
-@asynccontextmanager
-async def serving(broker: SandboxBroker) -> AsyncGenerator[str]:
-    """Serve a broker on a free port; yield its URL."""
-    config = uvicorn.Config(
-        create_broker_app(broker, [TOKEN]),
-        log_level="error",
-        lifespan="on",
-        timeout_graceful_shutdown=1,
-    )
-    server = uvicorn.Server(config)
-    with open_listener("127.0.0.1", 0, backlog=16) as listener:
-        async with asyncio.TaskGroup() as tasks:
-            serve = tasks.create_task(server.serve([listener]))
-            url = url_of(listener)
-            async with httpx.AsyncClient() as http:
-                assert (await http.get(f"{url}/v1/health")).json() == {"status": "ok"}
-            try:
-                yield url
-            finally:
-                server.should_exit = True
-                await serve
+from nemo_broker_parts import TOKEN, serving_app  # type: ignore[import-untyped,unused-ignore]
 
 
 def play(
@@ -61,7 +34,8 @@ def play(
 
     async def main() -> None:
         provider = FakeSandboxProvider()
-        async with serving(SandboxBroker(provider, max_sandboxes=max_sandboxes)) as url:
+        broker = SandboxBroker(provider, max_sandboxes=max_sandboxes)
+        async with serving_app(create_broker_app(broker, [TOKEN])) as url:
             client = BrokerClient(url, TOKEN)
             try:
                 await script(client, provider, url)

@@ -12,7 +12,6 @@ from pathlib import Path
 from typing import Any, Final
 
 from benchflow_contracts import (
-    BenchFlowError,
     ModelCall,
     RolloutIdentity,
     SandboxProvider,
@@ -24,13 +23,10 @@ from benchflow_engine.config import RunConfig
 from benchflow_engine.planes import open_provider
 from benchflow_engine.rollout import RunResult, run_in
 from benchflow_store import new_rollout_id, read_model_calls
-from litestar import Litestar, Request, get, post
+from litestar import Litestar, post
 from litestar.datastructures import State
-from litestar.exceptions import HTTPException
 
-from .hostile_json import as_list, as_object
-from .http_faults import read_object, show_fault, show_http_fault
-from .metrics import aggregate_metrics
+from .hostile_json import as_object
 from .responses import (
     TOKEN_FIELDS,
     function_call,
@@ -39,9 +35,9 @@ from .responses import (
     reasoning_item,
     tool_output,
 )
+from .server_parts import Call, TaskIndex, make_app, read_object, scored_row
 
 _SCOPE: Final = "nemo-gym"
-_MAX_BODY: Final = 64 * 1024 * 1024
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,20 +45,13 @@ class AgentServer:
     """What the routes need: the tasks by id, how to run them, and where."""
 
     provider: SandboxProvider
-    tasks: Mapping[str, Task]
+    tasks: TaskIndex
     config: RunConfig
     jobs_dir: Path
     slots: asyncio.Semaphore
 
-    async def play(self, name: object) -> tuple[RunResult, dict[str, Any]]:
-        """Run the task of this id; return the result and its response.
-
-        Raises:
-            UsageError: The server does not have the task.
-        """
-        task = self.tasks.get(name) if isinstance(name, str) else None
-        if task is None:
-            raise UsageError(f"the server does not have the task {name!r:.200}")
+    async def play(self, task: Task) -> tuple[RunResult, dict[str, Any]]:
+        """Run a task; return the result and its response."""
         async with self.slots:
             result = await run_in(
                 self.provider,
@@ -95,70 +84,39 @@ def create_agent_app(
     """
     if config.branch is not None:
         raise UsageError("a row of NeMo Gym is one rollout", hint="leave out the fork policy")
-    by_id = {task.id: task for task in tasks}
-    if len(by_id) != len(tasks):
-        raise UsageError("two tasks have the same id", hint="serve each task once")
+    index = TaskIndex(tasks)
 
     @asynccontextmanager
     async def lifespan(app: Litestar) -> AsyncGenerator[None]:
         async with open_provider(config) as provider:
             app.state["server"] = AgentServer(
-                provider, by_id, config, jobs_dir, asyncio.Semaphore(slots)
+                provider, index, config, jobs_dir, asyncio.Semaphore(slots)
             )
             yield
 
-    return Litestar(
-        route_handlers=[show_health, run_row, respond, aggregate],
-        exception_handlers={BenchFlowError: show_fault, HTTPException: show_http_fault},
-        lifespan=[lifespan],
-        request_max_body_size=_MAX_BODY,
-        openapi_config=None,
-        logging_config=None,
-    )
-
-
-@get("/")
-async def show_health() -> dict[str, str]:
-    """Return that the server answers."""
-    return {"status": "ok"}
+    return make_app([run_row, respond], lifespan)
 
 
 @post("/run", status_code=200)
-async def run_row(request: Request[Any, Any, State], state: State) -> dict[str, Any]:
+async def run_row(request: Call, state: State) -> dict[str, Any]:
     """Play the task of a row; return the row with its response and reward.
 
     A rollout without a reward has the status 503, and never a reward of 0.
     """
-    row = await read_object(request)
-    result, response = await _server(state).play(
-        as_object(row.get("verifier_metadata")).get("task_id")
-    )
+    row, server = await read_object(request), _server(state)
+    result, response = await server.play(server.tasks.find(row.get("verifier_metadata")))
     record = result.record
-    if record.reward is None:
-        why = record.error.message if record.error else record.status
-        raise HTTPException(status_code=503, detail=f"the rollout has no reward: {why}")
-    return {
-        **row,
-        "response": response,
-        "reward": record.reward,
-        "reward_components": dict(record.rewards or {}),
-        "rollout_id": record.rollout_id,
-    }
+    why = record.error.message if record.error else record.status
+    answered = {**row, "response": response}
+    return scored_row(answered, record.rollout_id, record.reward, record.rewards or {}, why)
 
 
 @post("/v1/responses", status_code=200)
-async def respond(request: Request[Any, Any, State], state: State) -> dict[str, Any]:
+async def respond(request: Call, state: State) -> dict[str, Any]:
     """Play the task that `metadata.task_id` names; return the response of the agent."""
-    body = await read_object(request)
-    _, response = await _server(state).play(as_object(body.get("metadata")).get("task_id"))
+    metadata, server = (await read_object(request)).get("metadata"), _server(state)
+    _, response = await server.play(server.tasks.find(metadata, "metadata"))
     return response
-
-
-@post("/aggregate_metrics", status_code=200)
-async def aggregate(request: Request[Any, Any, State]) -> dict[str, Any]:
-    """Return statistics of rollouts."""
-    given = as_list((await read_object(request)).get("verify_responses"))
-    return aggregate_metrics([as_object(each) for each in given])
 
 
 def rollout_response(result: RunResult, calls: Mapping[str, ModelCall]) -> dict[str, Any]:

@@ -5,8 +5,8 @@ import logging
 import math
 import secrets
 import time
-from collections.abc import AsyncGenerator, Callable, Generator
-from contextlib import asynccontextmanager, contextmanager, suppress
+from collections.abc import AsyncGenerator, Callable
+from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -19,19 +19,25 @@ from benchflow_contracts import (
     Endpoint,
     ExecResult,
     ReapPolicy,
+    RolloutIdentity,
     Sandbox,
     SandboxError,
     SandboxLostError,
     SandboxProvider,
+    SandboxSpec,
     SandboxTimeoutError,
     TransferError,
+    UsageError,
 )
 
 from .leases import MAX_FILE_BYTES, CommandRequest, LeaseRequest, SandboxLease, SandboxState
+from .lent_files import read_as_user, write_as_user
 
 _logger = logging.getLogger(__name__)
 _SCOPE: Final = "nemo-gym"
 _STATUS_SEC: Final = 10.0
+LENT_NAME: Final = "main"
+"""The name of a lent sandbox in its rollout."""
 
 
 @dataclass(slots=True)
@@ -53,6 +59,19 @@ class _LeasedSandbox:
     rollout: _RolloutLease
     name: str
     deadline: float | None
+    on_use: Callable[[], None] | None = None
+    """Set for a sandbox that is lent: its owner counts the calls, and deletes the sandbox."""
+    calls: set[asyncio.Timeout] = field(default_factory=set[asyncio.Timeout])
+    """The scopes of the calls that run."""
+
+    @property
+    def is_lent(self) -> bool:
+        return self.on_use is not None
+
+    def end_calls(self) -> None:
+        """Let each call that runs fail. Its process is killed before the call returns."""
+        for call in self.calls:
+            call.reschedule(asyncio.get_running_loop().time())
 
 
 class SandboxBroker:
@@ -61,11 +80,14 @@ class SandboxBroker:
     The lease is of the rollout: a call to one sandbox renews all of them. `reap` deletes the
     sandboxes of a rollout without a call for `idle_sec`, which is how a consumer that died is
     noticed, and each sandbox at the deadline of its identity. `running` reaps by itself.
+
+    A sandbox that is lent belongs to another component of this process, such as a session. The
+    broker never deletes it, and its user is fixed.
     """
 
     def __init__(
         self,
-        provider: SandboxProvider,
+        provider: SandboxProvider | None,
         *,
         idle_sec: float = 900.0,
         max_sandboxes: int | None = None,
@@ -74,7 +96,7 @@ class SandboxBroker:
         """Prepare the broker, which starts nothing.
 
         Args:
-            provider: Makes the sandboxes. `aclose` closes it.
+            provider: Makes the sandboxes. `aclose` closes it. Without one, the broker only lends.
             idle_sec: The longest time without a call of a rollout.
             max_sandboxes: The most sandboxes at one time.
             clock: Seconds since the epoch.
@@ -93,7 +115,8 @@ class SandboxBroker:
 
         Sandboxes of a broker on this machine that has died are deleted first.
         """
-        await self._provider.reap(ReapPolicy(scope=_SCOPE))
+        if self._provider is not None:
+            await self._provider.reap(ReapPolicy(scope=_SCOPE))
         try:
             async with asyncio.TaskGroup() as tasks:
                 reaper = tasks.create_task(self._reap_often(every_sec))
@@ -112,20 +135,54 @@ class SandboxBroker:
     async def acquire(self, request: LeaseRequest) -> SandboxLease:
         """Start a sandbox, or return the one that the rollout has under this name."""
         key = request.identity.rollout or uuid4().hex
-        rollout = self._rollouts.get(key)
-        if rollout is None:
-            idle = min(request.idle_sec or self._idle_sec, self._idle_sec)
-            rollout = self._rollouts[key] = _RolloutLease(key, idle, self._clock())
+        rollout = self._rollout(key, request.idle_sec)
         # A client whose request was cut repeats it, and must not get a second sandbox.
-        with self._call(rollout):
+        rollout.running_calls += 1
+        try:
             async with rollout.starting:
                 ref = rollout.refs.get(request.name)
                 if ref is None:
                     ref = await self._start(request, rollout)
-            return self._lease(ref)
+            return self.describe(ref)
+        finally:
+            rollout.running_calls -= 1
+            rollout.renewed_at = self._clock()
+            self._forget(rollout)
+
+    def lend(
+        self, sandbox: Sandbox, identity: RolloutIdentity, on_use: Callable[[], None]
+    ) -> SandboxLease:
+        """Lend a sandbox of this process under the name `main`, until `recall` or a release.
+
+        Commands run as the sandbox's default user, and files are read and written as that user. A
+        request that names another user is refused. `on_use` is called at the start and the end of
+        each call, and by the reaper while a call runs.
+
+        Raises:
+            UsageError: The identity has no rollout, or the rollout has such a sandbox already.
+        """
+        if identity.rollout is None:
+            raise UsageError("a sandbox is lent to a rollout, and the identity names none")
+        rollout = self._rollout(identity.rollout, None)
+        if LENT_NAME in rollout.refs:
+            raise UsageError(f"the rollout {identity.rollout!r} has a sandbox {LENT_NAME!r}")
+        return self.describe(self._add(sandbox, rollout, LENT_NAME, on_use=on_use))
+
+    def recall(self, rollout: str) -> None:
+        """End the loans of a rollout. A call that runs fails, and its process is killed."""
+        for ref in self.refs_of(rollout):
+            if self._sandboxes[ref].is_lent:
+                self._end_lease(ref)
 
     async def _start(self, request: LeaseRequest, rollout: _RolloutLease) -> str:
-        if self._max is not None and len(self._sandboxes) + self._starting >= self._max:
+        if self._provider is None:
+            raise UsageError(
+                f"the rollout {rollout.rollout!r} has no sandbox {request.name!r} here, and this"
+                " broker makes none",
+                hint="name a rollout that runs, or start a broker that has a provider",
+            )
+        own = sum(not leased.is_lent for leased in self._sandboxes.values())
+        if self._max is not None and own + self._starting >= self._max:
             raise CapacityError(f"the broker has {self._max} sandboxes, which is its limit")
         identity = request.identity.model_copy(
             update={"rollout": rollout.rollout, "scope": request.identity.scope or _SCOPE}
@@ -142,18 +199,33 @@ class SandboxBroker:
             ) from error
         finally:
             self._starting -= 1
+        return self._add(sandbox, rollout, request.name, deadline=identity.deadline)
+
+    def _add(
+        self,
+        sandbox: Sandbox,
+        rollout: _RolloutLease,
+        name: str,
+        *,
+        deadline: float | None = None,
+        on_use: Callable[[], None] | None = None,
+    ) -> str:
         ref = secrets.token_urlsafe(24)
-        rollout.refs[request.name] = ref
-        self._sandboxes[ref] = _LeasedSandbox(sandbox, rollout, request.name, identity.deadline)
+        rollout.refs[name] = ref
+        self._sandboxes[ref] = _LeasedSandbox(sandbox, rollout, name, deadline, on_use)
         return ref
+
+    def _rollout(self, key: str, idle_sec: float | None) -> _RolloutLease:
+        idle = min(idle_sec or self._idle_sec, self._idle_sec)
+        new = _RolloutLease(key, idle, self._clock())
+        return self._rollouts.setdefault(key, new)
 
     async def exec(self, ref: str, request: CommandRequest) -> ExecResult:
         """Run a command to its end."""
-        leased = self._find(ref)
-        with self._call(leased.rollout):
+        async with self._call(ref) as leased:
             return await leased.sandbox.exec(
                 request.cmd if isinstance(request.cmd, str) else list(request.cmd),
-                user=request.user,
+                user=_user_of(leased, request.user),
                 timeout=request.timeout_sec,
                 cwd=request.cwd,
                 env=request.env or None,
@@ -161,25 +233,29 @@ class SandboxBroker:
 
     async def upload(self, ref: str, local: Path, remote: str, *, user: str | None = None) -> None:
         """Copy one regular file in."""
-        leased = self._find(ref)
-        if not local.is_file():  # noqa: ASYNC240 - takes no time
-            raise TransferError(f"{str(local)!r} is not a regular file", caused_by="operator")
-        with self._call(leased.rollout):
-            sandbox = leased.sandbox
-            owner = user or sandbox.spec.user or "root"
-            await sandbox.upload(local, _absolute(sandbox, remote), user=owner)
+        async with self._call(ref) as leased:
+            if not local.is_file():  # noqa: ASYNC240 - takes no time
+                raise TransferError(f"{str(local)!r} is not a regular file", caused_by="operator")
+            sandbox, given = leased.sandbox, _user_of(leased, user)
+            path = _absolute(sandbox, remote)
+            if leased.is_lent:
+                await write_as_user(sandbox, path, local)
+            else:
+                await sandbox.upload(local, path, user=given or sandbox.spec.user or "root")
 
     async def download(
         self, ref: str, remote: str, local: Path, *, max_bytes: int = MAX_FILE_BYTES
     ) -> None:
         """Copy one regular file out. `local` appears whole, or not at all."""
-        leased = self._find(ref)
-        with self._call(leased.rollout):
+        async with self._call(ref) as leased:
             local.parent.mkdir(parents=True, exist_ok=True)
             with TemporaryDirectory(dir=local.parent, prefix=".benchflow-") as scratch:
                 part = Path(scratch) / "file"
                 path = _absolute(leased.sandbox, remote)
-                await leased.sandbox.download(path, part, max_bytes=max_bytes)
+                if leased.is_lent:
+                    await read_as_user(leased.sandbox, path, part, max_bytes)
+                else:
+                    await leased.sandbox.download(path, part, max_bytes=max_bytes)
                 if not part.is_file():
                     raise TransferError(f"{remote!r} is not a regular file")
                 part.replace(local)
@@ -196,22 +272,33 @@ class SandboxBroker:
 
     async def endpoint(self, ref: str, port: int) -> Endpoint:
         """Return the address of a port of the spec."""
-        leased = self._find(ref)
-        with self._call(leased.rollout):
+        async with self._call(ref) as leased:
             return await leased.sandbox.expose_port(port)
 
     async def lease(self, ref: str) -> SandboxLease:
         """Renew the lease and return it."""
-        with self._call(self._find(ref).rollout):
-            return self._lease(ref)
+        async with self._call(ref):
+            return self.describe(ref)
+
+    def rollout_of(self, ref: str) -> str | None:
+        """Return the rollout of a reference, if the reference is known."""
+        leased = self._sandboxes.get(ref)
+        return None if leased is None else leased.rollout.rollout
+
+    def refs_of(self, rollout: str) -> list[str]:
+        """Return the references of a rollout."""
+        found = self._rollouts.get(rollout)
+        return [] if found is None else list(found.refs.values())
+
+    def spec_of(self, ref: str) -> SandboxSpec:
+        """Return the spec of a sandbox."""
+        return self._find(ref).sandbox.spec
 
     async def release(self, ref: str) -> None:
-        """Delete a sandbox."""
-        leased = self._sandboxes.pop(ref, None)
-        if leased is None:
+        """Delete a sandbox. Of a lent one, only the reference ends."""
+        leased = self._end_lease(ref)
+        if leased is None or leased.is_lent:
             return
-        leased.rollout.refs.pop(leased.name, None)
-        self._forget(leased.rollout)
         try:
             await asyncio.shield(leased.sandbox.teardown())
         except BenchFlowError:
@@ -221,9 +308,16 @@ class SandboxBroker:
 
     async def release_rollout(self, rollout: str) -> None:
         """Delete all sandboxes of a rollout."""
-        found = self._rollouts.get(rollout)
-        for ref in list(found.refs.values()) if found is not None else ():
+        for ref in self.refs_of(rollout):
             await self.release(ref)
+
+    def _end_lease(self, ref: str) -> _LeasedSandbox | None:
+        leased = self._sandboxes.pop(ref, None)
+        if leased is not None:
+            leased.rollout.refs.pop(leased.name, None)
+            leased.end_calls()
+            self._forget(leased.rollout)
+        return leased
 
     async def reap(self) -> list[str]:
         """Delete the sandboxes whose lease or deadline has passed; return their ids.
@@ -231,6 +325,9 @@ class SandboxBroker:
         A failure of one deletion is logged, and the others go ahead.
         """
         now = self._clock()
+        for lent in self._sandboxes.values():
+            if lent.on_use is not None and lent.calls:
+                lent.on_use()
         due = [ref for ref, leased in self._sandboxes.items() if self._is_over(leased, now)]
         reaped: list[str] = []
         for ref in due:
@@ -248,6 +345,8 @@ class SandboxBroker:
     def _is_over(self, leased: _LeasedSandbox, now: float) -> bool:
         if leased.deadline is not None and leased.deadline <= now:
             return True
+        if leased.is_lent:
+            return False
         rollout = leased.rollout
         return not rollout.running_calls and rollout.renewed_at + rollout.idle_sec <= now
 
@@ -256,19 +355,39 @@ class SandboxBroker:
         for ref in list(self._sandboxes):
             with suppress(BenchFlowError):
                 await self.release(ref)
-        await self._provider.aclose()
+        if self._provider is not None:
+            await self._provider.aclose()
 
-    @contextmanager
-    def _call(self, rollout: _RolloutLease) -> Generator[None]:
-        """Keep the lease of a rollout within the block, and renew it at both ends."""
-        rollout.running_calls += 1
-        rollout.renewed_at = self._clock()
+    @asynccontextmanager
+    async def _call(self, ref: str) -> AsyncGenerator[_LeasedSandbox]:
+        """Keep the lease of the rollout within the block, and renew it at both ends.
+
+        Raises:
+            SandboxLostError: The reference is unknown, or its lease ended during the block.
+        """
+        leased = self._find(ref)
+        self._count_call(leased, 1)
         try:
-            yield
+            async with asyncio.timeout(None) as scope:
+                leased.calls.add(scope)
+                yield leased
+        except TimeoutError as error:
+            if not scope.expired():
+                raise
+            raise SandboxLostError(
+                "the lease of the sandbox ended during the call",
+                hint="the sandbox was released, or its deadline passed: acquire another one",
+            ) from error
         finally:
-            rollout.running_calls -= 1
-            rollout.renewed_at = self._clock()
-            self._forget(rollout)
+            leased.calls.discard(scope)
+            self._count_call(leased, -1)
+            self._forget(leased.rollout)
+
+    def _count_call(self, leased: _LeasedSandbox, change: int) -> None:
+        leased.rollout.running_calls += change
+        leased.rollout.renewed_at = self._clock()
+        if leased.on_use is not None:
+            leased.on_use()
 
     def _forget(self, rollout: _RolloutLease) -> None:
         if not rollout.refs and not rollout.running_calls:
@@ -283,10 +402,12 @@ class SandboxBroker:
             )
         return leased
 
-    def _lease(self, ref: str) -> SandboxLease:
+    def describe(self, ref: str) -> SandboxLease:
+        """Return a lease without renewing it."""
         leased = self._find(ref)
         rollout, spec = leased.rollout, leased.sandbox.spec
-        ends = [end for end in (rollout.renewed_at + rollout.idle_sec, leased.deadline) if end]
+        idle_end = math.inf if leased.is_lent else rollout.renewed_at + rollout.idle_sec
+        ends = [end for end in (idle_end, leased.deadline) if end]
         return SandboxLease(
             ref=ref,
             sandbox=leased.sandbox.id,
@@ -296,6 +417,18 @@ class SandboxBroker:
             user=spec.user,
             expires_at=end if math.isfinite(end := min(ends)) else None,
         )
+
+
+def _user_of(leased: _LeasedSandbox, user: str | None) -> str | None:
+    """Return the user of a call. The owner of a lent sandbox has chosen the user."""
+    own = leased.sandbox.spec.user or "root"
+    allowed = {None, own, "0"} if own == "root" else {None, own}
+    if leased.is_lent and user not in allowed:
+        raise UsageError(
+            f"the sandbox is lent to the user {own!r}, and the call names {user!r}",
+            hint="leave out the user",
+        )
+    return user
 
 
 def _absolute(sandbox: Sandbox, path: str) -> str:

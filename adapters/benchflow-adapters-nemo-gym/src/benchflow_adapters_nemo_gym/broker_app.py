@@ -1,11 +1,13 @@
 """The broker over HTTP: an application with a bearer token on each route."""
 
+import asyncio
 import os
 from collections.abc import AsyncGenerator, Iterable
 from contextlib import asynccontextmanager
+from dataclasses import dataclass
 from pathlib import Path
 from tempfile import mkstemp
-from typing import Annotated, Any, Final
+from typing import Annotated, Any, Final, Self
 
 from benchflow_contracts import (
     BenchFlowError,
@@ -28,19 +30,25 @@ from benchflow_serve.security import (
     PUBLIC,
     HostAllowList,
     TokenVerifier,
-    require_token,
     token_digest,
 )
 from benchflow_serve_client import Problem
-from litestar import Litestar, Request, Response, delete, get, post, put
+from litestar import Litestar, Request, Response, Router, delete, get, post, put
 from litestar.background_tasks import BackgroundTask
+from litestar.connection import ASGIConnection
 from litestar.datastructures import State
-from litestar.exceptions import HTTPException
+from litestar.exceptions import (
+    HTTPException,
+    NotAuthorizedException,
+    PermissionDeniedException,
+)
+from litestar.handlers import BaseRouteHandler
 from litestar.params import FromPath, FromQuery, JSONBody, QueryParameter
 from litestar.response import File
 from pydantic import ValidationError
 
 from .broker import SandboxBroker
+from .descriptor import SessionSigner
 from .leases import MAX_FILE_BYTES, CommandRequest, LeaseRequest, SandboxLease
 
 _Path = Annotated[str, QueryParameter(name="path", min_length=1, max_length=4096)]
@@ -49,21 +57,25 @@ _MAX_BODY: Final = 16 * 1024 * 1024
 
 
 def create_broker_app(
-    broker: SandboxBroker, tokens: Iterable[str], *, allowed_hosts: Iterable[str] = ()
+    broker: SandboxBroker,
+    tokens: Iterable[str],
+    *,
+    secret: bytes | None = None,
+    allowed_hosts: Iterable[str] = (),
 ) -> Litestar:
     """Return the application of a broker, which runs and reaps for as long as the application does.
 
     Args:
         broker: The broker. The application closes it.
-        tokens: The bearer tokens, each of at least 16 characters.
+        tokens: The bearer tokens of the whole broker, each of at least 16 characters.
+        secret: Also accept `SessionSigner(secret).sign(rollout, "broker")` as a token. Such a token
+            uses the sandboxes that its rollout has, and cannot make any.
         allowed_hosts: Names in the `Host` header, besides the loopback.
 
     Raises:
-        UsageError: A token is too short, or there is none.
+        UsageError: A token or the secret is too short, or there is no token.
     """
-    known = list(tokens)
-    if not known or any(len(token) < _MIN_TOKEN for token in known):
-        raise UsageError(f"a broker needs tokens of at least {_MIN_TOKEN} characters")
+    access = BrokerAccess.of(tokens, None if secret is None else SessionSigner(secret))
 
     @asynccontextmanager
     async def lifespan(_: Litestar) -> AsyncGenerator[None]:
@@ -71,6 +83,60 @@ def create_broker_app(
             yield
 
     return Litestar(
+        route_handlers=[broker_routes("/")],
+        middleware=[HostAllowList(allowed_hosts)],
+        exception_handlers={Exception: show_defect},
+        state=State({"broker": broker, "broker_access": access}),
+        lifespan=[lifespan],
+        request_max_body_size=_MAX_BODY,
+        openapi_config=None,
+        logging_config=None,
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class BrokerAccess:
+    """Knows the tokens of a broker: those of the whole broker, and those of one rollout."""
+
+    tokens: TokenVerifier
+    signer: SessionSigner | None = None
+
+    @classmethod
+    def of(cls, tokens: Iterable[str], signer: SessionSigner | None) -> Self:
+        """Return the access by tokens.
+
+        Raises:
+            UsageError: A token is too short, or there is none and no signer.
+        """
+        known = list(tokens)
+        if (not known and signer is None) or any(len(token) < _MIN_TOKEN for token in known):
+            raise UsageError(f"a broker needs tokens of at least {_MIN_TOKEN} characters")
+        return cls(TokenVerifier([token_digest(token) for token in known]), signer)
+
+    def rollout_of(self, authorization: str) -> str | None:
+        """Return the rollout of a header's token; None for a token of the whole broker.
+
+        Raises:
+            NotAuthorizedException: The header has no valid token.
+        """
+        if self.tokens.allows(authorization):
+            return None
+        scheme, _, token = authorization.partition(" ")
+        rollout = None if self.signer is None else self.signer.read(token, "broker")
+        if rollout is None or scheme.lower() != "bearer":
+            raise NotAuthorizedException(
+                "the request has no valid bearer token", headers={"WWW-Authenticate": "Bearer"}
+            )
+        return rollout
+
+
+def broker_routes(path: str) -> Router:
+    """Return the routes below `path`, for an application whose state has `broker`.
+
+    The state also has `broker_access`.
+    """
+    return Router(
+        path=path,
         route_handlers=[
             check_health,
             acquire,
@@ -83,23 +149,39 @@ def create_broker_app(
             release,
             release_rollout,
         ],
-        guards=[require_token],
-        middleware=[HostAllowList(allowed_hosts)],
+        guards=[_check_access],
         exception_handlers={
             HTTPException: show_http_error,
             BenchFlowError: _show_fault,
             ValidationError: show_wrong_body,
             RecursionError: show_deep_body,
-            Exception: show_defect,
         },
-        state=State(
-            {"broker": broker, "tokens": TokenVerifier([token_digest(token) for token in known])}
-        ),
-        lifespan=[lifespan],
-        request_max_body_size=_MAX_BODY,
-        openapi_config=None,
-        logging_config=None,
     )
+
+
+def _check_access(
+    connection: ASGIConnection[Any, Any, Any, Any], handler: BaseRouteHandler
+) -> None:
+    """Allow a token of the broker everything, and one of a rollout the rollout's sandboxes.
+
+    A reference of another rollout is as unknown as one that does not exist.
+    """
+    if handler.opt.get("is_public"):
+        return
+    state = connection.app.state
+    access: BrokerAccess = state["broker_access"]
+    rollout = access.rollout_of(connection.headers.get("authorization", ""))
+    if rollout is None:
+        return
+    broker: SandboxBroker = state["broker"]
+    ref = connection.path_params.get("ref")
+    if ref is None:
+        raise PermissionDeniedException("the token of a rollout cannot make or delete sandboxes")
+    if broker.rollout_of(ref) != rollout:
+        raise SandboxLostError(
+            "the reference of the sandbox is unknown",
+            hint="the sandbox was released, or it is not of the rollout of this token",
+        )
 
 
 @get("/v1/health", opt=PUBLIC)
@@ -128,10 +210,24 @@ async def show_status(ref: FromPath[str], state: State) -> dict[str, str]:
 
 @post("/v1/leases/{ref:str}/exec", status_code=200)
 async def run_command(
-    ref: FromPath[str], data: JSONBody[CommandRequest], state: State
+    ref: FromPath[str], data: JSONBody[CommandRequest], request: Request[Any, Any, State]
 ) -> ExecResult:
-    """Run a command to its end. A non-zero exit code is a result."""
-    return await _broker(state).exec(ref, data)
+    """Run a command to its end. A non-zero exit code is a result.
+
+    If the client goes away, the command is killed: it would keep the lease for ever.
+    """
+    # A group would wrap the error of the call.
+    running = asyncio.create_task(_broker(request.app.state).exec(ref, data))  # noqa: TID251
+    watching = asyncio.create_task(_wait_for_disconnect(request))  # noqa: TID251
+    try:
+        await asyncio.wait({running, watching}, return_when=asyncio.FIRST_COMPLETED)
+        if not running.done():
+            raise SandboxLostError("the client has gone away during the call")
+        return running.result()
+    finally:
+        for each in (running, watching):
+            each.cancel()
+        await asyncio.wait({running, watching})
 
 
 @put("/v1/leases/{ref:str}/file", status_code=204, request_max_body_size=None)
@@ -200,6 +296,12 @@ async def release_rollout(rollout: FromQuery[str], state: State) -> None:
 def _broker(state: State) -> SandboxBroker:
     broker: SandboxBroker = state["broker"]
     return broker
+
+
+async def _wait_for_disconnect(request: Request[Any, Any, State]) -> None:
+    # The body was read, so the next message of ASGI is the end of the connection.
+    while (await request.receive())["type"] != "http.disconnect":
+        pass
 
 
 def _scratch_file() -> Path:

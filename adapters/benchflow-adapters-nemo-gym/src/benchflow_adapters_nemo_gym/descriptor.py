@@ -1,7 +1,8 @@
 """The descriptor of a session: where the agent and the world run, as data that crosses processes.
 
-NeMo Gym 0.4.0 has no such type. Its seed reply has MCP access, and that of its main branch a
-`sandbox_handle` for two servers; `seed_reply` renders both.
+NeMo Gym 0.4.0 has no such type: its seed reply has MCP access alone. Version 0.7.0 has
+`SandboxAccess`, an access to a sandbox that another component owns. `seed_reply` and
+`episode_reply` render both.
 """
 
 import base64
@@ -22,12 +23,22 @@ sandbox, of which neither has a reference."""
 MCP_TOKEN_HEADER: Final = "X-NeMo-Gym-Session-Token"  # noqa: S105 - the name of a header
 
 
+SessionUse = Literal["cookie", "mcp", "broker"]
+"""What a signed name is for: the cookie, the MCP token, or the token of the rollout at a broker."""
+
+
 class SandboxReference(Model):
-    """A live sandbox of a broker. It has no token of the broker: each process has its own."""
+    """A live sandbox of a broker."""
 
     broker: str
     """The URL of the broker."""
     ref: str = Field(repr=False)
+    sandbox: str = ""
+    """The id of the sandbox at its provider."""
+    workdir: str = ""
+    token: str | None = Field(default=None, repr=False)
+    """A token of the broker for the sandboxes of this rollout alone. Without it, a process uses a
+    token of its own."""
 
 
 class SandboxPlacement(Model):
@@ -93,24 +104,92 @@ class SessionDescriptor(Model):
         """The name of the session."""
         return self.identity.rollout or ""
 
-    def seed_reply(self) -> dict[str, Any]:
+    @classmethod
+    def place(
+        cls,
+        topology: Topology,
+        identity: RolloutIdentity,
+        *,
+        spec: SandboxSpec | None = None,
+        ref: SandboxReference | None = None,
+        mcp: McpAccess | None = None,
+        egress: ModelEgress | None = None,
+    ) -> Self:
+        """Return the descriptor of a session with those of the parts that the topology shows.
+
+        Raises:
+            ValidationError: The topology needs a part that is missing.
+        """
+        is_inside = topology in {"agent-in-env", "whole-interaction"}
+        live = ref if topology == "agent-in-env" else None
+        shown = spec if is_inside else None
+        return cls(
+            topology=topology,
+            identity=identity,
+            sandbox=SandboxPlacement(spec=shown, ref=live) if shown or live else None,
+            mcp=mcp if topology in {"env-sandboxed", "agent-in-env"} else None,
+            egress=egress or _egress_of(shown),
+        )
+
+    def seed_reply(self, provider_config: str = "sandbox") -> dict[str, Any]:
         """Return the fields of a `/seed_session` reply of NeMo Gym.
 
-        `mcp` is as of 0.4.0, `sandbox_handle` as of its main branch. `benchflow` is the whole
-        descriptor, which other agent servers ignore.
+        `mcp` is as of 0.4.0, `sandbox_handle` as of the servers of later versions that have one,
+        and `sandbox_access` as of 0.7.0. `benchflow` is the whole descriptor, which other agent
+        servers ignore.
         """
         reply: dict[str, Any] = {"benchflow": self.model_dump(mode="json")}
         if self.mcp is not None:
             reply["mcp"] = self.mcp.model_dump(mode="json")
-        if self.sandbox is not None and self.sandbox.ref is not None:
-            reply["sandbox_handle"] = self.sandbox.ref.ref
+        if (access := self.sandbox_access(provider_config)) is not None:
+            reply["sandbox_access"] = access
+            reply["sandbox_handle"] = access["connection"]["descriptor"]["ref"]
         return reply
+
+    def episode_reply(self, session: str, provider_config: str) -> dict[str, Any]:
+        """Return a `ResourcesSeedSessionResponse` of NeMo Gym 0.7.0, which has no other fields."""
+        return {
+            "resources_session_id": session,
+            "resources_tools": None if self.mcp is None else self.mcp.model_dump(mode="json"),
+            "sandbox_access": self.sandbox_access(provider_config),
+        }
+
+    def sandbox_access(self, provider_config: str) -> dict[str, Any] | None:
+        """Return a `SandboxAccess` of NeMo Gym 0.7.0; None if the agent gets no live sandbox.
+
+        `provider_config` is the block of NeMo Gym's configuration that has our provider. The
+        descriptor inside is for `BenchFlowProvider.connect`.
+        """
+        reference = None if self.sandbox is None else self.sandbox.ref
+        if reference is None:
+            return None
+        descriptor = {
+            "provider": "benchflow",
+            "sandbox_id": reference.sandbox,
+            "ref": reference.ref,
+            "workdir": reference.workdir,
+            **({} if reference.token is None else {"token": reference.token}),
+        }
+        return {
+            "connection": {
+                "kind": "direct",
+                "provider_config_ref": provider_config,
+                "descriptor": descriptor,
+            },
+            "workdir": reference.workdir,
+        }
+
+
+def _egress_of(spec: SandboxSpec | None) -> ModelEgress:
+    if spec is None:
+        return ModelEgress()
+    return ModelEgress(network=spec.network, allowed_hosts=spec.allowed_hosts)
 
 
 class SessionSigner:
     """Signs the name of a session, so that cookie and MCP token both prove the same identity.
 
-    A cookie is not accepted as a token, and a token not as a cookie.
+    A name that is signed for one use is not accepted for another one.
     """
 
     def __init__(self, secret: bytes) -> None:
@@ -123,12 +202,12 @@ class SessionSigner:
             raise UsageError("the secret of sessions has fewer than 16 bytes")
         self._secret = secret
 
-    def sign(self, rollout: str, use: Literal["cookie", "mcp"]) -> str:
+    def sign(self, rollout: str, use: SessionUse) -> str:
         """Return the signed name, in characters that a cookie and a header may have."""
         name = base64.urlsafe_b64encode(rollout.encode()).decode().rstrip("=")
         return f"{name}.{self._mac(name, use)}"
 
-    def read(self, signed: str, use: Literal["cookie", "mcp"]) -> str | None:
+    def read(self, signed: str, use: SessionUse) -> str | None:
         """Return the name of a session, or None if the signature is wrong."""
         name, _, mac = signed.partition(".")
         if not mac.isascii() or not hmac.compare_digest(mac, self._mac(name, use)):

@@ -68,7 +68,8 @@ class BenchFlowProvider:
         Args:
             sandbox: A sandbox provider of BenchFlow, as a registered name or `module:attr`.
             broker: The URL of a broker, which then has the sandboxes instead of this process.
-            token_file: The file of the broker's token (default: $BENCHFLOW_BROKER_TOKEN).
+            token_file: The file of the broker's token (default: $BENCHFLOW_BROKER_TOKEN). It is
+                read when it is needed: a sandbox that another component lends has a token with it.
             allow_unisolated: Whether plain processes of this machine are accepted.
             defaults: Fields of `SandboxDefaults`.
 
@@ -78,9 +79,10 @@ class BenchFlowProvider:
         self._defaults = SandboxDefaults.model_validate(dict(defaults or {}))
         self._sandbox = sandbox
         self._broker = broker
-        self._token = None if broker is None else read_token(token_file)
+        self._token_file = token_file
         self._allow_unisolated = allow_unisolated
         self._service: SandboxService | None = None
+        self._borrowed: dict[str, BrokerClient] = {}
         self._reaper: asyncio.Task[None] | None = None
         self._open: set[str] = set()
 
@@ -131,7 +133,7 @@ class BenchFlowProvider:
         )
         result_class = import_module("nemo_gym.sandbox.providers.base").SandboxExecResult
         try:
-            result = await self._started().exec(_ref(handle), request)
+            result = await self._service_of(handle).exec(_ref(handle), request)
         except SandboxError as error:
             kind = "timeout" if isinstance(error, SandboxTimeoutError) else "sandbox"
             return result_class(
@@ -146,7 +148,7 @@ class BenchFlowProvider:
         Raises:
             TransferError: The file cannot be copied.
         """
-        await self._started().upload(_ref(handle), Path(source_path), target_path)
+        await self._service_of(handle).upload(_ref(handle), Path(source_path), target_path)
 
     async def download_file(self, handle: Any, source_path: str, target_path: Path) -> None:  # noqa: ANN401
         """Copy one regular file out. Links are refused.
@@ -154,12 +156,12 @@ class BenchFlowProvider:
         Raises:
             TransferError: The file cannot be copied. An existing target is not changed.
         """
-        await self._started().download(_ref(handle), source_path, Path(target_path))
+        await self._service_of(handle).download(_ref(handle), source_path, Path(target_path))
 
     async def status(self, handle: Any) -> Any:  # noqa: ANN401
         """Return the `SandboxStatus`, from a command that runs inside."""
         status = import_module("nemo_gym.sandbox.providers.base").SandboxStatus
-        return status(await self._started().status(_ref(handle)))
+        return status(await self._service_of(handle).status(_ref(handle)))
 
     async def endpoint(self, handle: Any, port: int) -> Any:  # noqa: ANN401
         """Return the `SandboxEndpoint` of a port that the spec names. Needs a later nemo-gym.
@@ -171,13 +173,14 @@ class BenchFlowProvider:
         base = import_module("nemo_gym.sandbox.providers.base")
         if not hasattr(base, "SandboxEndpoint"):
             raise UsageError("this nemo-gym has no endpoints", hint="install a later one")
-        found = await self._started().endpoint(_ref(handle), port)
+        found = await self._service_of(handle).endpoint(_ref(handle), port)
         return base.SandboxEndpoint(endpoint=found.url, headers=dict(found.headers))
 
     async def serialize_handle(self, handle: Any, *, scope: str | None = None) -> dict[str, Any]:  # noqa: ANN401
         """Return a descriptor for `connect` in another process. The sandbox then has two users.
 
-        The descriptor has no token: the other process has its own.
+        The descriptor has no token: the other process has its own, unless this handle has one that
+        is for its rollout alone.
 
         Raises:
             UsageError: The sandboxes are of this process.
@@ -188,7 +191,7 @@ class BenchFlowProvider:
                 "the sandbox belongs to this process, so another one cannot use it",
                 hint="start a broker, and name it with `broker` in the provider's configuration",
             )
-        return {"provider": self.name, "sandbox_id": handle.sandbox_id, "ref": _ref(handle)}
+        return {"provider": self.name, "sandbox_id": handle.sandbox_id, **handle.raw}
 
     async def connect(self, descriptor: Mapping[str, Any]) -> Any:  # noqa: ANN401
         """Return a handle of a sandbox that another process acquired, and renew its lease.
@@ -197,28 +200,28 @@ class BenchFlowProvider:
             UsageError: The descriptor is not of this provider.
             SandboxLostError: The sandbox is gone.
         """
-        ref = descriptor.get("ref")
+        ref, token = descriptor.get("ref"), descriptor.get("token")
         if descriptor.get("provider") != self.name or not isinstance(ref, str):
             raise UsageError(f"the descriptor is not of the provider {self.name!r}")
-        lease = await self._started().lease(ref)
-        self._open.add(ref)
+        raw = {"ref": ref} | ({"token": token} if isinstance(token, str) else {})
         base = import_module("nemo_gym.sandbox.providers.base")
-        return base.SandboxHandle(
-            sandbox_id=lease.sandbox, provider_name=self.name, raw={"ref": ref}
-        )
+        handle = base.SandboxHandle(sandbox_id="", provider_name=self.name, raw=raw)
+        lease = await self._service_of(handle).lease(ref)
+        handle.sandbox_id = lease.sandbox
+        return handle
 
     async def close(self, handle: Any) -> None:  # noqa: ANN401
         """Delete the sandbox. Idempotent."""
         ref = _ref(handle)
         try:
-            await self._started().release(ref)
+            await self._service_of(handle).release(ref)
         finally:
             self._open.discard(ref)
             if not self._open:
                 await self._stop()
 
     async def aclose(self) -> None:
-        """Free what the provider holds, unless a sandbox is open."""
+        """Free what the provider holds, unless a sandbox of its own is open."""
         if not self._open:
             await self._stop()
 
@@ -226,12 +229,23 @@ class BenchFlowProvider:
         if self._service is not None:
             return self._service
         if self._broker is not None:
-            self._service = BrokerClient(self._broker, cast("str", self._token))
+            self._service = BrokerClient(self._broker, read_token(self._token_file))
         else:
             broker = SandboxBroker(self._make_provider(), idle_sec=float("inf"))
             self._service = broker
             self._reaper = asyncio.get_running_loop().create_task(_reap_often(broker))
         return self._service
+
+    def _service_of(self, handle: Any) -> SandboxService:  # noqa: ANN401
+        """Return the service of a handle: of this provider, or by the token of the handle."""
+        _ref(handle)
+        token = handle.raw.get("token")
+        if token is None or self._broker is None:
+            return self._started()
+        # The URL is of the configuration: a descriptor comes from another server.
+        if token not in self._borrowed:
+            self._borrowed[token] = BrokerClient(self._broker, token)
+        return self._borrowed[token]
 
     def _make_provider(self) -> Any:  # noqa: ANN401
         found = (
@@ -248,8 +262,9 @@ class BenchFlowProvider:
             reaper.cancel()
             with suppress(asyncio.CancelledError):
                 await reaper
-        if service is not None:
-            await service.aclose()
+        borrowed, self._borrowed = self._borrowed, {}
+        for each in (*borrowed.values(), *([] if service is None else [service])):
+            await each.aclose()
 
 
 async def _reap_often(broker: SandboxBroker) -> None:

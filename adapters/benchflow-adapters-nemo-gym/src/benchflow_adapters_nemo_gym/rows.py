@@ -12,6 +12,8 @@ from urllib.parse import urlsplit
 from benchflow_contracts import Task, UsageError
 from benchflow_tool_sessions import SessionManager, ToolSpec
 
+from .descriptor import Topology
+
 AGENT: Final = "benchflow_simple_agent"
 
 
@@ -42,15 +44,25 @@ def make_row(task: Task, tools: Sequence[ToolSpec], *, agent: str = AGENT) -> di
 
 
 async def task_rows(
-    manager: SessionManager, tasks: Iterable[Task], *, agent: str = AGENT
+    manager: SessionManager,
+    tasks: Iterable[Task],
+    *,
+    agent: str = AGENT,
+    topology: Topology = "env-sandboxed",
 ) -> list[dict[str, Any]]:
-    """Return the rows of tasks. Each task is started once, because its sandbox says its tools.
+    """Return the rows of tasks.
+
+    If the agent acts by tools, each task is started once, because its sandbox says its tools. In
+    the other topologies the rows have no tools.
 
     Raises:
         BenchFlowError: A task does not start.
     """
     rows: list[dict[str, Any]] = []
     for task in tasks:
+        if topology != "env-sandboxed":
+            rows.append(make_row(task, (), agent=agent))
+            continue
         session = await manager.open(task)
         try:
             rows.append(make_row(task, await session.tools(), agent=agent))

@@ -29,7 +29,7 @@ from benchflow_contracts import (
 from benchflow_contracts.pausing import running_timeout
 
 from .arguments import ToolError, checked_arguments, cleaned, cleaned_name, cut, title_of
-from .driver import Driver, SubmitRequest, ToolRequest
+from .driver import Driver, KeepOpenRequest, Request, SubmitRequest, ToolRequest
 from .mcp_tools import McpTools
 from .results import SUBMIT, ToolResult, ToolSpec
 from .sandbox_tools import SPECS, SandboxTools, Tools
@@ -112,7 +112,7 @@ class ToolTurns(BaseSession):
         self._tools = tools
         self._owners = {spec.name: each for each in tools for spec in each.specs}
         specs = [spec for each in tools for spec in each.specs]
-        driver.tools = (*specs, SUBMIT_SPEC)
+        driver.tools, driver.sandbox = (*specs, SUBMIT_SPEC), sandbox
         self._on_activity: ActivityHandler | None = None
 
     def on_activity(self, handler: ActivityHandler) -> None:
@@ -155,6 +155,8 @@ class ToolTurns(BaseSession):
     async def _serve(self) -> StopReason:
         while True:
             request = await self._next_request()
+            if isinstance(request, KeepOpenRequest):
+                continue
             if isinstance(request, SubmitRequest):
                 now = time.time()
                 self.add_step(self._step(now, message=request.message, stop_reason="end_turn"))
@@ -162,7 +164,7 @@ class ToolTurns(BaseSession):
             if await self._answer(request):
                 return "max_turn_requests"
 
-    async def _next_request(self) -> ToolRequest | SubmitRequest:
+    async def _next_request(self) -> Request:
         limit = self.role.idle_timeout_sec
         idle = running_timeout(limit)
         try:

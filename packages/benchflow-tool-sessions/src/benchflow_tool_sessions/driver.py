@@ -5,6 +5,8 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
+from benchflow_contracts import Sandbox
+
 from .results import SessionEndedError, SessionLimits, ToolResult, ToolSpec
 
 State = Literal["starting", "open", "between", "ended"]
@@ -27,6 +29,14 @@ class SubmitRequest:
     message: str
 
 
+@dataclass(slots=True)
+class KeepOpenRequest:
+    """A sign that the caller acts elsewhere. The time without a call begins again."""
+
+
+Request = ToolRequest | SubmitRequest | KeepOpenRequest
+
+
 @dataclass
 class Driver:
     """Passes the requests of one caller to the turns of one rollout. Use it on one event loop."""
@@ -41,10 +51,12 @@ class Driver:
     """The tool calls that ended."""
     reason: str | None = None
     """Why the session ended before its last submit."""
-    _requests: "asyncio.Queue[ToolRequest | SubmitRequest]" = field(
-        default_factory=asyncio.Queue["ToolRequest | SubmitRequest"]
-    )
-    _current: "ToolRequest | SubmitRequest | None" = None
+    sandbox: Sandbox | None = None
+    """The sandbox in which the tools act, while a turn is open."""
+    on_turn_end: Callable[[], None] | None = None
+    """Called when a turn ends, before the result is graded."""
+    _requests: "asyncio.Queue[Request]" = field(default_factory=asyncio.Queue["Request"])
+    _current: "Request | None" = None
     _changed: asyncio.Event = field(default_factory=asyncio.Event)
 
     def begin_turn(self, prompt: str) -> None:
@@ -69,7 +81,7 @@ class Driver:
         why = f": {self.reason}" if self.reason else ""
         return SessionEndedError(f"the session has ended{why}")
 
-    async def next_request(self) -> ToolRequest | SubmitRequest:
+    async def next_request(self) -> Request:
         """Return the next request of the caller."""
         self._current = request = await self._requests.get()
         return request
@@ -96,12 +108,17 @@ class Driver:
             raise self.ended_error()
         self._requests.put_nowait(SubmitRequest(message))
 
+    def keep_open(self) -> None:
+        """Begin the time without a call again, if a turn is open and waits for a call."""
+        if self.state == "open" and self._requests.empty():
+            self._requests.put_nowait(KeepOpenRequest())
+
     async def wait(self, is_reached: Callable[[], bool]) -> None:
         """Wait until a condition holds. It is checked at each change of the state."""
         while not is_reached():
             await self._changed.wait()
 
-    def _refuse(self, request: "ToolRequest | SubmitRequest | None") -> None:
+    def _refuse(self, request: "Request | None") -> None:
         if isinstance(request, ToolRequest) and not request.answer.done():
             request.answer.set_exception(self.ended_error())
             # The caller may have gone away.
@@ -109,5 +126,7 @@ class Driver:
 
     def _set(self, state: State) -> None:
         self.state = state
+        if state in {"between", "ended"} and self.on_turn_end is not None:
+            self.on_turn_end()
         self._changed.set()
         self._changed = asyncio.Event()

@@ -1,7 +1,7 @@
 """A session: one task, driven by tool calls, recorded and graded as a normal rollout."""
 
 import asyncio
-from collections.abc import AsyncGenerator, Mapping, Sequence
+from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import replace
 from pathlib import Path
@@ -10,6 +10,7 @@ from typing import Any
 from benchflow_contracts import (
     BenchFlowError,
     RolloutIdentity,
+    Sandbox,
     SandboxProvider,
     Task,
     UsageError,
@@ -104,6 +105,25 @@ class ToolSession:
     def calls(self) -> int:
         """The number of tool calls that ended, without `submit`."""
         return self._driver.calls
+
+    def lend_sandbox(self, on_turn_end: Callable[[], None]) -> Sandbox:
+        """Return the sandbox, for a program that acts in it by itself.
+
+        `on_turn_end` is called when the turn ends, before the result is graded. The borrower must
+        not act after that. What the borrower does is graded, but is not in the record.
+
+        Raises:
+            SessionEndedError: The session takes no further call.
+        """
+        driver = self._driver
+        if driver.sandbox is None or driver.state != "open":
+            raise driver.ended_error()
+        driver.on_turn_end = on_turn_end
+        return driver.sandbox
+
+    def keep_open(self) -> None:
+        """Count as a call, so that a borrower's work is not taken for silence."""
+        self._driver.keep_open()
 
     async def tools(self) -> Sequence[ToolSpec]:
         """Return the tools in a fixed order. The last one is `submit`."""
