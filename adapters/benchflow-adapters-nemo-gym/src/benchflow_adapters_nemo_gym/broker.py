@@ -366,9 +366,10 @@ class SandboxBroker:
             SandboxLostError: The reference is unknown, or its lease ended during the block.
         """
         leased = self._find(ref)
+        scope = asyncio.timeout(None)
         self._count_call(leased, 1)
         try:
-            async with asyncio.timeout(None) as scope:
+            async with scope:
                 leased.calls.add(scope)
                 yield leased
         except TimeoutError as error:

@@ -4,10 +4,9 @@ import asyncio
 import os
 from collections.abc import AsyncGenerator, Iterable
 from contextlib import asynccontextmanager
-from dataclasses import dataclass
 from pathlib import Path
 from tempfile import mkstemp
-from typing import Annotated, Any, Final, Self
+from typing import Annotated, Any, Final
 
 from benchflow_contracts import (
     BenchFlowError,
@@ -29,30 +28,24 @@ from benchflow_serve.problems import (
 from benchflow_serve.security import (
     PUBLIC,
     HostAllowList,
-    TokenVerifier,
-    token_digest,
 )
 from benchflow_serve_client import Problem
 from litestar import Litestar, Request, Response, Router, delete, get, post, put
 from litestar.background_tasks import BackgroundTask
-from litestar.connection import ASGIConnection
 from litestar.datastructures import State
 from litestar.exceptions import (
     HTTPException,
-    NotAuthorizedException,
-    PermissionDeniedException,
 )
-from litestar.handlers import BaseRouteHandler
 from litestar.params import FromPath, FromQuery, JSONBody, QueryParameter
 from litestar.response import File
 from pydantic import ValidationError
 
 from .broker import SandboxBroker
+from .broker_access import BrokerAccess, check_access
 from .descriptor import SessionSigner
 from .leases import MAX_FILE_BYTES, CommandRequest, LeaseRequest, SandboxLease
 
 _Path = Annotated[str, QueryParameter(name="path", min_length=1, max_length=4096)]
-_MIN_TOKEN: Final = 16
 _MAX_BODY: Final = 16 * 1024 * 1024
 
 
@@ -94,42 +87,6 @@ def create_broker_app(
     )
 
 
-@dataclass(frozen=True, slots=True)
-class BrokerAccess:
-    """Knows the tokens of a broker: those of the whole broker, and those of one rollout."""
-
-    tokens: TokenVerifier
-    signer: SessionSigner | None = None
-
-    @classmethod
-    def of(cls, tokens: Iterable[str], signer: SessionSigner | None) -> Self:
-        """Return the access by tokens.
-
-        Raises:
-            UsageError: A token is too short, or there is none and no signer.
-        """
-        known = list(tokens)
-        if (not known and signer is None) or any(len(token) < _MIN_TOKEN for token in known):
-            raise UsageError(f"a broker needs tokens of at least {_MIN_TOKEN} characters")
-        return cls(TokenVerifier([token_digest(token) for token in known]), signer)
-
-    def rollout_of(self, authorization: str) -> str | None:
-        """Return the rollout of a header's token; None for a token of the whole broker.
-
-        Raises:
-            NotAuthorizedException: The header has no valid token.
-        """
-        if self.tokens.allows(authorization):
-            return None
-        scheme, _, token = authorization.partition(" ")
-        rollout = None if self.signer is None else self.signer.read(token, "broker")
-        if rollout is None or scheme.lower() != "bearer":
-            raise NotAuthorizedException(
-                "the request has no valid bearer token", headers={"WWW-Authenticate": "Bearer"}
-            )
-        return rollout
-
-
 def broker_routes(path: str) -> Router:
     """Return the routes below `path`, for an application whose state has `broker`.
 
@@ -149,7 +106,7 @@ def broker_routes(path: str) -> Router:
             release,
             release_rollout,
         ],
-        guards=[_check_access],
+        guards=[check_access],
         exception_handlers={
             HTTPException: show_http_error,
             BenchFlowError: _show_fault,
@@ -157,31 +114,6 @@ def broker_routes(path: str) -> Router:
             RecursionError: show_deep_body,
         },
     )
-
-
-def _check_access(
-    connection: ASGIConnection[Any, Any, Any, Any], handler: BaseRouteHandler
-) -> None:
-    """Allow a token of the broker everything, and one of a rollout the rollout's sandboxes.
-
-    A reference of another rollout is as unknown as one that does not exist.
-    """
-    if handler.opt.get("is_public"):
-        return
-    state = connection.app.state
-    access: BrokerAccess = state["broker_access"]
-    rollout = access.rollout_of(connection.headers.get("authorization", ""))
-    if rollout is None:
-        return
-    broker: SandboxBroker = state["broker"]
-    ref = connection.path_params.get("ref")
-    if ref is None:
-        raise PermissionDeniedException("the token of a rollout cannot make or delete sandboxes")
-    if broker.rollout_of(ref) != rollout:
-        raise SandboxLostError(
-            "the reference of the sandbox is unknown",
-            hint="the sandbox was released, or it is not of the rollout of this token",
-        )
 
 
 @get("/v1/health", opt=PUBLIC)

@@ -17,7 +17,8 @@ from litestar.datastructures import MutableScopeHeaders, State
 from litestar.params import FromPath
 from litestar.types import Message, Scope
 
-from .broker_app import BrokerAccess, broker_routes
+from .broker_access import BrokerAccess
+from .broker_app import broker_routes
 from .descriptor import MCP_TOKEN_HEADER, SessionSigner, Topology
 from .hostile_json import last_message
 from .server_parts import Call, TaskIndex, make_app, read_object, scored_row
@@ -46,11 +47,8 @@ def create_resources_app(
         tasks: The tasks. A row names one by its id.
         secret: Signs cookies and tokens. All workers share it.
         name: The name of the instance in NeMo Gym's configuration.
-        topology: Where the agent runs. `env-sandboxed`: outside, and acts by tools.
-            `agent-in-env`: in the sandbox of the session, to which it gets a reference. `none`: it
-            has no tools and no sandbox, and its last message is graded. `whole-interaction`: an
-            outer program runs it in the sandbox of the session, which it finds by the name of the
-            rollout and a token of `broker_tokens`.
+        topology: Where the agent runs. In `whole-interaction` an outer program runs it in the
+            sandbox of the session, which it acquires by the name of the rollout and a token.
         broker_tokens: Tokens for the sandboxes of all sessions.
         provider_config: The block of NeMo Gym's configuration with our provider, for an agent
             server that gets a reference.
