@@ -75,7 +75,6 @@ ALLOWED = {
         "httpx_sse",
         "litestar",
         "pydantic",
-        "uvicorn",
     },
     # The trainers themselves are imported by name when they are used.
     "benchflow_adapters_trainers": {
@@ -106,6 +105,7 @@ ALLOWED = {
         "benchflow_kernel",
         "benchflow_serve_client",
         "benchflow_store",
+        "benchflow_tool_sessions",
         "httpx",
         "litestar",
         "msgpack",

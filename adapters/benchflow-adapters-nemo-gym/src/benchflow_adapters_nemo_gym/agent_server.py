@@ -6,7 +6,7 @@ Source of the format: nemo-gym 0.4.0, `SimpleResponsesAPIAgent` of
 
 import asyncio
 from collections.abc import AsyncGenerator, Mapping, Sequence
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
@@ -66,7 +66,12 @@ class AgentServer:
 
 
 def create_agent_app(
-    tasks: Sequence[Task], config: RunConfig, *, jobs_dir: Path, slots: int = 4
+    tasks: Sequence[Task],
+    config: RunConfig,
+    *,
+    jobs_dir: Path,
+    slots: int = 4,
+    provider: SandboxProvider | None = None,
 ) -> Litestar:
     """Return the application of an agent server. The rollouts are recorded below `jobs_dir`.
 
@@ -78,6 +83,7 @@ def create_agent_app(
         config: What each rollout is run with.
         jobs_dir: The directory of the rollouts.
         slots: The number of rollouts that run at once.
+        provider: The provider of sandboxes (default: the one of the configuration).
 
     Raises:
         UsageError: The configuration forks rollouts, or two tasks have one id.
@@ -88,9 +94,9 @@ def create_agent_app(
 
     @asynccontextmanager
     async def lifespan(app: Litestar) -> AsyncGenerator[None]:
-        async with open_provider(config) as provider:
+        async with open_provider(config) if provider is None else nullcontext(provider) as opened:
             app.state["server"] = AgentServer(
-                provider, index, config, jobs_dir, asyncio.Semaphore(slots)
+                opened, index, config, jobs_dir, asyncio.Semaphore(slots)
             )
             yield
 

@@ -1,18 +1,16 @@
 """Tasks of BenchFlow as an OpenEnv server.
 
-`create_app` returns the application, and `python -m benchflow_adapters_openenv.server` runs it. An
+`OpenEnvServer` has the application, and `bench tasks serve --protocol openenv` runs it. An
 action is OpenEnv's own `call_tool` or `list_tools`, so its generic and its MCP clients work.
 """
 
 # mypy: disable-error-code="import-not-found, misc"
 # pyright: basic, reportMissingImports=false
 
-import argparse
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, ClassVar
 
-import uvicorn
 from benchflow_contracts import Task, UsageError
 from benchflow_engine.config import RunConfig
 from benchflow_engine.task_formats import runnable_task
@@ -220,6 +218,14 @@ class OpenEnvServer:
             reset_observation_cls=TaskObservation,
         )
 
+    def start(self) -> None:
+        """Start the sandbox provider now, and not with the first episode.
+
+        Raises:
+            SandboxError: It does not start.
+        """
+        self._opened()
+
     def close(self) -> None:
         """End all episodes. Idempotent."""
         if self._sessions is not None:
@@ -234,24 +240,3 @@ class OpenEnvServer:
                 self._config, jobs_dir=self._jobs_dir, limits=self._limits, most=self._most
             )
         return self._sessions
-
-
-def main() -> None:
-    """Serve the tasks of the command line until the process is ended."""
-    parser = argparse.ArgumentParser(prog="benchflow_adapters_openenv.server")
-    parser.add_argument("tasks", nargs="+", help="Directories of tasks.")
-    parser.add_argument("--host", default="127.0.0.1", help="Address (default: 127.0.0.1).")
-    parser.add_argument("--port", type=int, default=8000, help="Port (default: 8000).")
-    parser.add_argument("--jobs-dir", default="jobs", help="Records (default: jobs).")
-    parser.add_argument("--sandbox", default="local", help="Sandbox provider (default: local).")
-    given = parser.parse_args()
-    config = RunConfig.model_validate({"sandbox": {"provider": given.sandbox}})
-    server = OpenEnvServer(given.tasks, config=config, jobs_dir=given.jobs_dir)
-    try:
-        uvicorn.run(server.app, host=given.host, port=given.port, log_level="warning")
-    finally:
-        server.close()
-
-
-if __name__ == "__main__":
-    main()

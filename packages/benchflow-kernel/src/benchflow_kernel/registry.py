@@ -27,6 +27,7 @@ GROUPS: Final = (
     "benchflow.grading_protocols",
     "benchflow.adapters",
     "benchflow.task_sources",
+    "benchflow.task_servers",
     "benchflow.exporters",
     "benchflow.backends",
     "benchflow.commands",
@@ -71,7 +72,9 @@ class Registry:
         close = difflib.get_close_matches(name, known, n=1)
         suggestion = f"; did you mean {close[0]!r}?" if close else ""
         message = f"no {group} named {name!r}; known: {', '.join(known) or 'none'}{suggestion}"
-        hint = f"pip install '{_FACADE}[{name}]'" if name in _extras() else None
+        # One extra may provide several names, as `nemo-gym` provides `nemo-gym-agent`.
+        extras = [each for each in _extras() if name == each or name.startswith(f"{each}-")]
+        hint = f"pip install '{_FACADE}[{max(extras, key=len)}]'" if extras else None
         return UnknownProviderError(message, hint=hint)
 
 

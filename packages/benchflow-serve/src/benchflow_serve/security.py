@@ -6,6 +6,7 @@ import os
 import re
 import secrets
 from collections.abc import Iterable
+from ipaddress import ip_address
 from pathlib import Path
 from typing import Any, Final
 
@@ -73,6 +74,27 @@ def read_tokens(settings: ServeSettings) -> tuple[TokenVerifier, Path | None]:
     return TokenVerifier(_digests_in(path)), path
 
 
+def read_token_file(path: Path | None) -> TokenVerifier | None:
+    """Return the verifier of a file of tokens, else of $BENCHFLOW_SERVE_TOKEN, if one is set.
+
+    Raises:
+        UsageError: A token is too short, or the file cannot be read or has no token.
+    """
+    if path is not None:
+        return TokenVerifier(_digests_in(path))
+    if token := os.environ.get(TOKEN_VARIABLE):
+        return TokenVerifier([_digest_of(token, f"${TOKEN_VARIABLE}")])
+    return None
+
+
+def is_loopback(host: str) -> bool:
+    """Return whether only processes of this machine reach an address."""
+    try:
+        return ip_address(host).is_loopback
+    except ValueError:
+        return host == "localhost"
+
+
 def _make_token(path: Path) -> None:
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -130,8 +152,8 @@ def require_token(
         )
 
 
-class HostAllowList(ASGIMiddleware):
-    """Refuse a request whose `Host` or `Origin` is not allowed.
+class HostPolicy:
+    """The names of a server. A request with another `Host` or `Origin` is refused.
 
     So a page of another site in the operator's browser does not reach a server without a token.
     """
@@ -139,18 +161,31 @@ class HostAllowList(ASGIMiddleware):
     def __init__(self, allowed: Iterable[str]) -> None:
         self._allowed = _LOOPBACK_NAMES | {name.lower() for name in allowed}
 
-    async def handle(self, scope: Scope, receive: Receive, send: Send, next_app: ASGIApp) -> None:
-        """Pass the request on, or raise status 421."""
-        hosts = [value for name, value in scope["headers"] if name == b"host"]
-        match = _HOST.fullmatch(hosts[0].decode("latin-1")) if len(hosts) == 1 else None
-        if match is None or match[1].lower() not in self._allowed:
-            raise HTTPException(status_code=421, detail="the Host header does not name this server")
-        for name, value in scope["headers"]:
-            if name == b"origin" and not self._is_own(value.decode("latin-1")):
-                raise HTTPException(status_code=403, detail="pages of other sites are refused")
-        await next_app(scope, receive, send)
+    def refusal(self, headers: Iterable[tuple[bytes, bytes]]) -> tuple[int, str] | None:
+        """Return the status and the reason if the headers of a request are refused."""
+        given = list(headers)
+        hosts = [value for name, value in given if name == b"host"]
+        if len(hosts) != 1 or not self._is_own(hosts[0].decode("latin-1")):
+            return 421, "the Host header does not name this server"
+        origins = [value.decode("latin-1") for name, value in given if name == b"origin"]
+        if not all(self._is_own(origin.partition("://")[2]) for origin in origins):
+            return 403, "pages of other sites are refused"
+        return None
 
-    def _is_own(self, origin: str) -> bool:
-        _, _, host = origin.partition("://")
+    def _is_own(self, host: str) -> bool:
         match = _HOST.fullmatch(host)
         return match is not None and match[1].lower() in self._allowed
+
+
+class HostAllowList(ASGIMiddleware):
+    """A `HostPolicy` for an application of Litestar."""
+
+    def __init__(self, allowed: Iterable[str]) -> None:
+        self._policy = HostPolicy(allowed)
+
+    async def handle(self, scope: Scope, receive: Receive, send: Send, next_app: ASGIApp) -> None:
+        """Pass the request on, or raise status 421 or 403."""
+        if refusal := self._policy.refusal(scope["headers"]):
+            status, detail = refusal
+            raise HTTPException(status_code=status, detail=detail)
+        await next_app(scope, receive, send)

@@ -2,27 +2,22 @@
 
 import asyncio
 import signal
-import socket
-from collections.abc import Callable, Generator
-from contextlib import contextmanager
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING
 
-import uvicorn
 from benchflow_contracts import UsageError
 from benchflow_engine.http_listener import open_listener, url_of
 
 from .app import create_app
+from .asgi_server import BACKLOG, AsgiServer
 from .core import RolloutService
 from .security import read_tokens
 from .settings import ServeSettings
 
 if TYPE_CHECKING:
     from .env_server import EnvServer
-
-_BACKLOG: Final = 1024
-_GRACE_SEC: Final = 2
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,24 +29,6 @@ class ServerAddress:
     needs_token: bool
     zmq: str | None = None
     """The address for verifiers' env clients."""
-
-
-class _Server(uvicorn.Server):
-    """A server whose signals the caller handles."""
-
-    def __init__(self, config: uvicorn.Config) -> None:
-        super().__init__(config)
-        self.has_started = asyncio.Event()
-
-    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
-        """Start, and set `has_started`."""
-        await super().startup(sockets)
-        self.has_started.set()
-
-    @contextmanager
-    def capture_signals(self) -> Generator[None]:
-        """Capture none."""
-        yield
 
 
 def serve(
@@ -86,9 +63,9 @@ async def _serve(
     service = RolloutService(settings)
     app = create_app(service, owns_service=False)
     _, token_file = read_tokens(settings)
-    with open_listener(settings.host, settings.port, backlog=_BACKLOG) as listener:
+    with open_listener(settings.host, settings.port, backlog=BACKLOG) as listener:
         async with service.running():
-            server = _Server(_config(app))
+            server = AsgiServer(app)
             signals = asyncio.Queue[int]()
             loop = asyncio.get_running_loop()
             for number in (signal.SIGINT, signal.SIGTERM):
@@ -138,15 +115,3 @@ async def _drain(service: RolloutService, signals: "asyncio.Queue[int]") -> None
         await asyncio.wait(works, return_when=asyncio.FIRST_COMPLETED)
         for work in works:
             work.cancel()
-
-
-def _config(app: object) -> uvicorn.Config:
-    return uvicorn.Config(
-        app,  # type: ignore[arg-type]
-        access_log=False,
-        log_level="warning",
-        server_header=False,
-        proxy_headers=False,
-        lifespan="on",
-        timeout_graceful_shutdown=_GRACE_SEC,
-    )

@@ -18,13 +18,23 @@ from .results import (
     ToolSpec,
 )
 from .session import SessionStartError, SessionTimeoutError, ToolSession, open_session
+from .task_server import (
+    BaseTaskServer,
+    HasClientFiles,
+    TaskServer,
+    TaskServerSettings,
+    TaskSet,
+    task_server,
+)
 
 __all__ = [
     "AGENT_NAME",
     "BASE_TOOLS",
     "SUBMIT",
+    "BaseTaskServer",
     "BlockingSession",
     "BlockingSessions",
+    "HasClientFiles",
     "NoSessionError",
     "Outcome",
     "SessionEndedError",
@@ -33,9 +43,13 @@ __all__ = [
     "SessionManager",
     "SessionStartError",
     "SessionTimeoutError",
+    "TaskServer",
+    "TaskServerSettings",
+    "TaskSet",
     "ToolResult",
     "ToolSession",
     "ToolSpec",
     "idle_agent",
     "open_session",
+    "task_server",
 ]

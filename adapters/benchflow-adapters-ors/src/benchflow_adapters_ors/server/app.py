@@ -1,18 +1,23 @@
 """The server of our tasks: its application, and its process."""
 
 import asyncio
-import socket
 from collections.abc import AsyncGenerator, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
-from ipaddress import ip_address
 from pathlib import Path
 from typing import Any, Final
 
-import uvicorn
 from benchflow_contracts import SandboxProvider, UsageError
 from benchflow_engine.config import RunConfig
-from benchflow_serve.security import PUBLIC, HostAllowList, TokenVerifier, token_digest
+from benchflow_engine.http_listener import open_listener, url_of
+from benchflow_serve.asgi_server import BACKLOG, AsgiServer, serve_until_signal
+from benchflow_serve.security import (
+    PUBLIC,
+    HostAllowList,
+    TokenVerifier,
+    is_loopback,
+    token_digest,
+)
 from benchflow_tool_sessions import SessionLimits, SessionManager
 from litestar import Litestar
 from litestar.connection import ASGIConnection
@@ -38,16 +43,14 @@ from .sessions import SessionTable
 
 _MAX_BODY: Final = 8 * 2**20
 _MIN_KEY: Final = 16
-_BACKLOG: Final = 1024
-_GRACE_SEC: Final = 2
 
 
 @dataclass(frozen=True, slots=True)
 class OrsServerSettings:
     """The operator's settings of a server."""
 
-    environments: tuple[str, ...]
-    """Directories of tasks, each as `DIRECTORY` or `NAME=DIRECTORY`. The first is the default."""
+    environments: tuple[str | ServedEnvironment, ...]
+    """Sources of tasks, each as `SOURCE` or `NAME=SOURCE`. The first is the default."""
     config: RunConfig = field(default_factory=RunConfig)
     """The configuration of each rollout. Its agent is the client."""
     host: str = "127.0.0.1"
@@ -68,7 +71,7 @@ class OrsServerSettings:
 
     def __post_init__(self) -> None:
         key = self.api_key
-        if key is None and not _is_loopback(self.host):
+        if key is None and not is_loopback(self.host):
             raise UsageError(
                 f"the server would be open to other machines on {self.host!r} without a key",
                 hint="set a key, or listen on 127.0.0.1",
@@ -91,7 +94,10 @@ def create_app(settings: OrsServerSettings, *, provider: SandboxProvider | None 
         UsageError: An environment has no tasks, or a name that cannot be used.
     """
     options = settings.config.adapter_options()
-    environments = [ServedEnvironment.read(each, options) for each in settings.environments]
+    environments = [
+        ServedEnvironment.read(each, options) if isinstance(each, str) else each
+        for each in settings.environments
+    ]
     key = settings.api_key
     digests = None if key is None else [token_digest(key.get_secret_value())]
     state = {
@@ -167,46 +173,10 @@ def serve(settings: OrsServerSettings, *, on_ready: Callable[[str], None] = lamb
         UsageError: The address is in use, or as `create_app`.
         TaskError: A task is malformed.
     """
-    app = create_app(settings)
-    with _listen(settings.host, settings.port) as listener:
-        host, port = listener.getsockname()[:2]
-        url = f"http://{f'[{host}]' if ':' in host else host}:{port}"
-        config = uvicorn.Config(
-            DefaultEnvironment(app),
-            access_log=False,
-            log_level="warning",
-            server_header=False,
-            proxy_headers=False,
-            lifespan="on",
-            timeout_graceful_shutdown=_GRACE_SEC,
-        )
-        asyncio.run(_Server(config, lambda: on_ready(url)).serve([listener]))
-
-
-class _Server(uvicorn.Server):
-    def __init__(self, config: uvicorn.Config, on_ready: Callable[[], None]) -> None:
-        super().__init__(config)
-        self._on_ready = on_ready
-
-    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
-        await super().startup(sockets)
-        if self.started:
-            self._on_ready()
-
-
-def _listen(host: str, port: int) -> socket.socket:
-    listener = socket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET)
-    listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-    try:
-        listener.bind((host, port))
-        listener.listen(_BACKLOG)
-    except OSError as error:
-        listener.close()
-        raise UsageError(
-            f"cannot listen on {host}:{port}: {error.strerror or error}",
-            hint="name another port; 0 takes a free one",
-        ) from error
-    return listener
+    app = DefaultEnvironment(create_app(settings))
+    with open_listener(settings.host, settings.port, backlog=BACKLOG) as listener:
+        url = url_of(listener)
+        asyncio.run(serve_until_signal(AsgiServer(app), listener, lambda: on_ready(url)))
 
 
 def _require_key(connection: ASGIConnection[Any, Any, Any, Any], handler: BaseRouteHandler) -> None:
@@ -215,10 +185,3 @@ def _require_key(connection: ASGIConnection[Any, Any, Any, Any], handler: BaseRo
     keys: TokenVerifier = connection.app.state["keys"]
     if not keys.allows(f"Bearer {connection.headers.get(API_KEY_HEADER, '')}"):
         raise NotAuthorizedException("X-API-Key is missing or wrong")
-
-
-def _is_loopback(host: str) -> bool:
-    try:
-        return ip_address(host).is_loopback
-    except ValueError:
-        return host == "localhost"

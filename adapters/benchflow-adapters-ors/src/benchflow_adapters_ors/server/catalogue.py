@@ -3,11 +3,10 @@
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Final
 
 from benchflow_contracts import AdapterOptions, Task, UsageError
-from benchflow_engine.task_formats import runnable_tasks
+from benchflow_tool_sessions import TaskSet
 from pydantic import JsonValue
 
 from benchflow_adapters_ors.wire import Split, SplitType
@@ -68,26 +67,14 @@ class ServedEnvironment:
 
     @classmethod
     def read(cls, source: str, options: AdapterOptions) -> "ServedEnvironment":
-        """Read `DIRECTORY` or `NAME=DIRECTORY`.
-
-        Directories `train`, `validation` and `test` in it are its splits. Without them, all its
-        tasks are the split `train`.
+        """Read `SOURCE` or `NAME=SOURCE`, as `TaskSet.read`.
 
         Raises:
-            TaskError: A task is malformed, or cannot run here.
+            TaskError: A task is malformed.
             UsageError: The name cannot be used, or two tasks have one name.
         """
-        name, _, path = source.rpartition("=")
-        home = Path(path)
-        name = name or re.sub(r"[^a-z0-9_.-]+", "-", home.resolve().name.lower()).strip("-._")
-        places = {split: home / split for split in SPLITS if (home / split).is_dir()}
-        return cls(
-            name,
-            {
-                split: tuple(runnable_tasks(str(place), options=options).tasks)
-                for split, place in (places or {SPLITS[0]: home}).items()
-            },
-        )
+        found = TaskSet.read(source, options)
+        return cls(found.name.lower(), found.tasks)
 
     @property
     def splits(self) -> tuple[Split, ...]:

@@ -143,7 +143,7 @@ GROUPS: dict[str, Group] = {
         },
     ),
     "tasks": Group(
-        "Write and check tasks.",
+        "Write, check and serve tasks.",
         {
             "check": Command(
                 "benchflow.cli.tasks:check", "Check tasks: well-formed, nop = 0, oracle = 1."
@@ -154,6 +154,10 @@ GROUPS: dict[str, Group] = {
             ),
             "init": Command("benchflow.cli.tasks:init", "Create a new task directory."),
             "list": Command("benchflow.cli.tasks:list_tasks", "List the tasks of a directory."),
+            "serve": Command(
+                "benchflow.cli.task_server:serve_tasks",
+                "Serve tasks to another framework: ORS, NeMo Gym, OpenEnv.",
+            ),
         },
     ),
     "env": Group(

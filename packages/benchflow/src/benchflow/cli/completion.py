@@ -44,6 +44,7 @@ SCRIPTS = {"bash": _BASH, "zsh": _ZSH, "fish": _FISH}
 
 _REGISTRY = {
     "--agent": "benchflow.agents",
+    "--protocol": "benchflow.task_servers",
     "--sandbox": "benchflow.sandboxes",
     "--export": "benchflow.exporters",
     "--format": "benchflow.exporters",

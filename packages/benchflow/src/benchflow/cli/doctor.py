@@ -66,7 +66,7 @@ class EngineProgram:
 
 
 _KEYS = ("BENCHFLOW_API_KEY", "OPENAI_API_KEY", "ANTHROPIC_API_KEY", "MISTRAL_API_KEY")
-_GROUPS = ("sandboxes", "agents", "environments", "rewards")
+_GROUPS = ("sandboxes", "agents", "environments", "rewards", "task_servers")
 _LOW_DISK_GB = 2.0
 _WIDE = 60
 _RUNSC_REMEDY = (
