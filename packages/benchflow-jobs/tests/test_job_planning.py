@@ -119,6 +119,16 @@ def test_a_paired_job_that_stops_has_complete_pairs(made: ResolvedJob) -> None:
         assert len({made.seed(start + place) for place in range(width)}) == 1
 
 
+def test_a_rollout_has_the_seed_of_its_slot_if_the_runs_have_one() -> None:
+    made = plan(job(1, replications=3), tasks(2))
+    assert {made.run_config(i).seed for i in range(6)} == {None}
+    seeded = plan(job(1, replications=3, run={"seed": 4}), tasks(2))
+    seeds = [seeded.run_config(i).seed for i in range(6)]
+    assert seeds == [seeded.seed(i) for i in range(6)]
+    assert len(set(seeds)) == 6
+    assert seeded.run_config(0).agent.env["BENCHFLOW_SEED"] == str(seeds[0])
+
+
 def test_seeds_differ_by_task_replication_and_job_and_in_unpaired_jobs_by_variant() -> None:
     made = plan(job(2, replications=3), tasks(3))
     seeds = {made.seed(i) for i in range(len(made.slots))}

@@ -109,6 +109,23 @@ def test_the_execute_deadline_is_graded_too(rig):
     assert tree.leaves[0].error.type == "AgentTimeoutError"
 
 
+def test_the_deadline_of_the_rollout_ends_the_turns_and_what_is_there_is_graded(rig):
+    rig.config["deadline_sec"] = 0.3
+    rig.agent = FakeAgent([[Hang()]])
+    tree = rig.run()
+    [leaf] = tree.leaves
+    assert (tree.status, leaf.reward) == ("completed", 1.0)
+    assert leaf.error.message == "the deadline of the rollout passed after 0.3 s"
+
+
+def test_a_deadline_that_passed_before_the_first_turn_gives_the_agent_no_turn(rig):
+    rig.config["deadline_sec"] = 1e-6
+    tree = rig.run()
+    [leaf] = tree.leaves
+    assert (tree.status, leaf.reward, leaf.steps) == ("completed", 1.0, [])
+    assert leaf.error.type == "AgentTimeoutError"
+
+
 def test_a_user_who_holds_up_the_turns_is_not_the_agents_fault(rig):
     rig.deadlines(execute=0.05)
     rig.task_config["agent"] = {"max_turns": 2}

@@ -141,6 +141,43 @@ def test_every_child_is_reseeded_with_a_seed_of_its_own_that_is_the_same_again(r
     assert sorted(seeds) == sorted(again)
 
 
+def test_the_seed_of_a_rollout_reaches_each_world_and_gives_equal_forks(rig, monkeypatch):
+    turns(rig, 1)
+    rig.agent = counting(1)
+    seen = []
+    make = rig._environment
+
+    def recording():
+        environment = make()
+        provision, seeds = environment.provision, []
+        seen.append(seeds)
+
+        async def note(ctx):
+            seeds.append(ctx.seed)
+            return await provision(ctx)
+
+        async def reseed(seed):
+            seeds.append(seed)
+
+        monkeypatch.setattr(environment, "provision", note)
+        monkeypatch.setattr(environment, "reseed", reseed)
+        return environment
+
+    rig._environment = recording
+    rig.config |= {"branch": GroupBranch(n=2), "seed": 5}
+    rig.run()
+    first = [seeds for seeds in seen if seeds]
+    assert sorted(seeds[0] for seeds in first) == [5, 5, 5]
+    assert [5, 5] in first
+    assert len({seeds[1] for seeds in first}) == 3
+    seen.clear()
+    rig.directory = rig.directory.with_name("again")
+    rig.rollout_id = "another"
+    rig.events.clear()
+    rig.run()
+    assert sorted(seeds for seeds in seen if seeds) == sorted(first)
+
+
 def test_a_child_whose_invariants_do_not_hold_never_gets_an_agent(rig):
     turns(rig, 1)
     rig.agent = counting(1)

@@ -318,6 +318,12 @@ def test_a_model_answers_with_options_and_text():
     assert model.headers[0]["authorization"] == "Bearer k"
     assert model.requests[0]["model"] == "m"
     assert "You are Ada." in model.requests[0]["messages"][0]["content"]
+    assert "seed" not in model.requests[0]
+
+
+def test_a_simulated_user_asks_its_model_with_the_seed_of_the_rollout():
+    _, model = simulated(ask(DAY), chat({"decline": True}), seed=11)
+    assert model.requests[0]["seed"] == 11
 
 
 def test_a_model_may_decline_and_may_fence_its_json():

@@ -110,6 +110,10 @@ class ProvisionContext:
     must still be equal to it."""
     outside: OutsideState | None = None
     """Set in a child of an `OutsideWorld`: the state that its new session must reach."""
+    seed: int | None = None
+    """The seed of the rollout, for the random numbers of the world; the same for all its worlds.
+    A world of a task with a seed uses this one instead. `reseed` follows, with another seed in
+    each fork."""
 
 
 class Environment(Protocol):
@@ -190,7 +194,9 @@ class Environment(Protocol):
         ...
 
     async def reseed(self, seed: int) -> None:
-        """Seed the random numbers of a fork, before its agent gets a prompt.
+        """Seed the random numbers, before the agent gets a prompt.
+
+        Called in each fork, and in the first world of a rollout that has a seed.
 
         Do nothing if the world does not declare a hook for it.
 

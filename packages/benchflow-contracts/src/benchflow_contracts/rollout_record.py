@@ -109,6 +109,10 @@ class RolloutRecord(Model):
     """The start of the task, or the checkpoint of the earlier attempt that this one resumed."""
     learner: LearnerUse | None = None
     """The use of the learner store, in a sequential job."""
+    seed: int | None = None
+    """The seed of the rollout, if one was set."""
+    deadline_sec: float | None = None
+    """The seconds that the rollout had until its grading, if they were limited."""
     finished_at: float
     """Seconds since the epoch."""
 

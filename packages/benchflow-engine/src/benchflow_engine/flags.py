@@ -64,6 +64,8 @@ FLAGS: Final = {
     "keep": "keep.which",
     "keep_mb": "keep.budget_mb",
     "capture_state": "capture_state",
+    "seed": "seed",
+    "deadline_sec": "deadline_sec",
 }
 """The name of each flag, with `_` for `-`, and the setting of RunConfig that it sets."""
 

@@ -42,6 +42,8 @@ async def open_gateway(
         limits = Limits(record_bytes=config.model.record_mb * _MB)
         model = config.model
         gateway = HttpGateway(record, kind=model.upstream, limits=limits)
-        gateway.sampling = SamplingOverride(model.sampling, model.seed)
+        gateway.sampling = SamplingOverride(
+            model.sampling, config.seed if model.seed is None else model.seed
+        )
         gateway.on_answer = on_answer
         yield await stack.enter_async_context(gateway)

@@ -249,6 +249,7 @@ def assemble(
             endpoint=config.model.endpoint(),
             model=config.user.model or config.agent.model,
             mode=config.user.mode,
+            seed=config.seed,
         )
 
     steps = [task.step(index) for index in range(len(task.steps))]

@@ -97,6 +97,8 @@ class OutsideEnvironment(BaseEnvironment):
     async def provision(self, ctx: ProvisionContext) -> EnvHandle:
         """Begin the episode, or reach the state of a checkpoint."""
         session = self._opened
+        if ctx.seed is not None:
+            session.seed = ctx.seed
         if ctx.outside is not None:
             await session.restore(ctx.outside)
         elif ctx.resumed:

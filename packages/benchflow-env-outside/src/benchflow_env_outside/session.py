@@ -74,7 +74,8 @@ class WorldSession:
         self._name = name
         self._client = client
         self._task = task
-        self._seed = seed
+        self.seed = seed
+        """The seed of each episode that is opened from now on."""
         self._snapshots: WorldSnapshots = snapshots
         self._limits = limits
         self._lock = asyncio.Lock()
@@ -109,7 +110,7 @@ class WorldSession:
             EnvironmentError_: The world failed.
         """
         try:
-            answer = await self._ask("open", lambda: self._client.open(self._task, self._seed))
+            answer = await self._ask("open", lambda: self._client.open(self._task, self.seed))
             self.prompt = answer.text
             await self._read_tools()
             self._add(RecordedCall(tool="", **_recorded(answer)), answer, 0.0, operation="open")
@@ -144,7 +145,7 @@ class WorldSession:
             client = self._client
             if not isinstance(client, CopiesState):
                 raise SnapshotError(f"world {self._name!r} cannot restore a copy of its state")
-            work = client.restore(self._task, self._seed, saved.snapshot)
+            work = client.restore(self._task, self.seed, saved.snapshot)
             await self._limited("restore", self._limits.open_sec, work)
             self._calls = [_saved_call(call) for call in saved.record]
         self._record = list(saved.record)
@@ -253,7 +254,7 @@ class WorldSession:
     async def _repeat(self, record: Sequence[RecordedCall]) -> None:
         for number, call in enumerate(record):
             if not call.tool:
-                answer = await self._ask("open", lambda: self._client.open(self._task, self._seed))
+                answer = await self._ask("open", lambda: self._client.open(self._task, self.seed))
                 await self._read_tools()
             else:
                 again: Callable[[], Awaitable[object]] = _caller(self._client, call)

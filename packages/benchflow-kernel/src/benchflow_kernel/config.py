@@ -239,7 +239,7 @@ class ModelConfig(Model):
     Completions, such as `temperature`, `top_p` and `max_tokens`. They replace the agent's own."""
     seed: int | None = Field(default=None, ge=0, lt=2**31)
     """Seed from which the gateway sets another one in each call of the agent, if the protocol of
-    the endpoint has seeds (default: the agent's own)."""
+    the endpoint has seeds (default: the seed of the rollout, or else the agent's own)."""
     record_mb: int = Field(default=512, gt=0)
     """Most disk for the recorded model calls of a rollout, in MB. At the limit the agent's work
     ends, and what is there is graded."""
@@ -302,6 +302,12 @@ class RolloutSettings(Model):
     branch: BranchPolicy | None = None
     limits: ResourceLimits | None = None
     """Resources of the sandbox, instead of the task's."""
+    seed: int | None = Field(default=None, ge=0, lt=2**31)
+    """Seed of the rollout: of the environment, of the model calls, and of a simulated user
+    (default: none). A resumed or branched rollout keeps the seed."""
+    deadline_sec: float | None = Field(default=None, gt=0, allow_inf_nan=False)
+    """Seconds for the rollout until its grading (default: no limit). When they have passed, the
+    agents' work ends, and what is there is graded."""
     deadlines: Deadlines = Deadlines()
 
 

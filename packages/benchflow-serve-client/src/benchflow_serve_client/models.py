@@ -113,7 +113,7 @@ class RolloutRequest(Model):
     branch: Mapping[str, JsonValue] | None = None
     """The table `[branch]` of a configuration file, such as `{"kind": "group", "n": 4}`."""
     seed: int | None = Field(default=None, ge=0, lt=2**31)
-    """Sent with each model call, with a different value for each call."""
+    """Of the environment, of a simulated user, and of the model calls, each with another value."""
     deadline_sec: float | None = Field(default=None, gt=0, allow_inf_nan=False)
     """The longest time that the rollout may run (default: what the server allows)."""
     budget: RolloutBudget = RolloutBudget()

@@ -27,6 +27,8 @@ _RUN: Final = frozenset(
         "bindings",
         "branch",
         "keep",
+        "seed",
+        "deadline_sec",
         "agent.name",
         "agent.model",
         "agent.reasoning_effort",

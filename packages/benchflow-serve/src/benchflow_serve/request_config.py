@@ -34,7 +34,7 @@ def configure(
         tables["branch"] = dict(request.branch)
     tables["model"]["sampling"] |= request.sampling
     if request.seed is not None:
-        tables["model"]["seed"] = request.seed
+        tables["seed"] = tables["model"]["seed"] = request.seed
     try:
         return with_flags(tables, RunFlags())
     except UsageError as error:

@@ -88,8 +88,17 @@ def record_from_tree(
         attempt=identity.attempt,
         epoch=identity.epoch,
         began_from=read_began_from(tree.meta),
+        **_limits(tree),
         finished_at=time.time(),
     )
+
+
+def _limits(tree: RolloutTree) -> dict[str, Any]:
+    """Return the seed and the deadline of the configuration in the log."""
+    config: object = tree.meta.get("config")
+    values = cast("dict[str, Any]", config) if isinstance(config, dict) else {}
+    names = ("seed", "deadline_sec")
+    return {name: values[name] for name in names if values.get(name) is not None}
 
 
 def record_from_error(

@@ -63,7 +63,10 @@ class OutsideSubject:
 
     @asynccontextmanager
     async def world(
-        self, outside: OutsideState | None = None, heard: list[WorldCall] | None = None
+        self,
+        outside: OutsideState | None = None,
+        heard: list[WorldCall] | None = None,
+        seed: int | None = None,
     ) -> AsyncGenerator[tuple[OutsideWorld, Door], None]:
         """Yield a provisioned world and its first door, and tear it down at the end."""
         world, provider = self.new(), FakeSandboxProvider()
@@ -72,7 +75,11 @@ class OutsideSubject:
         try:
             doors = await world.open_doors()
             context = ProvisionContext(
-                sandbox=sandbox, task_id=_TASK, resumed=outside is not None, outside=outside
+                sandbox=sandbox,
+                task_id=_TASK,
+                resumed=outside is not None,
+                outside=outside,
+                seed=seed,
             )
             await world.provision(context)
             yield world, doors[0]
@@ -164,6 +171,21 @@ async def a_child_reaches_the_state_of_its_parent(subject: OutsideSubject) -> No
 
 
 @promise(_lacks_snapshots)
+async def worlds_of_one_seed_are_equal(subject: OutsideSubject) -> None:
+    """With the seed of the rollout, two sessions observe the same; a child repeats its parent."""
+    texts: list[str] = []
+    states: list[OutsideState] = []
+    for _ in range(2):
+        async with subject.world(seed=11) as (world, door):
+            texts.append(await subject.act(door))
+            states.append(await world.capture())
+    expect_equal(texts[1], texts[0], "the text of a second session with the seed")
+    expect_equal(states[1].digest, states[0].digest, "the state of a second session")
+    async with subject.world(states[0], seed=11) as (child, _):
+        expect_equal((await child.capture()).digest, states[0].digest, "the state of a child")
+
+
+@promise(_lacks_snapshots)
 async def a_child_is_independent_of_its_parent(subject: OutsideSubject) -> None:
     """Neither sees the calls of the other one, and a state may be used twice."""
     async with subject.world() as (parent, door):
@@ -251,6 +273,7 @@ _CHECKS: tuple[OutsideCheck, ...] = (
     each_exchange_is_reported,
     rewards_belong_to_steps,
     a_child_reaches_the_state_of_its_parent,
+    worlds_of_one_seed_are_equal,
     a_child_is_independent_of_its_parent,
     another_state_is_refused,
     a_world_without_snapshots_refuses_to_be_captured,

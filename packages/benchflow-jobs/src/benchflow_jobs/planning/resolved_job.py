@@ -65,8 +65,9 @@ class ResolvedJob:
         """Return the configuration of a slot's rollout, with its bindings and its seed.
 
         The agent has them as the variables `BENCHFLOW_BINDING_<NAME>` and `BENCHFLOW_SEED`, and
-        the place of a learner store as `BENCHFLOW_LEARNER_DIR`. A plan that was read from its
-        files lacks secrets: complete it by `with_secrets`.
+        the place of a learner store as `BENCHFLOW_LEARNER_DIR`. If the runs have a seed, each
+        rollout has the one of its slot, so that attempts at one task differ. A plan that was read
+        from its files lacks secrets: complete it by `with_secrets`.
         """
         variant = self.variants[self.slots.place(index)[0]]
         added = {f"BENCHFLOW_BINDING_{k.upper()}": _text(v) for k, v in variant.bindings.items()}
@@ -75,13 +76,17 @@ class ResolvedJob:
             added[LEARNER_ENV] = LEARNER_DIR
         agent = variant.run.agent
         agent = agent.model_copy(update={"env": {**added, **agent.env}})
-        return variant.run.model_copy(update={"agent": agent})
+        own = {} if variant.run.seed is None else {"seed": self.seed(index)}
+        return variant.run.model_copy(update={"agent": agent, **own})
 
     def seed(self, index: int) -> int:
         """Return the seed of a slot: below 2**31, and the same for all variants of a pair."""
         slot, design = self.slots[index], self.config.design
         own = [slot.variant] if design.kind == "unpaired" else []
-        text = json.dumps([design.seed or 0, slot.task, slot.repeat, *own])
+        first = design.seed
+        if first is None:
+            first = self.variants[self.slots.place(index)[0]].run.seed
+        text = json.dumps([first or 0, slot.task, slot.repeat, *own])
         return int.from_bytes(sha256(text.encode()).digest()[:4], "big") >> 1
 
     def image(self, index: int) -> ImageChoice:

@@ -1,5 +1,6 @@
 """The plan of a rollout: every effective value, decided before anything is started."""
 
+import hashlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -23,6 +24,7 @@ from benchflow_contracts import (
     UserModel,
     WorldSnapshots,
 )
+from benchflow_contracts.pausing import running_time
 
 from benchflow_kernel.config import RolloutConfig
 
@@ -112,6 +114,8 @@ class Plan:
     """What the caller knows of the rollout. Each sandbox adds the rest."""
     origins: Origins = field(default_factory=Origins)
     """The origin of each value."""
+    began_at: float = field(default_factory=running_time, compare=False)
+    """The `running_time` at which the deadline of the rollout began."""
 
     def task_of(self, turn: LoweredTurn) -> Task:
         """Return the task that `turn` prompts for: its step, or the task itself."""
@@ -120,6 +124,22 @@ class Plan:
     def rewards(self, step: int) -> Sequence[Reward]:
         """Return the rewards of a step of the task."""
         return self.planes.step_rewards[step] if self.planes.step_rewards else self.planes.rewards
+
+    @property
+    def turn_limit(self) -> float:
+        """The seconds that the turns of a step may take from now on; 0 or less if none are left."""
+        seconds, whole = self.config.deadlines.execute, self.config.deadline_sec
+        return seconds if whole is None else min(seconds, self.began_at + whole - running_time())
+
+    def fork_seed(self, node: str) -> int:
+        """Return the seed of the world at `node`: below 2**63 and not negative.
+
+        The same seed of the rollout gives the same seeds; without one, the same rollout id does.
+        Siblings have different seeds.
+        """
+        own = self.config.seed
+        text = f"{self.rollout_id}\0{node}" if own is None else f"seed {own}\0{node}"
+        return int.from_bytes(hashlib.sha256(text.encode()).digest()[:8], "big") >> 1
 
     @property
     def max_turns(self) -> int:
@@ -169,7 +189,15 @@ class Plan:
             yield from origins.settings(f"steps.{index}.verifier", step.verifier)
         for name in ("user", "artifacts"):
             yield from origins.settings(name, getattr(self.task.config, name))
-        for name in ("deadlines", "branch", "keep", "capture_state", "forward_env"):
+        for name in (
+            "seed",
+            "deadline_sec",
+            "deadlines",
+            "branch",
+            "keep",
+            "capture_state",
+            "forward_env",
+        ):
             yield from origins.settings(name, getattr(config, name))
         if self.capabilities is not None:
             yield from self._capability_settings(self.capabilities)

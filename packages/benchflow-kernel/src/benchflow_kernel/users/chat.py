@@ -34,19 +34,29 @@ class _NoRedirect(urllib.request.HTTPRedirectHandler):
         del req, fp, code, msg, headers, newurl
 
 
-async def complete(endpoint: Endpoint, model: str, messages: list[Message], timeout: float) -> str:
+async def complete(
+    endpoint: Endpoint,
+    model: str,
+    messages: list[Message],
+    timeout: float,
+    *,
+    seed: int | None = None,
+) -> str:
     """Return the content of the first choice. This takes at most about `timeout` seconds.
 
     Raises:
         EnvironmentError_: The endpoint is unreachable or slow, or its response is invalid.
     """
-    return await _call_in_daemon(lambda: _complete(endpoint, model, messages, timeout))
+    body: dict[str, object] = {"model": model, "messages": messages}
+    if seed is not None:
+        body["seed"] = seed
+    return await _call_in_daemon(lambda: _complete(endpoint, body, timeout))
 
 
-def _complete(endpoint: Endpoint, model: str, messages: list[Message], timeout: float) -> str:
+def _complete(endpoint: Endpoint, question: dict[str, object], timeout: float) -> str:
     request = urllib.request.Request(  # noqa: S310 - the operator's own endpoint
         f"{endpoint.url.rstrip('/')}/chat/completions",
-        data=json.dumps({"model": model, "messages": messages}).encode(),
+        data=json.dumps(question).encode(),
         headers={"content-type": "application/json", **endpoint.headers},
     )
     opener = urllib.request.build_opener(_NoRedirect)

@@ -15,11 +15,12 @@ def make_user(
     endpoint: Endpoint | None = None,
     model: str | None = None,
     mode: Literal["scripted", "simulated", "auto", "human"] | None = None,
+    seed: int | None = None,
 ) -> UserModel:
     """Return the task's User Model; `mode` overrides the task's mode.
 
     Every mode but `human` allows permission requests by default. Only `simulated`
-    uses `endpoint` and `model`.
+    uses `endpoint`, `model` and `seed`.
 
     Raises:
         UsageError: The mode is `simulated`, and the endpoint or the model is missing.
@@ -39,5 +40,5 @@ def make_user(
                     hint="give the user an endpoint and a model, or choose the user mode 'auto'",
                 )
             return SimulatedUser(
-                endpoint, model, persona=task_user.persona, nudges=task_user.nudges
+                endpoint, model, persona=task_user.persona, nudges=task_user.nudges, seed=seed
             )

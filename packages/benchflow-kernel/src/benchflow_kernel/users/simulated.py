@@ -158,7 +158,10 @@ class SimulatedUser:
         persona: str = "",
         nudges: Sequence[str] = (),
         timeout: float = 60,
+        seed: int | None = None,
     ) -> None:
+        """Prepare the user. `seed` is sent with each request; the model may ignore it."""
+        self._seed = seed
         self._endpoint = endpoint
         self._model = model
         self._persona = persona
@@ -198,7 +201,7 @@ class SimulatedUser:
         # Only this user needs the HTTP client, so the import is late.
         from .chat import complete  # noqa: PLC0415
 
-        return await complete(self._endpoint, self._model, messages, self._timeout)
+        return await complete(self._endpoint, self._model, messages, self._timeout, seed=self._seed)
 
 
 def _object(content: str) -> Mapping[str, object]:

@@ -223,6 +223,8 @@ class World:
         if image is not None:
             await self.phases.enter_agent(step)
             return
+        if (seed := self._plan.config.seed) is not None:
+            await self.reseed(seed)
         await self.files.upload_shared()
         if not self._plan.task.steps:
             await self.set_baseline()
@@ -345,7 +347,7 @@ class World:
                 await self._environment.check(expected)
 
     async def reseed(self, seed: int) -> None:
-        """Seed the random numbers of a fork's environment."""
+        """Seed the random numbers of the environment."""
         if self._environment is not None:
             seconds = self._plan.config.deadlines.provision
             async with within(seconds, "environment", "reseeding the environment"):
@@ -482,6 +484,7 @@ class World:
             live_services=None if live is None else live.services,
             state=None if live is None else state,
             outside=outside,
+            seed=self._plan.config.seed,
         )
         seconds = self._plan.config.deadlines.provision
         async with within(seconds, "environment", "provisioning the environment"):

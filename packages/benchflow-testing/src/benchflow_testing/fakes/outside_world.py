@@ -60,6 +60,8 @@ class FakeOutsideWorld(BaseEnvironment):
         """The step of each call."""
         self._finals: list[RewardEvent] = []
         self._is_over = False
+        self.seed: int | None = None
+        """The seed of the opening."""
         self._handlers: list[WorldCallHandler] = []
 
     @staticmethod
@@ -123,6 +125,7 @@ class FakeOutsideWorld(BaseEnvironment):
     async def provision(self, ctx: ProvisionContext) -> EnvHandle:
         """Begin at 0, or count up to the state of a checkpoint."""
         await self._begin("provision")
+        self.seed = ctx.seed
         if ctx.outside is None:
             self._report(WorldCall(operation="open", result=self.prompt))
             return EnvHandle(name=self.name)
@@ -192,10 +195,11 @@ class FakeOutsideWorld(BaseEnvironment):
     def _count_up(self, step: str | None) -> str:
         self.count += 1
         self._steps.append(step)
-        return f"{self.count}{self._salt}"
+        noise = "" if self.seed is None else f" of seed {self.seed}"
+        return f"{self.count}{self._salt}{noise}"
 
     def _digest(self) -> str:
-        text = json.dumps([self.count, self._salt])
+        text = json.dumps([self.count, self._salt, self.seed])
         return f"sha256:{hashlib.sha256(text.encode()).hexdigest()}"
 
     def _report(self, call: WorldCall) -> None:

@@ -42,7 +42,12 @@ _GRADING: Final = (
     "--expects-changes",
     "--fail-under",
 )
-_LIMITS: Final = ("--timeout-multiplier", "--agent-idle-timeout", "--model-record-mb")
+_LIMITS: Final = (
+    "--deadline-sec",
+    "--timeout-multiplier",
+    "--agent-idle-timeout",
+    "--model-record-mb",
+)
 _ENDPOINT: Final = ("--model", "--base-url", "--api-key-env")
 
 PANELS: Final[dict[str, tuple[str, ...]]] = {
@@ -54,6 +59,7 @@ PANELS: Final[dict[str, tuple[str, ...]]] = {
         "--repeats",
         "--concurrency",
         "--job-name",
+        "--seed",
     ),
     "Tasks": ("--include", "--exclude", "--max-tasks", "--retries"),
     "Agent": (

@@ -1,6 +1,5 @@
 """A branch run: one path through one world, up to its end or its fork."""
 
-import hashlib
 from collections.abc import Callable
 
 from benchflow_contracts import (
@@ -186,7 +185,7 @@ class BranchRun:
             await world.evict(checkpoint.live.unused_agents)
         connect = self._connect if self._connects_early(checkpoint) else None
         await run_beside_check(check_child(world, checkpoint), connect)
-        await world.reseed(_seed_of(self._branch.plan.rollout_id, start.id))
+        await world.reseed(self._branch.plan.fork_seed(start.id))
 
     def _connects_early(self, checkpoint: Checkpoint) -> bool:
         """Return whether the first session opens while the restored world is still checked.
@@ -206,7 +205,15 @@ class BranchRun:
 
     async def _run_step(self) -> Fork | None:
         """Run the turns of one step of the task within the execute deadline."""
-        seconds = self._branch.plan.config.deadlines.execute
+        plan = self._branch.plan
+        seconds = plan.turn_limit
+        problem, hint = f"the turns did not end within {seconds:g} s", "raise the execute deadline"
+        if seconds < plan.config.deadlines.execute:
+            problem = f"the deadline of the rollout passed after {plan.config.deadline_sec:g} s"
+            hint = "raise deadline_sec"
+        if seconds <= 0:
+            self._turns.end_early(node_error(AgentTimeoutError(problem, hint=hint)))
+            return None
         scope = running_timeout(seconds)
         try:
             async with scope:
@@ -215,7 +222,6 @@ class BranchRun:
         except TimeoutError:
             if not scope.expired():
                 raise
-        problem, hint = f"the turns did not end within {seconds:g} s", "raise the execute deadline"
         if self.progress.state is not BranchState.PROMPTING:
             raise EnvironmentError_(f"{problem}, and it was not the agent's turn", hint=hint)
         self.progress.state = BranchState.IDLE
@@ -318,12 +324,3 @@ def _replay_of(position: Position, progress: Progress) -> Replay:
         until=position.turn,
         call=None if is_there else position.call,
     )
-
-
-def _seed_of(rollout_id: str, node: str) -> int:
-    """Return the seed of the world at `node`. The same rollout id gives the same seed.
-
-    A seed is below 2**63 and not negative. Siblings have different seeds.
-    """
-    digest = hashlib.sha256(f"{rollout_id}\0{node}".encode()).digest()
-    return int.from_bytes(digest[:8], "big") >> 1
