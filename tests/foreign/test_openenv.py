@@ -90,6 +90,14 @@ def test_the_calls_of_our_agent_are_a_training_trace(played: dict[str, Any]) -> 
     assert "no exact tokens" in agent["refused"]
 
 
+def test_sessions_of_one_seed_sample_differently_and_by_the_trainers_parameters(
+    played: dict[str, Any],
+) -> None:
+    agent = played["agent"]
+    assert agent["seeds"] == 2
+    assert agent["temperatures"] == [None, 0.5]
+
+
 def _run(url: str, uses: list[tuple[str, Any]], home: Path, **flags: Any) -> RunResult:
     """Play an episode by fixed tool calls."""
 

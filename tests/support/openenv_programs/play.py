@@ -17,8 +17,11 @@ from typing import Any
 import httpx
 import uvicorn
 from benchflow_adapters_openenv.server import OpenEnvServer
-from benchflow_adapters_openenv.sessions import AgentSessionFactory, TaskSessionFactory
-from benchflow_contracts import UsageError
+from benchflow_adapters_openenv.sessions import (
+    AgentSessionFactory,
+    IncompleteTraceError,
+    TaskSessionFactory,
+)
 from benchflow_engine.flags import run_config
 from benchflow_engine.scaffold import write_task
 from openenv.cli.commands.init import init
@@ -114,6 +117,14 @@ def play_agent() -> dict[str, Any]:
         trace = session.fetch_training_trace()
         verdict = session.verify([])
         session.close()
+        other = AgentSessionFactory(
+            run_config(**flags, upstream="vllm", capture_state="none"),
+            jobs_dir=HOME / "jobs",
+            sampling={"temperature": 0.5},
+        ).create(HOME / "task", seed=7, episode_id="second")
+        other.wait_for_completion(120)
+        first = [each.turns[0].request for each in (trace, other.fetch_training_trace())]
+        other.close()
         inexact = AgentSessionFactory(
             run_config(**flags, upstream="openai", capture_state="none"), jobs_dir=HOME / "jobs"
         ).create(HOME / "task")
@@ -121,7 +132,7 @@ def play_agent() -> dict[str, Any]:
         refused = None
         try:
             inexact.fetch_training_trace()
-        except UsageError as error:
+        except IncompleteTraceError as error:
             refused = str(error)
         inexact.close()
     again = TrainingTrace.from_entries(trace.to_trace_entries())
@@ -136,6 +147,8 @@ def play_agent() -> dict[str, Any]:
         "equal": tokens[0] == tokens[1],
         "reward": verdict.env_reward,
         "refused": refused,
+        "seeds": len({request["seed"] for request in first}),
+        "temperatures": [request.get("temperature") for request in first],
     }
 
 

@@ -8,8 +8,9 @@ agent of BenchFlow acts by itself, and its recorded model calls are the training
 # pyright: basic, reportMissingImports=false
 
 import asyncio
+import hashlib
 import threading
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -108,6 +109,10 @@ class TaskSessionFactory(ResourceSessionFactory[TaskSession]):
         self._sessions.close()
 
 
+class IncompleteTraceError(UsageError, ValueError):
+    """A model call has no exact tokens. A trainer must stop: no later rollout would have them."""
+
+
 class AgentSession(ResourceSession):
     """A rollout of one agent of BenchFlow, which owns its loop: `TrainableSession`."""
 
@@ -154,7 +159,8 @@ class AgentSession(ResourceSession):
         Prompts have the mask 0 and completions the mask 1.
 
         Raises:
-            UsageError: The rollout has forks, no model calls, or a call without exact tokens.
+            IncompleteTraceError: A call has no exact tokens.
+            UsageError: The rollout has forks or no model calls.
         """
         result = self._finished()
         assert result.directory is not None, "an agent session records its rollout"
@@ -208,28 +214,59 @@ class AgentSessionFactory(ResourceSessionFactory[AgentSession]):
     """Starts a rollout of an agent for each session: a seam of trainers such as TRL.
 
     The endpoint must give token ids: `[model] upstream = "vllm"`, or an engine behind
-    `bench gateway render`.
+    `bench gateway render`. TRL's `HarnessRolloutWorker` takes
+    `functools.partial(AgentSessionFactory, config, jobs_dir=...)`.
+
+    Args:
+        config: What each rollout is run with.
+        jobs_dir: The directory for the records.
+        sampling: The parameters of the policy that is trained. They replace those of `config`.
+
+    Raises:
+        UsageError: The configuration has no model endpoint, or a fork policy.
     """
 
-    def __init__(self, config: RunConfig, *, jobs_dir: str | Path) -> None:
-        """Raise `UsageError` if the configuration has no model endpoint, or a fork policy."""
+    def __init__(
+        self,
+        config: RunConfig,
+        *,
+        jobs_dir: str | Path,
+        sampling: Mapping[str, float] | None = None,
+    ) -> None:
         if config.model.base_url is None or not config.model.gateway:
             raise UsageError("an agent session needs a model endpoint behind the gateway")
         if config.branch is not None:
             raise UsageError("an agent session has one leaf", hint="leave out the fork policy")
-        self._config = config
+        merged = {**config.model.sampling, **(sampling or {})}
+        model = config.model.model_copy(update={"sampling": merged})
+        self._config = config.model_copy(update={"model": model})
         self._jobs_dir = Path(jobs_dir)
 
     def create(
         self, task: str | Path | Task, seed: int | None = None, episode_id: str | None = None
     ) -> AgentSession:
-        """Start a rollout. `seed` is the seed of the model's sampling."""
-        del episode_id
+        """Start a rollout.
+
+        Args:
+            task: A directory or a `Task`.
+            seed: The seed of the model's sampling, together with `episode_id`: the rollouts of a
+                group have one seed, and must not be copies of each other.
+            episode_id: The caller's id of this rollout.
+        """
         config = self._config
         if seed is not None:
-            model = config.model.model_copy(update={"seed": seed})
+            mixed = sampling_seed(seed, episode_id)
+            model = config.model.model_copy(update={"seed": mixed})
             config = config.model_copy(update={"model": model})
         return AgentSession(_loaded(task, config), config, self._jobs_dir)
+
+
+def sampling_seed(seed: int, episode_id: str | None) -> int:
+    """Return a seed below 2**31 for one episode."""
+    if episode_id is None:
+        return seed % 2**31
+    digest = hashlib.sha256(f"{seed}/{episode_id}".encode()).digest()
+    return int.from_bytes(digest[:4]) >> 1
 
 
 def _loaded(task: str | Path | Task, config: RunConfig) -> Task:
@@ -253,7 +290,7 @@ def _verified(outcome: Outcome) -> VerifyResult:
 def _turn(call: ModelCall) -> TrainingTurn:
     prompt, completion, logprobs = call.prompt_token_ids, call.completion_token_ids, call.logprobs
     if prompt is None or completion is None or logprobs is None:
-        raise UsageError(
+        raise IncompleteTraceError(
             f"model call {call.id!r} has no exact tokens",
             hint="use an endpoint that gives token ids and log-probabilities",
         )
