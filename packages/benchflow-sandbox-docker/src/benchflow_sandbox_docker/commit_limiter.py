@@ -17,10 +17,10 @@ from benchflow_contracts.errors import (
 )
 from benchflow_sandbox_core.thread import StopFlag, run
 
+from .archive import ContainerArchive
 from .engine import BYTES_A_SECOND, DockerEngine
 from .footprint import Footprint, empty
 from .host_files import overlay_of
-from .transfer.archive import ContainerArchive
 
 _MB = 1 << 20
 _UNLIMITED = 10 << 30

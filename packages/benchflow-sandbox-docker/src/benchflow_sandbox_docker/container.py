@@ -15,6 +15,7 @@ from benchflow_contracts.service import MAIN
 from benchflow_sandbox_core.command import SandboxCommand
 from benchflow_sandbox_core.counters import host_error_if_short
 from benchflow_sandbox_core.fifo.connections import connect_port
+from benchflow_sandbox_core.host_ports import HostPorts
 from benchflow_sandbox_core.port_forward import Connection
 from benchflow_sandbox_core.proxy.server import proxy_environment
 from benchflow_sandbox_core.shield import finish
@@ -24,7 +25,6 @@ from .container_config import ContainerConfig
 from .container_files import ContainerFiles
 from .container_setup import ImageEntrypoint, prepare_container
 from .engine import BRIDGE, NOTHING, DockerEngine
-from .host_ports import HostPorts
 from .images import ImageDetails
 from .labels import PREFIX, SANDBOX, ResourceLabel
 from .pause_lock import PauseLock

@@ -6,7 +6,7 @@ from typing import Any
 
 from benchflow_contracts.sandbox import NetworkMode, SandboxSpec
 from benchflow_sandbox_core.fifo.connections import INIT
-from benchflow_sandbox_core.proxy.server import proxy_port
+from benchflow_sandbox_core.host_ports import guest_ports
 from benchflow_sandbox_core.spec import check_spec
 from benchflow_sandbox_native import guest_path
 
@@ -53,7 +53,7 @@ class ContainerConfig:
         return {
             "Image": self.image,
             "Entrypoint": [INIT],
-            "Cmd": [",".join(str(port) for port in ports_of(spec)) or "0"],
+            "Cmd": [",".join(str(port) for port in guest_ports(spec)) or "0"],
             "User": "0:0",
             "WorkingDir": "/",
             "Labels": self.labels,
@@ -88,12 +88,6 @@ class ContainerConfig:
                 for source, target in shown
             ],
         }
-
-
-def ports_of(spec: SandboxSpec) -> list[int]:
-    """Return the loopback ports inside that the host serves: of the doors and of the proxy."""
-    proxy = proxy_port(spec)
-    return [*(door.port for door in spec.doors), *([] if proxy is None else [proxy])]
 
 
 def check(spec: SandboxSpec) -> None:

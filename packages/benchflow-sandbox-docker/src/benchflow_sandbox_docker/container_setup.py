@@ -2,19 +2,15 @@
 
 from benchflow_contracts.errors import SandboxError
 from benchflow_contracts.sandbox import SandboxSpec
-from benchflow_sandbox_core.accounts import Account
 from benchflow_sandbox_core.capture import Capture
 from benchflow_sandbox_core.command import SandboxCommand
 from benchflow_sandbox_core.entrypoint import exit_error, wait_until_settled
-from benchflow_sandbox_native import InitError
+from benchflow_sandbox_core.fifo.programs import find_shell, run
+from benchflow_sandbox_core.fifo.upload import UploadItem, put
 
 from .images import ImageDetails
-from .init_programs import run
 from .running_container import RunningContainer
-from .transfer.upload import UploadItem, put
 
-_FIRST_UID, _LAST_UID = 10001, 60000
-_BASH = "/bin/bash"
 _OUTPUT_LIMIT, _SHOWN = 65536, 2000
 
 
@@ -33,50 +29,13 @@ async def prepare_container(
     filled = config.fill(spec)
     name = filled.user
     # Only a user of the spec is created. A user that the image names must exist in the image.
-    account = await (_ensure_user(running, name) if spec.user else running.look_up(name))
+    account = await (running.accounts.ensure(running, name) if spec.user else running.look_up(name))
     await put(running, account.uid, account.gid, [UploadItem.directory(filled.workdir)])
     if spec.entrypoint == "image" and config.workdir:
         await put(running, 0, 0, [UploadItem.directory(config.workdir)])
     if details.plain:
         await put(running, 0, 0, [UploadItem.directory(path) for path in details.plain])
-    if await _has_bash(running):
-        running.shell = _BASH
-
-
-async def _has_bash(running: RunningContainer) -> bool:
-    command = SandboxCommand((_BASH, "-c", ":"), await running.look_up("0"), "/", {})
-    try:
-        pid = await command.start(running, (-1, -1, -1))
-        await running.init.wait(pid)
-    except (SandboxError, InitError):
-        return False
-    return True
-
-
-async def _ensure_user(running: RunningContainer, name: str) -> Account:
-    await running.look_up("0")  # reads the files
-    try:
-        return await running.look_up(name)
-    except SandboxError:
-        if not name.isidentifier() and not name.replace("-", "_").isidentifier():
-            raise
-    passwd, group = running.accounts.passwd, running.accounts.group
-    rows = (passwd + b"\n" + group).splitlines()
-    ids = {line.split(b":")[2] for line in rows if line.count(b":") > 2}
-    number = next(n for n in range(_FIRST_UID, _LAST_UID) if str(n).encode() not in ids)
-    home = f"/home/{name}"
-    user = f"{name}:x:{number}:{number}:{name}:{home}:/bin/sh\n"
-    files = [
-        UploadItem.file("/etc/passwd", _line(passwd or b"root:x:0:0:root:/root:/bin/sh"), user),
-        UploadItem.file("/etc/group", _line(group or b"root:x:0:"), f"{name}:x:{number}:\n"),
-    ]
-    await put(running, 0, 0, files)
-    await put(running, number, number, [UploadItem.directory(home)])
-    return await running.look_up(name)
-
-
-def _line(text: bytes) -> bytes:
-    return text if text.endswith(b"\n") else text + b"\n"
+    running.shell = await find_shell(running)
 
 
 class ImageEntrypoint:

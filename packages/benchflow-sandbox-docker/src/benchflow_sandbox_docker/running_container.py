@@ -16,9 +16,10 @@ from benchflow_contracts.errors import (
     SandboxLostError,
     SandboxTimeoutError,
 )
-from benchflow_sandbox_core.accounts import MAX_FILE, Account, Accounts
+from benchflow_sandbox_core.accounts import Account
 from benchflow_sandbox_core.counters import GroupCounters
-from benchflow_sandbox_core.fifo.connections import FifoBox
+from benchflow_sandbox_core.fifo.accounts import GuestAccounts
+from benchflow_sandbox_core.fifo.connections import INIT
 from benchflow_sandbox_core.fifo.init import FifoInit
 from benchflow_sandbox_core.fifo.streams import CONTROL, FifoDirectory, FifoStreams
 from benchflow_sandbox_core.running_box import responds
@@ -26,7 +27,6 @@ from benchflow_sandbox_native import InitError
 
 from .disk_limit import holds_more, is_full
 from .engine import DockerEngine, GoneError
-from .init_programs import run
 
 _logger = logging.getLogger(__name__)
 _START_SECONDS = 60.0
@@ -55,7 +55,7 @@ class RunningContainer:
         self._fifos = FifoDirectory(os.open(pipes, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC))
         self._calls = FifoInit(self._fifos, self._report_connection)
         self._closed = False
-        self.accounts = ContainerAccounts()
+        self.accounts = GuestAccounts()
         self.meter = _NO_COUNTERS
         self._upper: Path | None = None
         """The directory of the container's changed files, if the engine reports it."""
@@ -217,6 +217,11 @@ class RunningContainer:
             _logger.debug("docker wait: %s", error)
         return cast("Mapping[str, Any]", (await self._inspect())["State"])
 
+    @property
+    def program(self) -> tuple[str, ...]:
+        """The command of the guest inside."""
+        return (INIT,)
+
     def streams(self) -> FifoStreams:
         """Create the pipes of a new process."""
         if self._closed:
@@ -229,33 +234,6 @@ class RunningContainer:
             self._closed = True
             self._calls.close()
             self._fifos.close()
-
-
-class ContainerAccounts:
-    """The users of one container. Its files are read again when they have changed."""
-
-    def __init__(self) -> None:
-        self._version: int | None = None
-        self.passwd = b""
-        self.group = b""
-        self._accounts = Accounts()
-
-    async def look_up(self, sandbox: FifoBox, name: str) -> Account:
-        """Find a user by name or number in the files of `sandbox`."""
-        try:
-            version = await sandbox.init.accounts()
-        except InitError as error:
-            raise SandboxError(f"the sandbox is gone: {error}") from error
-        if version != self._version:
-            self.passwd = await _read(sandbox, "/etc/passwd")
-            self.group = await _read(sandbox, "/etc/group")
-            self._accounts, self._version = Accounts(self.passwd, self.group), version
-        return self._accounts.look_up(name)
-
-
-async def _read(sandbox: FifoBox, path: str) -> bytes:
-    result = await run(sandbox, "show", path, most=MAX_FILE)
-    return result.out if result.code == 0 else b""
 
 
 def counters_of(pid: int) -> GroupCounters:

@@ -17,17 +17,17 @@ from benchflow_contracts.sandbox import (
     SandboxSpec,
     SnapshotLevel,
 )
+from benchflow_sandbox_core.archive_download import ArchiveDownload
 from benchflow_sandbox_core.counters import host_error_if_short
+from benchflow_sandbox_core.fifo.upload import upload
 from benchflow_sandbox_core.file_observer import observe_files
 from benchflow_sandbox_core.port_forward import Connection
 from benchflow_sandbox_core.sandbox_process import SandboxProcess
 from benchflow_sandbox_core.thread import StopFlag, run
 
+from .archive import ContainerArchive
 from .container import Container
 from .host_files import container_root
-from .transfer.archive import ContainerArchive
-from .transfer.download import ArchiveDownload
-from .transfer.upload import upload
 
 WhileFrozen = Callable[[], Awaitable[None]]
 

@@ -31,6 +31,11 @@ class FifoBox(Protocol):
         """Whether it has ended."""
         ...
 
+    @property
+    def program(self) -> tuple[str, ...]:
+        """The command of the guest inside, which has subcommands."""
+        ...
+
     def streams(self) -> FifoStreams:
         """Create the pipes of a new process."""
         ...
@@ -43,7 +48,7 @@ async def connect_port(box: FifoBox, port: int) -> Connection:
         OSError: Nothing listens there.
         SandboxError: The sandbox is gone.
     """
-    command = SandboxCommand((INIT, "connect", str(port)), _ROOT, "/", {})
+    command = SandboxCommand((*box.program, "connect", str(port)), _ROOT, "/", {})
     streams = box.streams()
     try:
         await command.start(box, streams.child)

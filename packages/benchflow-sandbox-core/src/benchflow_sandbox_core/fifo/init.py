@@ -15,7 +15,7 @@ from benchflow_sandbox_native import guest as frames
 from benchflow_sandbox_core.gate import Gate
 from benchflow_sandbox_core.shield import finish
 
-from .streams import CONTROL, FifoDirectory
+from .streams import CONTROL, StreamDirectory
 
 _REST_SECONDS = 30.0
 _PROMPT_SECONDS = 60.0
@@ -32,7 +32,7 @@ class FifoInit:
 
     def __init__(
         self,
-        fifos: FifoDirectory,
+        fifos: StreamDirectory,
         on_connection: Callable[[int, int], None] = lambda _connection, _index: None,
     ) -> None:
         self._fifos = fifos

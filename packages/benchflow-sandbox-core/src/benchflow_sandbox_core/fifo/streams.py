@@ -9,6 +9,7 @@ import errno
 import os
 import re
 import stat
+from typing import Protocol
 
 from benchflow_sandbox_core.pipes import Streams
 
@@ -19,11 +20,35 @@ _MAX_SWEPT = 16
 """Unused streams that one sweep checks."""
 
 
+class StreamDirectory(Protocol):
+    """The numbered streams of one sandbox."""
+
+    def open_stream(self, number: int) -> "FifoStreams":
+        """Open the pipes of an existing stream."""
+        ...
+
+    def stream_of(self, fds: tuple[int, int, int]) -> tuple[int, int]:
+        """Return the stream of `fds`, and a bit mask of those that are its ends."""
+        ...
+
+    def pair(self, name: str) -> tuple[int, int]:
+        """Open the reading and the writing end of the pipe `STREAM.END`."""
+        ...
+
+    def forget(self, fds: list[int]) -> None:
+        """Forget ends of the sandbox's side, which the caller closes next."""
+        ...
+
+    def remove_unused(self, number: int) -> None:
+        """Remove a closed stream, now or after no process inside has it open."""
+        ...
+
+
 class FifoStreams(Streams):
     """A stream of the sandbox: up to three pipes with a number."""
 
     def __init__(
-        self, directory: "FifoDirectory", number: int, out: bytes = b"", err: bytes = b""
+        self, directory: StreamDirectory, number: int, out: bytes = b"", err: bytes = b""
     ) -> None:
         self._directory = directory
         self.number = number

@@ -10,7 +10,7 @@ from typing import Any
 from benchflow_contracts.door import Door, DoorPath
 from benchflow_contracts.errors import HostError, SandboxError, SandboxUnsupportedError
 from benchflow_contracts.sandbox import SandboxSpec
-from benchflow_sandbox_core.fifo.connections import connect_port
+from benchflow_sandbox_core.fifo.connections import INIT, connect_port
 from benchflow_sandbox_core.fifo.init import FifoInit
 from benchflow_sandbox_core.fifo.port_server import PortServer
 from benchflow_sandbox_core.fifo.streams import FifoDirectory, FifoStreams
@@ -35,6 +35,7 @@ class GvisorRunningBox:
     file_access: FileAccess = "guest"
     door_path: DoorPath = "tunnel"
     is_lazy = False
+    program = (INIT,)
 
     def __init__(self, name: str, notes: dict[str, str], fds: list[int], call: Call) -> None:
         self.name = name

@@ -47,6 +47,8 @@ except OSError:
 
 
 def _lacks(subject: SandboxSubject, *modes: NetworkMode) -> str | None:
+    if not subject.capabilities.network_switch:
+        return "capabilities: no network switch"
     known = subject.capabilities.network_modes
     missing = [mode for mode in modes if mode not in known]
     return f"capabilities: no network mode {', '.join(missing)}" if missing else None

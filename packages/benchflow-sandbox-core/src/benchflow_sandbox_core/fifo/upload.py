@@ -1,4 +1,4 @@
-"""Copy from the host into a container, with a program of BenchFlow inside."""
+"""Copy from the host into a sandbox, with a program of the guest."""
 
 import asyncio
 import os
@@ -7,15 +7,16 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from benchflow_contracts import HostError, SandboxError, TransferError, host_error
-from benchflow_sandbox_core.fifo.connections import FifoBox
-from benchflow_sandbox_core.paths import absolute
-from benchflow_sandbox_core.upload_entries import UploadEntry, scan
 from benchflow_sandbox_native import guest as frames
 
-from benchflow_sandbox_docker.engine import FULL
-from benchflow_sandbox_docker.init_programs import run
+from benchflow_sandbox_core.paths import absolute
+from benchflow_sandbox_core.upload_entries import UploadEntry, scan
+
+from .connections import FifoBox
+from .programs import run
 
 _CHUNK = 1 << 20
+_FULL = "no space left on device"
 _MAX_PATH = 4095
 
 
@@ -83,8 +84,8 @@ async def put(guest: FifoBox, uid: int, gid: int, items: Iterable[UploadItem]) -
         raise failed[0]
     if result.code:
         why = result.err.decode("utf-8", "replace")
-        if FULL in why.lower():
-            raise HostError(f"cannot upload: {why}", hint="free space where the engine keeps files")
+        if _FULL in why.lower():
+            raise HostError(f"cannot upload: {why}", hint="free space on the disk of the sandbox")
         raise TransferError(f"cannot upload: {why or f'the program ended with {result.code}'}")
 
 

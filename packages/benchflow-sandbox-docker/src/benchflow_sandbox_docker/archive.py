@@ -9,7 +9,7 @@ from typing import Any, cast
 from benchflow_contracts.errors import SandboxLimitError, TransferError
 from requests import Response
 
-from benchflow_sandbox_docker.engine import DockerEngine
+from .engine import DockerEngine
 
 _PIECE = 1 << 18
 _GO_LINK = 1 << 27

@@ -1,19 +1,18 @@
-"""Copy from a container to the host. Names, kinds, sizes and depth inside are hostile."""
+"""Copy an archive of a sandbox to the host. Names, kinds, sizes and depth inside are hostile."""
 
 import os
 import secrets
 import tarfile
 from collections.abc import Callable, Generator, Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path, PurePosixPath
-from typing import IO, cast
+from typing import IO, Protocol, cast
 
 from benchflow_contracts.errors import TransferError
+
 from benchflow_sandbox_core.paths import absolute
 from benchflow_sandbox_core.thread import StopFlag
 from benchflow_sandbox_core.transfer_errors import discard, transfer_error
-
-from .archive import ContainerArchive
 
 _CHUNK = 1 << 20
 _MAX_ENTRIES, _MAX_DEPTH = 100_000, 64
@@ -22,14 +21,26 @@ _OVERHEAD = 4096
 """Maximum bytes of an archive for each entry, besides the content."""
 
 
+class Archive(Protocol):
+    """Reads the files of one sandbox."""
+
+    def is_link(self, path: str) -> bool:
+        """Return whether `path` is a symbolic link. Raise `TransferError` if it does not exist."""
+        ...
+
+    def tar(self, path: str) -> AbstractContextManager[Iterator[bytes]]:
+        """Yield a tar of `path` in pieces. A link at `path` itself is not followed."""
+        ...
+
+
 class ArchiveDownload:
     """Copies one file or tree to a new local path. If this fails, the path does not exist.
 
-    The engine reads the files, so the container may be paused.
+    If the archive can be read while the sandbox is paused, so can this.
     """
 
     def __init__(
-        self, archive: ContainerArchive, max_bytes: int, stop: StopFlag, *, leave_out: bool = False
+        self, archive: Archive, max_bytes: int, stop: StopFlag, *, leave_out: bool = False
     ) -> None:
         self._archive = archive
         self._left = self._max_bytes = max_bytes

@@ -1,16 +1,22 @@
-"""Run programs of the init binary as root inside."""
+"""Run programs of the guest as root inside."""
 
 import asyncio
 import signal
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from contextlib import suppress
 from dataclasses import dataclass
 
 from benchflow_contracts.errors import SandboxError
-from benchflow_sandbox_core.fifo.connections import INIT, FifoBox
+from benchflow_sandbox_native import InitError
+
+from benchflow_sandbox_core.accounts import Account
+from benchflow_sandbox_core.command import SandboxCommand
 from benchflow_sandbox_core.pipes import PipeReader, PipeWriter
 from benchflow_sandbox_core.shield import finish
-from benchflow_sandbox_native import InitError
+
+from .connections import FifoBox
+
+_BASH = "/bin/bash"
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,9 +29,16 @@ class ProgramResult:
 
 
 async def run(
-    guest: FifoBox, *arguments: str, feed: AsyncIterator[bytes] | None = None, most: int = 4096
+    guest: FifoBox,
+    *arguments: str,
+    feed: AsyncIterator[bytes] | None = None,
+    most: int = 4096,
+    sink: Callable[[bytes], object] | None = None,
 ) -> ProgramResult:
     """Run a program to its end, with `feed` as its input.
+
+    With `sink`, the output goes there instead of into the result. If it raises, the program is
+    killed.
 
     Raises:
         SandboxError: The sandbox has ended.
@@ -33,13 +46,13 @@ async def run(
     with guest.streams() as streams:
         try:
             pid = await guest.init.spawn(
-                (INIT, *arguments), env={}, cwd="/", uid=0, gid=0, fds=streams.child
+                (*guest.program, *arguments), env={}, cwd="/", uid=0, gid=0, fds=streams.child
             )
             streams.close_child()
             try:
                 async with asyncio.TaskGroup() as group:
                     group.create_task(_feed(streams.stdin, feed))
-                    out = group.create_task(_read(streams.stdout, most))
+                    out = group.create_task(_read(streams.stdout, most, sink))
                     err = group.create_task(_read(streams.stderr, most))
                 return ProgramResult(await guest.init.wait(pid), out.result(), err.result())
             except BaseException:
@@ -51,6 +64,18 @@ async def run(
             raise errors.exceptions[0] from None
 
 
+async def find_shell(guest: FifoBox) -> str:
+    """Return the path of bash if the sandbox has it, or else of sh."""
+    root = Account("0", 0, 0, (), "/")
+    command = SandboxCommand((_BASH, "-c", ":"), root, "/", {})
+    try:
+        pid = await command.start(guest, (-1, -1, -1))
+        await guest.init.wait(pid)
+    except (SandboxError, InitError):
+        return "/bin/sh"
+    return _BASH
+
+
 async def _feed(pipe: PipeWriter, feed: AsyncIterator[bytes] | None) -> None:
     if feed is not None:
         # If the program ended early, its exit code and output have the reason.
@@ -60,9 +85,14 @@ async def _feed(pipe: PipeWriter, feed: AsyncIterator[bytes] | None) -> None:
     await pipe.aclose()
 
 
-async def _read(pipe: PipeReader, most: int) -> bytes:
+async def _read(
+    pipe: PipeReader, most: int, sink: Callable[[bytes], object] | None = None
+) -> bytes:
     captured = b""
     while data := await pipe.read():
+        if sink is not None:
+            sink(data)
+            continue
         captured += data[: most - len(captured)]
     return captured
 

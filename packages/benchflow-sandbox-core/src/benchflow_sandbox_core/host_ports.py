@@ -1,15 +1,22 @@
-"""The ports of one container: ports that the host serves inside, and exposed ports."""
+"""The ports of one sandbox: ports that the host serves inside, and exposed ports."""
 
 from collections.abc import Awaitable, Callable
 
 from benchflow_contracts.door import Endpoint
 from benchflow_contracts.sandbox import SandboxSpec
-from benchflow_sandbox_core.fifo.port_server import PortListener, PortServer
-from benchflow_sandbox_core.port_forward import Connection, PortForwards
-from benchflow_sandbox_core.proxy.server import Proxy, proxy_port
-from benchflow_sandbox_core.relay.request_server import RequestServer
-from benchflow_sandbox_core.relay.server import Relay, RelayUpstream
-from benchflow_sandbox_core.spec import allowlist_of
+
+from .fifo.port_server import PortListener, PortServer
+from .port_forward import Connection, PortForwards
+from .proxy.server import Proxy, proxy_port
+from .relay.request_server import RequestServer
+from .relay.server import Relay, RelayUpstream
+from .spec import allowlist_of
+
+
+def guest_ports(spec: SandboxSpec) -> list[int]:
+    """Return the loopback ports inside that the host serves: of the doors and of the proxy."""
+    proxy = proxy_port(spec)
+    return [*(door.port for door in spec.doors), *([] if proxy is None else [proxy])]
 
 
 class HostPorts:
@@ -22,7 +29,7 @@ class HostPorts:
         self._proxy: Proxy | None = None
 
     def serve(self, listener: PortListener, spec: SandboxSpec) -> None:
-        """Serve the host's ports inside, in the order of `container_config.ports_of`."""
+        """Serve the host's ports inside, in the order of `guest_ports`."""
         self._request_servers += [Relay(RelayUpstream.of(door)) for door in spec.doors]
         self._proxy = None
         if proxy_port(spec) is not None:

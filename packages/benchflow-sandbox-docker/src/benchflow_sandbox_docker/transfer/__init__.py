@@ -1,1 +1,0 @@
-"""Copy files into and out of a container."""
