@@ -1,4 +1,4 @@
-"""Build hook: compile the three static programs and the two libraries into the package.
+"""Build hook: compile the four static programs and the two libraries into the package.
 
 Uses the machine's C compiler when it can link statically, and otherwise asks the build frontend
 for the `ziglang` package, a C compiler that is installed like any other build dependency.
@@ -107,6 +107,8 @@ class NativeBuildHook(BuildHookInterface[Any]):
         compile_to(output / "bf-init", sorted(root.glob("csrc/*.c")), *PROGRAM, define)
         guest = [root / "csrc" / name for name in GUEST] + sorted(root.glob("csrc/guest/*.c"))
         compile_to(output / "bf-guest", guest, *PROGRAM)
+        link = [source for source in guest if source.name != "main.c"]
+        compile_to(output / "bf-link", link + sorted(root.glob("csrc/link/*.c")), *PROGRAM)
         compile_to(output / "bf-pager", sorted(root.glob("csrc/pager/*.c")), *PROGRAM)
         for name in ("identity", "engine"):
             sources = sorted(root.glob(f"csrc/{name}/*.c"))

@@ -8,6 +8,7 @@
 #include <string.h>
 #include <unistd.h>
 
+static const char *streams;
 static int from_host = -1;
 static int to_host = -1;
 static char *buffer;
@@ -22,8 +23,8 @@ void die(const char *what)
 /* The host has opened the other end of a stream that it names, so this does not block. */
 int stream_open(uint32_t stream, unsigned end, int flags)
 {
-    char path[64];
-    snprintf(path, sizeof path, STREAMS "/%u.%u", stream, end);
+    char path[128];
+    snprintf(path, sizeof path, "%s/%u.%u", streams, stream, end);
     int fd = open(path, flags | O_NONBLOCK | O_CLOEXEC | O_NOFOLLOW);
     if (fd >= 0 && fcntl(fd, F_SETFL, 0) < 0) {
         close(fd);
@@ -32,13 +33,14 @@ int stream_open(uint32_t stream, unsigned end, int flags)
     return fd;
 }
 
-void control_open(void)
+void control_open(const char *directory)
 {
+    streams = directory;
     buffer = malloc(sizeof(struct frame) + MAX_REQUEST);
     from_host = stream_open(0, 0, O_RDONLY);
     to_host = stream_open(0, 1, O_WRONLY);
     if (buffer == NULL || from_host < 0 || to_host < 0)
-        die(STREAMS);
+        die(directory);
 }
 
 int control_descriptor(void)

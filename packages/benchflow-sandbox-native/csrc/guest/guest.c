@@ -1,10 +1,14 @@
 /*
  * The init of a sandbox that the host reaches by named pipes.
  *
- *   bf-guest PORT[,PORT]   run as init; listen on each PORT above 0 for the host
+ *   bf-guest PORT[,PORT] [STREAMS]
+ *                          run as init; listen on each PORT above 0 for the host
  *   bf-guest connect PORT  connect to PORT, and copy bytes from and to the standard streams
  *   bf-guest plain PATH    exit with 3 if there is a pipe or a socket at or below PATH
  *   bf-guest put UID GID   write the files and directories that stdin contains, for that owner
+ *   bf-guest pack PATH MAX_BYTES LEAVE_OUT
+ *                          write a tar of a file or a directory to stdout; with LEAVE_OUT, leave
+ *                          out entries below it that are neither
  *   bf-guest show PATH     write a regular file to stdout
  *   bf-guest shut          allow only root to open the pipes
  *
@@ -326,7 +330,7 @@ static int all_plain(const char *path)
     return nftw(path, refuse_special, 16, FTW_PHYS) > 0 ? 3 : 0;
 }
 
-int main(int argc, char **argv)
+int guest_main(int argc, char **argv)
 {
     sigset_t during_poll;
     char *end;
@@ -338,17 +342,22 @@ int main(int argc, char **argv)
         return chmod("/.bf", 0700) < 0;
     if (argc == 3 && strcmp(argv[1], "show") == 0)
         return show_file(argv[2]);
+    if (argc == 5 && strcmp(argv[1], "pack") == 0)
+        return pack_all(argv[2], strtoull(argv[3], NULL, 10), strcmp(argv[4], "1") == 0);
     if (argc == 4 && strcmp(argv[1], "put") == 0)
         return put_all((uid_t)strtoul(argv[2], NULL, 10), (gid_t)strtoul(argv[3], NULL, 10));
-    if (argc != 2 || getpid() != 1) {
-        fprintf(stderr, "usage: bf-guest PORT[,PORT], as PID 1; or with connect, plain, put, show or shut\n");
+    if (argc < 2 || argc > 3) {
+        fprintf(stderr, "usage: bf-guest PORT[,PORT] [STREAMS]; or with connect, pack, plain, put, show or shut\n");
         return 2;
     }
+    /* Orphans return to this process, as they do to PID 1. */
+    if (getpid() != 1 && prctl(PR_SET_CHILD_SUBREAPER, 1) < 0)
+        die("subreaper");
     /* Root inside lacks CAP_SYS_PTRACE, so then it cannot reach the memory or the descriptors. */
     if (prctl(PR_SET_DUMPABLE, 0) < 0)
         die("dumpable");
     setup_signals(&during_poll);
-    control_open();
+    control_open(argc == 3 ? argv[2] : STREAMS);
     open_ports(argv[1]);
     serve(&during_poll);
 }

@@ -8,6 +8,7 @@
  *   ports.c    connections that wait for a stream to the host
  *   pump.c     one connection and its two pipes
  *   put.c      files from the host
+ *   pack.c     files to the host, as a tar
  */
 #ifndef BF_GUEST_H
 #define BF_GUEST_H
@@ -49,7 +50,7 @@ struct answer {
 /* control.c: `die` ends the sandbox, which is not usable without the host. */
 void die(const char *what) __attribute__((noreturn));
 int stream_open(uint32_t stream, unsigned end, int flags);
-void control_open(void);
+void control_open(const char *directory); /* of the streams */
 int control_descriptor(void);
 void control_read(void); /* dispatches each complete frame */
 void answer_value(uint64_t id, uint32_t value);
@@ -68,6 +69,7 @@ struct put_entry {
 };
 
 /* guest.c */
+int guest_main(int argc, char **argv);
 void dispatch_frame(const struct frame *frame, char *body);
 
 /* ports.c: the index of a port is the number of earlier calls of port_open */
@@ -84,5 +86,8 @@ void pump_to(uint16_t port) __attribute__((noreturn));
 /* put.c */
 int put_all(uid_t uid, gid_t gid);
 int show_file(const char *path);
+
+/* pack.c */
+int pack_all(const char *path, uint64_t limit, bool leave_out);
 
 #endif

@@ -5,6 +5,7 @@ from benchflow_sandbox_native.binary import (
     guest_path,
     identity_library,
     init_path,
+    link_path,
     pager_path,
 )
 from benchflow_sandbox_native.client import InitClient
@@ -19,5 +20,6 @@ __all__ = [
     "guest_path",
     "identity_library",
     "init_path",
+    "link_path",
     "pager_path",
 ]

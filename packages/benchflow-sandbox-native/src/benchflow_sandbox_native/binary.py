@@ -27,6 +27,15 @@ def guest_path() -> Path:
     return _built("bf-guest")
 
 
+def link_path() -> Path:
+    """Return the path of the static bf-link program, the guest of a sandbox on another machine.
+
+    Raises:
+        NativeMissingError: See `init_path`.
+    """
+    return _built("bf-link")
+
+
 def pager_path() -> Path:
     """Return the path of the static bf-pager program.
 

@@ -1,0 +1,116 @@
+/* The standard streams as a connection to the link, in bytes or in lines of base64. */
+#include "link.h"
+
+#include <errno.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/socket.h>
+#include <sys/un.h>
+#include <unistd.h>
+
+enum { PIECE = 3 << 12, LINE = PIECE / 3 * 4 + 1 };
+
+static const char letters[] = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
+
+static void give_up(const char *what) __attribute__((noreturn));
+
+static void give_up(const char *what)
+{
+    fprintf(stderr, "bf-link: %s: %s\n", what, strerror(errno));
+    exit(1);
+}
+
+static void write_whole(int to, const char *from, size_t size)
+{
+    while (size > 0) {
+        ssize_t put = write(to, from, size);
+        if (put < 0 && errno == EINTR)
+            continue;
+        if (put < 0)
+            exit(1); /* the other side has gone */
+        from += put, size -= (size_t)put;
+    }
+}
+
+static void write_line(int to, const unsigned char *from, size_t size)
+{
+    static char line[LINE];
+    size_t length = 0;
+    for (size_t i = 0; i < size; i += 3) {
+        size_t left = size - i;
+        uint32_t group = (uint32_t)from[i] << 16 | (left > 1 ? (uint32_t)from[i + 1] << 8 : 0) |
+                         (left > 2 ? from[i + 2] : 0);
+        line[length++] = letters[group >> 18];
+        line[length++] = letters[group >> 12 & 63];
+        line[length++] = left > 1 ? letters[group >> 6 & 63] : '=';
+        line[length++] = left > 2 ? letters[group & 63] : '=';
+    }
+    line[length++] = '\n';
+    write_whole(to, line, length);
+}
+
+static int value_of(char letter)
+{
+    const char *at = letter == '\0' ? NULL : strchr(letters, letter);
+    return at == NULL ? -1 : (int)(at - letters);
+}
+
+/* Decode each group of four letters; other characters, such as line breaks, separate lines. */
+static void write_decoded(int to, const char *from, size_t size)
+{
+    static uint32_t group;
+    static unsigned digits, padding;
+    static char decoded[PIECE + 3];
+    size_t length = 0;
+    for (size_t i = 0; i < size; i++) {
+        int value = value_of(from[i]);
+        if (value < 0 && from[i] != '=')
+            continue;
+        padding += from[i] == '=';
+        group = group << 6 | (uint32_t)(value < 0 ? 0 : value);
+        if (++digits < 4)
+            continue;
+        decoded[length++] = (char)(group >> 16);
+        if (padding < 2)
+            decoded[length++] = (char)(group >> 8);
+        if (padding < 1)
+            decoded[length++] = (char)group;
+        group = digits = padding = 0;
+    }
+    write_whole(to, decoded, length);
+}
+
+static void copy(int from, int to, bool encode, bool decode)
+{
+    static char piece[PIECE];
+    ssize_t got = read(from, piece, sizeof piece);
+    if (got < 0 && errno == EINTR)
+        return;
+    if (got <= 0)
+        exit(0);
+    if (encode)
+        write_line(to, (const unsigned char *)piece, (size_t)got);
+    else if (decode)
+        write_decoded(to, piece, (size_t)got);
+    else
+        write_whole(to, piece, (size_t)got);
+}
+
+void dial(bool lines)
+{
+    struct sockaddr_un address = {.sun_family = AF_UNIX, .sun_path = SOCKET};
+    int link = socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0);
+    if (link < 0 || connect(link, (const struct sockaddr *)&address, sizeof address) < 0)
+        give_up(SOCKET);
+    for (;;) {
+        struct pollfd polled[] = {{.fd = STDIN_FILENO, .events = POLLIN},
+                                  {.fd = link, .events = POLLIN}};
+        if (poll(polled, 2, -1) < 0 && errno != EINTR)
+            give_up("poll");
+        if (polled[0].revents != 0)
+            copy(STDIN_FILENO, link, false, lines);
+        if (polled[1].revents != 0)
+            copy(link, STDOUT_FILENO, lines, false);
+    }
+}
