@@ -171,6 +171,11 @@ ALLOWED = {
         "benchflow_sandbox_core",
         "benchflow_sandbox_native",
     },
+    "benchflow_sandbox_remote": {
+        "benchflow_contracts",
+        "benchflow_sandbox_core",
+        "benchflow_sandbox_native",
+    },
     "benchflow_agent_acp": {"pydantic", "benchflow_contracts", "acp"},
     "benchflow_agent_policy": {"benchflow_contracts", "benchflow_agent_acp"},
     "benchflow_env_manifest": {"pydantic", "benchflow_contracts"},

@@ -1,0 +1,69 @@
+"""What a cloud has to offer, so that a sandbox of ours can run there."""
+
+import secrets
+from collections.abc import Sequence
+from typing import Protocol
+
+from benchflow_contracts.sandbox import SandboxSpec
+from benchflow_sandbox_core.host_ports import guest_ports
+from benchflow_sandbox_native import link_path
+
+from .records import TOKEN_SIZE
+from .transport import PROGRAM, Transport
+
+_TOKEN_FILE = "/.benchflow/token"  # noqa: S105 - a path
+
+
+class CloudSandbox(Protocol):
+    """One sandbox of a cloud, as the cloud's SDK offers it. Its commands run as root."""
+
+    @property
+    def id(self) -> str:
+        """The cloud's own id of the sandbox."""
+        ...
+
+    async def put(self, path: str, content: bytes, mode: int) -> None:
+        """Write a file inside. Create its directory if it is missing.
+
+        Raises:
+            SandboxError: The file could not be written.
+        """
+        ...
+
+    async def run(self, argv: Sequence[str]) -> None:
+        """Run a command to its end.
+
+        Raises:
+            SandboxError: The command could not be started, or did not end with 0.
+        """
+        ...
+
+    async def dial(self) -> Transport:
+        """Connect to the link inside, for example by the streams of `bf-link dial`.
+
+        Raises:
+            SandboxError: The cloud does not answer, or the sandbox is gone.
+        """
+        ...
+
+    async def delete(self) -> None:
+        """Delete the sandbox. Idempotent.
+
+        Raises:
+            SandboxError: The cloud does not answer.
+        """
+        ...
+
+
+async def start_link(cloud: CloudSandbox, spec: SandboxSpec) -> bytes:
+    """Put the link into a sandbox and start it; return the token of its session.
+
+    Raises:
+        SandboxError: The link did not start.
+    """
+    token = secrets.token_bytes(TOKEN_SIZE)
+    ports = ",".join(str(port) for port in guest_ports(spec)) or "0"
+    await cloud.put(PROGRAM, link_path().read_bytes(), 0o755)
+    await cloud.put(_TOKEN_FILE, token, 0o600)
+    await cloud.run([PROGRAM, "serve", ports])
+    return token

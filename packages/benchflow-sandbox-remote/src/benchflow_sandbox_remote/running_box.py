@@ -1,0 +1,144 @@
+"""The running part of a remote sandbox: its session, its streams and its init."""
+
+import asyncio
+import errno
+import os
+from collections import deque
+from collections.abc import Callable
+
+from benchflow_contracts.errors import SandboxError, SandboxLostError
+from benchflow_sandbox_core.fifo.accounts import GuestAccounts
+from benchflow_sandbox_core.fifo.init import FifoInit
+from benchflow_sandbox_core.fifo.streams import CONTROL, FifoStreams
+from benchflow_sandbox_native import InitError
+
+from .records import Frame, FrameKind, LinkProtocolError, number_of
+from .session import Session
+from .streams import LinkStreams
+from .transport import PROGRAM, Dial
+
+OnConnection = Callable[[int, int], None]
+_READY_SECONDS = 30.0
+
+
+class RemoteBox:
+    """The link to one sandbox, from its start to its end."""
+
+    program = (PROGRAM, "guest")
+
+    def __init__(self, dial: Dial, token: bytes, *, lost_after: float = 120.0) -> None:
+        self.session = Session(
+            dial,
+            token,
+            on_frame=self._handle,
+            on_room=self._has_room,
+            on_end=self._on_end,
+            lost_after=lost_after,
+        )
+        self.on_connection: OnConnection = _ignore
+        """Called with each connection that waits inside for a port of the host."""
+        self.accounts = GuestAccounts()
+        self.shell = "/bin/sh"
+        self._streams = LinkStreams(self.session)
+        self._init: FifoInit | None = None
+        self._answers = deque[asyncio.Future[int]]()
+
+    async def start(self) -> None:
+        """Connect, and wait until the init answers.
+
+        Raises:
+            SandboxError: The link cannot be reached, or its init does not answer.
+        """
+        await self.session.start()
+        self._init = FifoInit(self._streams, self._report_connection)
+        try:
+            async with asyncio.timeout(_READY_SECONDS):
+                await self._init.ping()
+        except (InitError, TimeoutError) as error:
+            await self.aclose()
+            raise SandboxError(f"the init of the sandbox does not answer: {error}") from error
+        self._init.confirm_open()
+
+    @property
+    def init(self) -> FifoInit:
+        """The init, which starts processes; raise the error of the session after its end."""
+        if self._init is None or self.session.error is not None:
+            raise self.session.error or SandboxError("the link to the sandbox is not open")
+        return self._init
+
+    @property
+    def closed(self) -> bool:
+        """Whether the session has ended."""
+        return self.session.error is not None
+
+    @property
+    def lost(self) -> SandboxLostError | None:
+        """The reason why the sandbox cannot be reached any more, if it is lost."""
+        error = self.session.error
+        return error if isinstance(error, SandboxLostError) else None
+
+    def streams(self) -> FifoStreams:
+        """Create the pipes of a new process."""
+        return self._streams.streams()
+
+    def stream_of(self, fds: tuple[int, int, int]) -> int:
+        """Return the number of the stream of `fds`."""
+        return self._streams.stream_of(fds)[0]
+
+    async def drain(self, number: int) -> None:
+        """Wait until the pipes of a stream here took all that its pipes inside have now."""
+        await self._streams.drain(number)
+
+    async def order(self, kind: FrameKind) -> None:
+        """Kill, freeze or thaw the processes inside. It is done on return.
+
+        Raises:
+            SandboxError: It failed, or the session has ended.
+        """
+        if self.session.error is not None:
+            raise self.session.error
+        answer: asyncio.Future[int] = asyncio.get_running_loop().create_future()
+        self._answers.append(answer)
+        self.session.send(Frame(CONTROL, kind))
+        code = await answer
+        if code == errno.EAGAIN:
+            raise SandboxError(
+                "processes of the sandbox start others faster than they can be stopped",
+                caused_by="inside",
+            )
+        if code:
+            raise SandboxError(f"{kind.name.lower()} of the sandbox: {os.strerror(code)}")
+
+    async def aclose(self) -> None:
+        """End the session. Processes of the sandbox continue. Idempotent."""
+        await self.session.aclose()
+        if self._init is not None:
+            self._init.close()
+
+    def _report_connection(self, connection: int, port: int) -> None:
+        self.on_connection(connection, port)
+
+    def _has_room(self) -> None:
+        self._streams.check()
+
+    def _handle(self, frame: Frame) -> None:
+        if frame.kind != FrameKind.ANSWER:
+            self._streams.handle(frame)
+            return
+        if not self._answers:
+            raise LinkProtocolError("the link answered an order that it did not get")
+        answer = self._answers.popleft()
+        if not answer.done():
+            answer.set_result(number_of(frame))
+
+    def _on_end(self, error: SandboxError) -> None:
+        self._streams.close()
+        while self._answers:
+            answer = self._answers.popleft()
+            if not answer.done():
+                answer.set_exception(error)
+
+
+def _ignore(connection: int, port: int) -> None:
+    """Leave a connection waiting: the sandbox is not ready."""
+    del connection, port

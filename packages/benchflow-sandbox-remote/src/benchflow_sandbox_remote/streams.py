@@ -1,0 +1,357 @@
+"""The streams of a link as pipes of this process."""
+
+import asyncio
+import os
+import select
+from collections.abc import Callable
+from contextlib import suppress
+
+from benchflow_sandbox_core.fifo.streams import CONTROL, FifoStreams
+
+from .records import (
+    ALL_ENDS,
+    MAX_PAYLOAD,
+    WINDOW,
+    Frame,
+    FrameKind,
+    LinkProtocolError,
+    credit,
+    number_of,
+)
+from .session import Session
+
+
+def is_orphan(fd: int) -> bool:
+    """Return whether no process has the other end of a pipe open."""
+    poller = select.poll()
+    poller.register(fd, 0)  # no events: the kernel reports only a closed end
+    return bool(poller.poll(0))
+
+
+class _Output:
+    """Writes an output of the sandbox into a pipe, and gives credit for what the pipe took."""
+
+    def __init__(
+        self,
+        fd: int,
+        *,
+        consumed: Callable[[int], None],
+        broken: Callable[[], None],
+        flushed: Callable[[], None],
+    ) -> None:
+        self._fd = fd
+        self._consumed, self._broken, self._flushed = consumed, broken, flushed
+        self._buffer = bytearray()
+        self._room = WINDOW
+        self._ending = self._waiting = False
+
+    def add(self, data: bytes) -> None:
+        """Write `data`, now or when the pipe has room."""
+        self._room -= len(data)
+        if self._room < 0:
+            raise LinkProtocolError("the link sent more bytes of an output than it may")
+        if self._fd < 0:
+            self._take(len(data))
+            return
+        self._buffer += data
+        if not self._waiting:
+            self._write()
+
+    @property
+    def is_closed(self) -> bool:
+        """Whether the pipe is closed here."""
+        return self._fd < 0
+
+    @property
+    def is_flushed(self) -> bool:
+        """Whether the pipe took every byte."""
+        return not self._buffer
+
+    def close_unread(self) -> None:
+        """Close the pipe if nobody can read it. The process inside then cannot write either."""
+        if self._fd >= 0 and is_orphan(self._fd):
+            self._buffer.clear()
+            self.close()
+            self._broken()
+
+    def end(self) -> None:
+        """Close the pipe after the bytes that wait."""
+        self._ending = True
+        if not self._buffer:
+            self.close()
+
+    def close(self) -> None:
+        """Close the pipe. Idempotent."""
+        if self._fd >= 0:
+            self._wait(wanted=False)
+            os.close(self._fd)
+            self._fd = -1
+
+    def _write(self) -> None:
+        try:
+            size = os.write(self._fd, self._buffer)
+        except BlockingIOError:
+            self._wait(wanted=True)
+            return
+        except BrokenPipeError:
+            size = len(self._buffer)
+            self.close()
+            self._broken()
+        del self._buffer[:size]
+        self._take(size)
+        if self._fd >= 0:
+            self._wait(wanted=bool(self._buffer))
+        if not self._buffer:
+            self._flushed()
+            if self._ending:
+                self.close()
+
+    def _take(self, size: int) -> None:
+        self._room += size
+        self._consumed(size)
+
+    def _wait(self, *, wanted: bool) -> None:
+        if wanted != self._waiting:
+            self._waiting = wanted
+            loop = asyncio.get_running_loop()
+            if wanted:
+                loop.add_writer(self._fd, self._write)
+            else:
+                loop.remove_writer(self._fd)
+
+
+class _Input:
+    """Reads a pipe while the sandbox accepts input."""
+
+    def __init__(self, fd: int, room: Callable[[], int], send: Callable[[bytes], None]) -> None:
+        self._fd = fd
+        self._room, self._send = room, send
+        self._credit = WINDOW
+        self._reading = False
+
+    def check(self) -> None:
+        """Read from now on, if there is credit and room."""
+        wanted = self._fd >= 0 and self._credit > 0 and self._room() > MAX_PAYLOAD
+        if wanted != self._reading:
+            self._reading = wanted
+            loop = asyncio.get_running_loop()
+            if wanted:
+                loop.add_reader(self._fd, self._read)
+            else:
+                loop.remove_reader(self._fd)
+
+    @property
+    def is_closed(self) -> bool:
+        """Whether the pipe is closed here."""
+        return self._fd < 0
+
+    def add_credit(self, amount: int) -> None:
+        """Accept more bytes."""
+        self._credit += amount
+        if self._credit > WINDOW:
+            raise LinkProtocolError("the link gave more credit than it has")
+        self.check()
+
+    def close(self) -> None:
+        """Close the pipe. Idempotent."""
+        fd, self._fd = self._fd, -1
+        if fd >= 0:
+            if self._reading:
+                asyncio.get_running_loop().remove_reader(fd)
+            self._reading = False
+            os.close(fd)
+
+    def _read(self) -> None:
+        try:
+            data = os.read(self._fd, min(MAX_PAYLOAD, self._credit))
+        except BlockingIOError:
+            return
+        self._credit -= len(data)
+        if data:
+            self.check()
+        else:
+            self.close()
+        self._send(data)
+
+
+class _Stream:
+    """The ends of one stream that a process of this machine would have."""
+
+    def __init__(self, number: int, session: Session) -> None:
+        self._number, self._session = number, session
+        self._input: _Input | None = None
+        self._outputs: dict[int, _Output] = {}
+        self._drained = asyncio.Event()
+        self._flushed = asyncio.Event()
+
+    def add(self, end: int, fd: int) -> None:
+        """Use `fd` for an end."""
+        os.set_blocking(fd, False)
+        if end == 0:
+            self._input = _Input(fd, lambda: self._session.room, self._send_input)
+            self._input.check()
+        else:
+            self._outputs[end] = _Output(
+                fd,
+                consumed=lambda size: self._session.send(credit(self._number, end, size)),
+                broken=lambda: self._send(FrameKind.CLOSE, end),
+                flushed=self._flushed.set,
+            )
+
+    def handle(self, frame: Frame) -> None:
+        """Handle a frame of the link."""
+        output = self._outputs.get(frame.end)
+        match frame.kind:
+            case FrameKind.DATA if output is not None:
+                output.add(frame.payload)
+            case FrameKind.END if output is not None:
+                output.end()
+            case FrameKind.CREDIT if self._input is not None and frame.end == 0:
+                self._input.add_credit(number_of(frame))
+            case FrameKind.BROKEN if self._input is not None and frame.end == 0:
+                self._input.close()
+            case FrameKind.DRAINED:
+                self._drained.set()
+            case _:
+                raise LinkProtocolError(f"unexpected frame {frame.kind} for end {frame.end}")
+
+    def check(self) -> None:
+        """Continue to read input if there is room."""
+        if self._input is not None:
+            self._input.check()
+
+    async def drain(self) -> None:
+        """Wait until the pipes here took all that the pipes inside have now."""
+        self._drained.clear()
+        self._send(FrameKind.DRAIN, 0)
+        await self._drained.wait()
+        while not all(output.is_flushed for output in self._outputs.values()):
+            self._flushed.clear()
+            await self._flushed.wait()
+
+    @property
+    def is_closed(self) -> bool:
+        """Whether every end is closed here. Ends that nobody uses are closed first."""
+        for output in self._outputs.values():
+            output.close_unread()
+        ends = [self._input, *self._outputs.values()]
+        return all(end is None or end.is_closed for end in ends)
+
+    def close(self) -> None:
+        """Close every end here, and end `drain`. Idempotent."""
+        if self._input is not None:
+            self._input.close()
+        for output in self._outputs.values():
+            output.close()
+        self._drained.set()
+        self._flushed.set()
+
+    def _send_input(self, data: bytes) -> None:
+        self._send(FrameKind.DATA if data else FrameKind.END, 0, data)
+
+    def _send(self, kind: FrameKind, end: int, payload: bytes = b"") -> None:
+        self._session.send(Frame(self._number, kind, end, payload))
+
+
+class LinkStreams:
+    """The streams of one sandbox. They are pipes here; the session carries their bytes."""
+
+    def __init__(self, session: Session) -> None:
+        self._session = session
+        self._streams: dict[int, _Stream] = {}
+        self._ends: dict[int, tuple[int, int]] = {}
+        """The stream and end of each descriptor of the sandbox's side."""
+        self._next = CONTROL + 1
+        self._unused = set[int]()
+        """Streams that their user has closed, and a process here may still have open."""
+
+    def streams(self) -> FifoStreams:
+        """Create the pipes of a new stream.
+
+        Raises:
+            SandboxError: The session has ended.
+        """
+        if self._session.error is not None:
+            raise self._session.error
+        self._sweep()
+        number, self._next = self._next, self._next + 1
+        self._session.send(Frame(number, FrameKind.OPEN))
+        return self.open_stream(number)
+
+    def open_stream(self, number: int) -> FifoStreams:
+        """Open the pipes of a stream that the link has."""
+        stream = self._streams[number] = _Stream(number, self._session)
+        try:
+            streams = FifoStreams(self, number)
+        except BaseException:
+            self.remove_unused(number)
+            raise
+        for end, fd in enumerate(streams.child):
+            self._ends[fd] = (number, end)
+            stream.add(end, os.dup(fd))
+        return streams
+
+    def pair(self, name: str) -> tuple[int, int]:
+        """Return the reading and the writing end of a new pipe."""
+        del name
+        return os.pipe()
+
+    def stream_of(self, fds: tuple[int, int, int]) -> tuple[int, int]:
+        """Return the stream of `fds`, and a bit mask of those that are its ends."""
+        number = mask = 0
+        for end, fd in enumerate(fds):
+            entry = self._ends.get(fd)
+            if entry is not None and entry[1] == end:
+                number, mask = entry[0], mask | 1 << end
+        return number, mask
+
+    def forget(self, fds: list[int]) -> None:
+        """Let the link close its copies of the ends of a process."""
+        numbers = {self._ends.pop(fd)[0] for fd in fds if fd in self._ends}
+        for number in numbers:
+            self._session.send(Frame(number, FrameKind.RELEASE))
+
+    def remove_unused(self, number: int) -> None:
+        """Close a stream inside, now or after no process here has an end of it open. Idempotent."""
+        if number in self._streams:
+            self._unused.add(number)
+        self._sweep()
+
+    def _sweep(self) -> None:
+        for number in [each for each in self._unused if self._streams[each].is_closed]:
+            self._unused.discard(number)
+            self._streams.pop(number).close()
+            self._session.send(Frame(number, FrameKind.CLOSE, ALL_ENDS))
+
+    async def drain(self, number: int) -> None:
+        """Wait until the pipes of a stream here took all that its pipes inside have now."""
+        stream = self._streams.get(number)
+        if stream is not None:
+            await stream.drain()
+
+    def handle(self, frame: Frame) -> None:
+        """Handle a frame of the link.
+
+        Raises:
+            LinkProtocolError: The frame is not allowed.
+        """
+        if frame.stream >= self._next:
+            raise LinkProtocolError(f"the link names stream {frame.stream}, which is not open")
+        stream = self._streams.get(frame.stream)
+        if stream is not None:  # or the frame crossed the end of the stream
+            stream.handle(frame)
+            if frame.stream in self._unused:
+                self._sweep()
+
+    def check(self) -> None:
+        """Continue to read input after the session got room."""
+        for stream in list(self._streams.values()):
+            stream.check()
+
+    def close(self) -> None:
+        """Close every stream here: processes of the sandbox cannot be reached any more."""
+        self._unused.clear()
+        while self._streams:
+            _, stream = self._streams.popitem()
+            with suppress(OSError):
+                stream.close()

@@ -1,0 +1,167 @@
+"""Connections that are cut, sandboxes that are lost, and processes that resist."""
+
+import asyncio
+import secrets
+
+import pytest
+from benchflow_contracts.errors import SandboxError, SandboxLostError
+from benchflow_contracts.sandbox import SandboxSpec
+from benchflow_sandbox_remote.running_box import RemoteBox
+
+NUMBERS = b"".join(b"%d\n" % number for number in range(1, 60_001))
+
+
+async def read_all(process, size=4096):
+    data = bytearray()
+    while piece := await process.stdout.read(size):
+        data += piece
+    return bytes(data)
+
+
+@pytest.mark.parametrize("lines", [False, True], ids=["bytes", "lines"])
+def test_a_cut_connection_loses_and_repeats_no_byte_in_either_direction(with_sandbox, lines):
+    async def test(sandbox, cloud):
+        process = await sandbox.spawn("cat")
+
+        async def write():
+            for at in range(0, len(NUMBERS), 50_000):
+                await process.stdin.write(NUMBERS[at : at + 50_000])
+                await cloud.cut()
+                assert (await sandbox.exec("true")).ok  # there is a new connection
+            await process.stdin.aclose()
+
+        async with asyncio.TaskGroup() as group:
+            reading = group.create_task(read_all(process))
+            group.create_task(write())
+        assert reading.result() == NUMBERS
+        assert await process.wait() == 0
+        assert sandbox.connections > 5
+
+    with_sandbox(test, lines=lines)
+
+
+def test_a_command_that_runs_while_the_network_is_away_is_not_lost(with_sandbox):
+    async def test(sandbox, cloud):
+        await sandbox.exec("mkfifo go")
+        async with asyncio.TaskGroup() as group:
+            running = group.create_task(sandbox.exec(": > waits; read line < go; echo $line; exit 7"))
+            while not (await sandbox.exec("test -e waits")).ok:
+                continue
+            cloud.is_away = True
+            await cloud.cut()
+            await cloud.refused.wait()
+            # The command ends without a connection.
+            await cloud.box.exec("echo a > /workspace/go", user="root")
+            assert not running.done()
+            cloud.is_away = False
+        assert (running.result().exit_code, running.result().stdout) == (7, "a\n")
+
+    with_sandbox(test)
+
+
+def test_a_sandbox_that_stays_away_is_lost_and_every_call_says_so(with_sandbox):
+    async def test(sandbox, cloud):
+        process = await sandbox.spawn("cat")
+        cloud.is_away = True
+        await cloud.cut()
+        with pytest.raises(SandboxLostError, match="could not be reached for 1 s"):
+            await sandbox.exec("sleep 1000")
+        assert await process.stdout.read() == b""
+        with pytest.raises(SandboxLostError):
+            await sandbox.exec("true")
+        with pytest.raises(SandboxLostError):
+            await sandbox.kill_all()
+
+    with_sandbox(test, lost_after=1)
+
+
+def test_a_wrong_token_gets_no_session(with_sandbox):
+    async def test(sandbox, cloud):
+        stranger = RemoteBox(cloud.dial, bytes(32))
+        with pytest.raises(SandboxError, match="ended the connection"):
+            await stranger.start()
+        assert (await sandbox.exec("echo here")).stdout == "here\n"
+
+    with_sandbox(test)
+
+
+def test_another_user_inside_can_reach_neither_the_socket_nor_the_token(with_sandbox):
+    async def test(sandbox, cloud):
+        del cloud
+        result = await sandbox.exec("ls /.benchflow; /.benchflow/link dial; ls -l /proc/*/exe")
+        assert "Permission denied" in result.stderr
+        assert "link" not in result.stdout
+        assert not (await sandbox.exec("ls /.benchflow/token", user="root")).ok
+
+    with_sandbox(test)
+
+
+def test_one_reader_that_does_not_read_stops_no_other_stream(with_sandbox):
+    async def test(sandbox, cloud):
+        del cloud
+        stalled = await sandbox.spawn("yes")
+        assert await stalled.stdout.read(2) == b"y\n"
+        for _ in range(20):
+            result = await sandbox.exec("head -c 100000 /dev/zero | tr '\\0' x")
+            assert len(result.stdout) == 100_000
+
+    with_sandbox(test)
+
+
+def test_kill_all_reaches_processes_that_left_their_session_and_their_parent(with_sandbox):
+    async def test(sandbox, cloud):
+        del cloud
+        daemon = "setsid sh -c 'sleep 1000 & exec sleep 2000' >/dev/null 2>&1 </dev/null &"
+        await sandbox.exec(daemon)
+        await sandbox.kill_all()
+        left = await sandbox.exec("cat /proc/*/cmdline | tr '\\0' ' '", user="root")
+        assert "sleep" not in left.stdout
+        assert (await sandbox.exec("echo alive")).stdout == "alive\n"
+
+    with_sandbox(test)
+
+
+def test_a_freeze_stops_programs_that_start_others_all_the_time(with_sandbox, tmp_path):
+    script = "i=0; while :; do i=$((i+1)); /bin/echo $i > /workspace/count; done"
+
+    async def test(sandbox, cloud):
+        del cloud
+        await sandbox.exec("echo 0 > /workspace/count")
+        process = await sandbox.spawn(script)
+        for _ in range(3):
+            async with sandbox.freeze():
+                states = [await count(sandbox) for _ in range(3)]
+            assert len(set(states)) == 1
+        await process.aclose()
+
+    async def count(sandbox):
+        local = tmp_path / secrets.token_hex(4)
+        await sandbox.download("/workspace/count", local)
+        return local.read_bytes()
+
+    with_sandbox(test)
+
+
+def test_a_process_that_was_stopped_before_a_freeze_stays_stopped_after_it(with_sandbox):
+    async def test(sandbox, cloud):
+        del cloud
+        process = await sandbox.spawn("echo $$; kill -STOP $$; echo continued")
+        pid = int((await process.stdout.read()).decode())
+        state = f"cut -d' ' -f3 /proc/{pid}/stat"
+        while (await sandbox.exec(state)).stdout != "T\n":
+            continue
+        async with sandbox.freeze():
+            pass
+        assert (await sandbox.exec(state)).stdout == "T\n"
+        await process.aclose()
+
+    with_sandbox(test)
+
+
+def test_a_start_that_fails_deletes_the_sandbox_of_the_cloud(with_provider):
+    async def test(provider):
+        with pytest.raises(SandboxError):
+            await provider.create(SandboxSpec(user="not a name"))
+        assert provider.clouds[-1].is_deleted
+
+    with_provider(test)
