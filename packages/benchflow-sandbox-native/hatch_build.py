@@ -89,6 +89,17 @@ def _run(command: list[str]) -> None:
         raise RuntimeError(f"{shlex.join(command)} failed:\n{done.stderr}")
 
 
+def guest_sources(root: Path) -> list[Path]:
+    """Return the sources of bf-guest."""
+    return [root / "csrc" / name for name in GUEST] + sorted(root.glob("csrc/guest/*.c"))
+
+
+def link_sources(root: Path) -> list[Path]:
+    """Return the sources of bf-link, which contains bf-guest without its `main`."""
+    guest = [source for source in guest_sources(root) if source.name != "main.c"]
+    return guest + sorted(root.glob("csrc/link/*.c"))
+
+
 class NativeBuildHook(BuildHookInterface[Any]):
     """Compile for wheels, also for editable ones; an sdist contains only the C source."""
 
@@ -105,10 +116,8 @@ class NativeBuildHook(BuildHookInterface[Any]):
         output = root / "src" / "benchflow_sandbox_native" / "bin"
         define = f'-DBF_INIT_VERSION="{self.metadata.version}"'
         compile_to(output / "bf-init", sorted(root.glob("csrc/*.c")), *PROGRAM, define)
-        guest = [root / "csrc" / name for name in GUEST] + sorted(root.glob("csrc/guest/*.c"))
-        compile_to(output / "bf-guest", guest, *PROGRAM)
-        link = [source for source in guest if source.name != "main.c"]
-        compile_to(output / "bf-link", link + sorted(root.glob("csrc/link/*.c")), *PROGRAM)
+        compile_to(output / "bf-guest", guest_sources(root), *PROGRAM)
+        compile_to(output / "bf-link", link_sources(root), *PROGRAM)
         compile_to(output / "bf-pager", sorted(root.glob("csrc/pager/*.c")), *PROGRAM)
         for name in ("identity", "engine"):
             sources = sorted(root.glob(f"csrc/{name}/*.c"))

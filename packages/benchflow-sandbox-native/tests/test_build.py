@@ -62,3 +62,8 @@ def test_the_source_compiles_without_a_warning(tmp_path, compile_program):
 def test_the_pagers_source_compiles_without_a_warning(hook, tmp_path):
     strict = ["-Wpedantic", "-Wshadow", "-Wconversion", "-Werror"]
     hook.compile_to(tmp_path / "bf-pager", sorted(HOOK.parent.glob("csrc/pager/*.c")), *strict)
+
+
+def test_the_links_source_compiles_without_a_warning(hook, tmp_path):
+    strict = ["-Wpedantic", "-Wshadow", "-Wconversion", "-Werror"]
+    hook.compile_to(tmp_path / "bf-link", hook.link_sources(HOOK.parent), *strict)

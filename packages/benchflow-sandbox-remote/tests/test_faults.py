@@ -44,7 +44,8 @@ def test_a_command_that_runs_while_the_network_is_away_is_not_lost(with_sandbox)
     async def test(sandbox, cloud):
         await sandbox.exec("mkfifo go")
         async with asyncio.TaskGroup() as group:
-            running = group.create_task(sandbox.exec(": > waits; read line < go; echo $line; exit 7"))
+            script = ": > waits; read line < go; echo $line; exit 7"
+            running = group.create_task(sandbox.exec(script))
             while not (await sandbox.exec("test -e waits")).ok:
                 continue
             cloud.is_away = True
