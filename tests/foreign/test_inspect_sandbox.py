@@ -104,3 +104,30 @@ def _agent_eval(task_dir: Path, *args: str) -> dict[str, Any]:
 
 def _values(sample: dict[str, Any]) -> dict[str, Any]:
     return {name: score["value"] for name, score in sample["scores"].items()}
+
+
+COMPOSE = {
+    "limits": "services:\n  default:\n    image: a\n    init: true\n    command: sleep 9\n"
+    "    environment: [A=1]\n    network_mode: none\n"
+    "    deploy:\n      resources:\n        limits: {memory: 2G, cpus: '1.5'}\n",
+    "services": "services:\n  default: {image: a}\n  db: {image: b}\n",
+    "port": "services:\n  default:\n    image: a\n    ports: ['80:80']\n",
+    "device": "services:\n  default:\n    image: a\n    deploy:\n      resources:\n"
+    "        reservations:\n          devices: [{driver: nvidia, count: 1}]\n",
+    "unknown": "services:\n  default:\n    image: a\n    priviliged: true\n",
+}
+
+
+def test_a_compose_file_is_read_or_refused_by_the_name_of_its_key(tmp_path: Path) -> None:
+    paths = [tmp_path / f"{name}-compose.yaml" for name in COMPOSE]
+    for path, text in zip(paths, COMPOSE.values(), strict=True):
+        path.write_text(text)
+    limits, *errors = run_program(tmp_path, "read_compose.py", *paths)
+    assert limits == {"image": "a", "env": {"A": "1"}, "memory_mb": 2048, "cpus": 1.5}
+    expected = [
+        "services.db, services.default",
+        "services.default.ports",
+        "services.default.deploy.resources.reservations.devices",
+        "priviliged",
+    ]
+    assert [key in each["error"] for key, each in zip(expected, errors, strict=True)] == [True] * 4

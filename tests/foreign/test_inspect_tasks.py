@@ -21,7 +21,8 @@ def write_the_words(request: ModelRequest) -> ModelReply:
         return ModelReply(text="The answer has both words.\nGRADE: C")
     if request.tool_results:
         return ModelReply(text=f"I wrote {request.tool_results[-1].strip()}")
-    return ModelReply(text="I look.", tools=(ToolUse("shell", {"command": COMMAND}),))
+    name = "shell" if "shell" in request.tools else "bash"
+    return ModelReply(text="I look.", tools=(ToolUse(name, {"command": COMMAND}),))
 
 
 def write_nothing(request: ModelRequest) -> ModelReply:
@@ -89,6 +90,52 @@ def test_a_scorer_that_fails_or_gives_no_number_leaves_the_leaf_unscored(
     assert {"broken": "disk of the scorer", "wordy": "not a number"}[kind] in leaf["error"]
 
 
+SOLVER = ("--agent", "inspect-solver")
+TWO_BRANCHES = ("--branch", "group", "--branch-n", "2")
+
+
+@pytest.mark.parametrize("agent", ["inspect-solver", "policy"])
+def test_the_setup_solver_runs_before_every_agent_and_its_state_reaches_the_scorer(
+    task_dir: Path, agent: str
+) -> None:
+    with ScriptedLlm(write_the_words) as llm:
+        events = _bench(task_dir, llm, "prepared", "--agent", agent, *TWO_BRANCHES)
+    leaves = _leaves(events)
+    assert [leaf["items"]["as_the_setup_said.same"] for leaf in leaves] == [1.0, 1.0]
+
+
+def test_the_solver_of_a_task_is_an_agent_whose_model_calls_are_steps(task_dir: Path) -> None:
+    with ScriptedLlm(write_the_words) as llm:
+        events = _bench(task_dir, llm, "prepared", *SOLVER)
+    first, last = _steps(events)
+    assert [call["name"] for call in first["tool_calls"]] == ["bash"]
+    assert [each["content"].strip() for each in first["observations"]] == ["bluegreen"]
+    assert (last["message"], last["stop_reason"]) == ("I wrote bluegreen", "end_turn")
+    assert [len(step["model_calls"]) for step in (first, last)] == [1, 1]
+    assert last["meta"]["inspect_limit"] is None
+    (leaf,) = _leaves(events)
+    assert leaf["items"]["as_the_setup_said.messages"] == 4
+
+
+def test_a_message_limit_of_the_task_ends_its_solver_which_is_scored(task_dir: Path) -> None:
+    with ScriptedLlm(write_the_words) as llm:
+        events = _bench(task_dir, llm, "prepared?message_limit=3", *SOLVER)
+    (step,) = _steps(events)
+    assert step["meta"]["inspect_limit"] == "message"
+    assert [each["content"].strip() for each in step["observations"]] == ["bluegreen"]
+    (leaf,) = _leaves(events)
+    assert leaf["items"] == {"as_the_setup_said.same": 1.0, "as_the_setup_said.messages": 3.0}
+
+
+@pytest.mark.parametrize(("agent", "reward"), [("policy", 1.0), ("inspect-solver", 1.0)])
+def test_a_question_with_choices_is_scored_by_its_letter(
+    task_dir: Path, agent: str, reward: float
+) -> None:
+    with ScriptedLlm(lambda request: ModelReply(text="ANSWER: B")) as llm:
+        (leaf,) = _leaves(_bench(task_dir, llm, "letters", "--agent", agent))
+    assert leaf["reward"] == reward
+
+
 def test_each_sample_is_listed_with_its_files_and_setup(task_dir: Path) -> None:
     done = _run(task_dir, "tasks", "list", "inspect:word_task.py@words", "--json")
     assert done.returncode == 0, done.stdout + done.stderr
@@ -106,8 +153,8 @@ def _bench(directory: Path, llm: ScriptedLlm, task: str, *args: str, check: bool
     samples = sorted((directory / "cache" / "benchflow" / "inspect").glob("*/*"))
     sample = next(path for path in samples if path.name in {"sample-1", "one"})
     done = _run(
-        directory, "run", str(sample), "--agent", "policy", "--base-url", f"{llm.url}/v1",
-        "--model", "scripted", "--jobs-dir", "jobs", *args,
+        directory, "run", str(sample), *(() if "--agent" in args else ("--agent", "policy")),
+        "--base-url", f"{llm.url}/v1", "--model", "scripted", "--jobs-dir", "jobs", *args,
     )  # fmt: skip
     assert not check or done.returncode == 0, done.stdout + done.stderr
     (events,) = (directory / "jobs").rglob("events.jsonl")
@@ -123,3 +170,8 @@ def _run(directory: Path, *args: str) -> subprocess.CompletedProcess[str]:
 def _leaves(events: Path) -> list[dict[str, Any]]:
     lines = [json.loads(line) for line in events.read_text().splitlines()]
     return [e["result"] for e in lines if e["kind"] == "node_scored" and e["name"] == "reward"]
+
+
+def _steps(events: Path) -> list[dict[str, Any]]:
+    lines = [json.loads(line) for line in events.read_text().splitlines()]
+    return [e["step"] for e in lines if e["kind"] == "step_finished"]

@@ -10,12 +10,14 @@ from typing import Any
 from judge_package import install_once
 
 INSPECT = "inspect-ai==0.3.285"
+EVALS = "inspect-evals==0.26.0"
+"""Public tasks of Inspect. Some have their data in the package."""
 PROGRAMS = Path(__file__).with_name("inspect_programs")
 
 
-def inspect_python() -> Path:
-    """Return the Python of an environment with Inspect's package."""
-    return install_once(INSPECT)
+def inspect_python(*more: str) -> Path:
+    """Return the Python of an environment with Inspect's package, and `more` packages."""
+    return install_once(INSPECT, *more)
 
 
 def judge_environment(directory: Path, *, with_benchflow: bool = True) -> dict[str, str]:
@@ -43,11 +45,15 @@ def judge_environment(directory: Path, *, with_benchflow: bool = True) -> dict[s
 
 
 def run_inspect(
-    directory: Path, *args: object, with_benchflow: bool = True, timeout: float = 240
+    directory: Path,
+    *args: object,
+    with_benchflow: bool = True,
+    timeout: float = 240,
+    packages: tuple[str, ...] = (),
 ) -> subprocess.CompletedProcess[str]:
     """Run Inspect's Python with `args`; return its output, whatever its exit code is."""
     return subprocess.run(
-        [inspect_python(), *map(str, args)],
+        [inspect_python(*packages), *map(str, args)],
         cwd=directory,
         env=judge_environment(directory, with_benchflow=with_benchflow),
         capture_output=True,

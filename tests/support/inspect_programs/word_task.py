@@ -9,10 +9,25 @@ from inspect_ai import Task, task
 from inspect_ai.dataset import Sample
 from inspect_ai.model import ChatMessageAssistant, ModelAPI, ModelOutput, ModelUsage, modelapi
 from inspect_ai.model._model_output import ChatCompletionChoice
-from inspect_ai.scorer import Score, Target, accuracy, includes, model_graded_qa, scorer
-from inspect_ai.solver import Generate, TaskState, solver
-from inspect_ai.tool import ToolCall
-from inspect_ai.util import sandbox
+from inspect_ai.scorer import (
+    Score,
+    Target,
+    accuracy,
+    choice,
+    includes,
+    model_graded_qa,
+    scorer,
+)
+from inspect_ai.solver import (
+    Generate,
+    TaskState,
+    generate,
+    multiple_choice,
+    solver,
+    use_tools,
+)
+from inspect_ai.tool import ToolCall, bash
+from inspect_ai.util import sandbox, store
 
 
 class ScriptedApi(ModelAPI):
@@ -110,3 +125,54 @@ def unscorable(kind: str = "broken") -> Task:
     sample = Sample(id="one", input="Write the two words to answer.txt.", target="bluegreen")
     scorers = {"broken": broken(), "wordy": wordy()}
     return Task(dataset=[sample], scorer=scorers[kind], sandbox="benchflow")
+
+
+@solver
+def writes_given() -> Any:
+    """Write a file, and tell the scorer its content by the metadata of the sample."""
+
+    async def solve(state: TaskState, generate: Generate) -> TaskState:
+        await sandbox().write_file("given.txt", "blue")
+        await sandbox().write_file("setup.txt", "green")
+        state.metadata["expected"] = "bluegreen"
+        store().set("prepared", True)
+        return state
+
+    return solve
+
+
+@scorer(metrics=[accuracy()])
+def as_the_setup_said() -> Any:
+    async def score(state: TaskState, target: Target) -> Score:
+        text = await sandbox().read_file("answer.txt")
+        same = text == state.metadata["expected"] and state.store.get("prepared") is True
+        return Score(value={"same": float(same), "messages": len(state.messages)})
+
+    return score
+
+
+async def leave_a_mark(state: TaskState) -> None:
+    await sandbox().write_file("cleaned.txt", "yes")
+
+
+@task
+def prepared(message_limit: int = 20) -> Task:
+    """A task with a setup solver, a solver with a tool, limits, and a cleanup."""
+    sample = Sample(id="one", input="Write the two words to answer.txt.", target="bluegreen")
+    return Task(
+        dataset=[sample],
+        setup=writes_given(),
+        solver=[use_tools(bash(timeout=30)), generate()],
+        scorer=as_the_setup_said(),
+        cleanup=leave_a_mark,
+        sandbox="benchflow",
+        message_limit=message_limit,
+        epochs=3,
+    )
+
+
+@task
+def letters() -> Task:
+    """A question with choices."""
+    sample = Sample(id="one", input="Which is a colour?", choices=["tea", "blue"], target="B")
+    return Task(dataset=[sample], solver=multiple_choice(), scorer=choice(), sandbox="benchflow")

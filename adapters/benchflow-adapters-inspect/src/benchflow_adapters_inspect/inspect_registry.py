@@ -4,5 +4,6 @@
 
 from .agent.solver import bf_agent, bf_sandbox
 from .sandbox.environment import BenchflowSandboxEnvironment
+from .tasks.gateway_model import benchflow
 
-__all__ = ["BenchflowSandboxEnvironment", "bf_agent", "bf_sandbox"]
+__all__ = ["BenchflowSandboxEnvironment", "benchflow", "bf_agent", "bf_sandbox"]

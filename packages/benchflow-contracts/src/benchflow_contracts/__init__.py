@@ -160,6 +160,7 @@ if TYPE_CHECKING:
         FetchingProviderFactory as FetchingProviderFactory,
         RewardFactory as RewardFactory,
         SandboxProviderFactory as SandboxProviderFactory,
+        SupportsTask as SupportsTask,
         TaskAdapterFactory as TaskAdapterFactory,
     )
     from .gateway import (
@@ -376,7 +377,8 @@ _HOMES = {
         "exporter": "Exported Exporter FinishedRollout TakesTrainingOptions",
         "factories": (
             "AgentFactory BackendFactory EnvironmentLoader ExporterFactory "
-            "FetchingProviderFactory RewardFactory SandboxProviderFactory TaskAdapterFactory"
+            "FetchingProviderFactory RewardFactory SandboxProviderFactory SupportsTask "
+            "TaskAdapterFactory"
         ),
         "gateway": (
             "CallBudget CallGate ModelApi ModelCall ModelGateway ModelRoute PendingCall "

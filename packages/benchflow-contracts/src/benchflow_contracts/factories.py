@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any, Literal, Protocol
+from typing import Any, Literal, Protocol, runtime_checkable
 
 from .agent import Agent
 from .door import Endpoint
@@ -39,6 +39,22 @@ class AgentFactory(Protocol):
 
     def __call__(self) -> Agent:
         """Return the agent. Installs and starts nothing."""
+        ...
+
+
+@runtime_checkable
+class SupportsTask(Protocol):
+    """An `Agent` that reads its task, such as a solver of another framework that acts on the host.
+
+    Other agents get only the prompt and the sandbox.
+    """
+
+    def for_task(self, task: Task) -> Agent:
+        """Return the agent for the rollouts of `task`. Starts nothing.
+
+        Raises:
+            AgentError: The agent cannot work on this task.
+        """
         ...
 
 

@@ -21,6 +21,7 @@ from benchflow_contracts import (
     RewardFactory,
     SandboxProvider,
     SandboxProviderFactory,
+    SupportsTask,
     Task,
     TaskError,
     UsageError,
@@ -253,9 +254,12 @@ def assemble(
         )
 
     steps = [task.step(index) for index in range(len(task.steps))]
+    agent = load_agent(config)
+    if hasattr(agent, "for_task"):
+        agent = cast("SupportsTask", agent).for_task(task)
     return Planes(
         provider=provider,
-        agents={config.agent.label: load_agent(config)},
+        agents={config.agent.label: agent},
         rewards=() if task.steps else load_rewards(config, task),
         step_rewards=tuple(load_rewards(config, each) for each in steps),
         environment=load_environment(config, task),

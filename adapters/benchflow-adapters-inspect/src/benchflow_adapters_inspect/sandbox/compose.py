@@ -13,7 +13,10 @@ from pydantic import BaseModel
 
 from .settings import DOCKERFILE
 
-_KEPT = {"image", "build", "working_dir", "environment", "user", "network_mode", "mem_limit"}
+_KEPT = {
+    "image", "build", "working_dir", "environment", "user", "network_mode", "mem_limit", "cpus",
+    "deploy",
+}  # fmt: skip
 _IGNORED = {"command", "entrypoint", "init", "x-default", "x-local", "restart", "stop_grace_period"}
 """Our sandboxes idle by themselves, so a compose file's idle command is not needed."""
 
@@ -34,18 +37,24 @@ def read_compose(source: BaseModel | Path) -> dict[str, Any]:
         raise UsageError(f"a {type(config).__name__} is not a sandbox configuration")
     services = config.model_dump(exclude_none=True, by_alias=True)["services"]
     if len(services) != 1:
+        names = ", ".join(f"services.{name}" for name in sorted(services))
         raise UsageError(
-            f"the compose file has {len(services)} services, and the sandbox has one",
+            f"the compose file has {names}, and the sandbox has one service",
             hint="leave one service, or use Inspect's own sandbox `docker`",
         )
-    return _of_service(next(iter(services.values())), path)
+    ((name, service),) = services.items()
+    return _of_service(name, service, path)
 
 
-def _of_service(service: Mapping[str, Any], path: Path | None) -> dict[str, Any]:
-    unknown = service.keys() - _KEPT - _IGNORED - {"cpus"}
+def _of_service(name: str, service: Mapping[str, Any], path: Path | None) -> dict[str, Any]:
+    limits = _limits(service)
+    unknown = sorted(service.keys() - _KEPT - _IGNORED)
+    if limits is None:
+        unknown.append("deploy.resources.reservations.devices")
     if unknown:
+        keys = ", ".join(f"services.{name}.{key}" for key in unknown)
         raise UsageError(
-            f"the compose file uses {', '.join(sorted(unknown))}, which the sandbox does not have",
+            f"the compose file has {keys}, and the sandbox does not support it",
             hint="use a benchflow-sandbox.toml, or Inspect's own sandbox `docker`",
         )
     environment = service.get("environment") or {}
@@ -58,10 +67,11 @@ def _of_service(service: Mapping[str, Any], path: Path | None) -> dict[str, Any]
         "user": service.get("user"),
         "env": {str(name): str(value) for name, value in environment.items()},
         "network": "none" if service.get("network_mode") == "none" else "public",
-        "cpus": service.get("cpus"),
+        "cpus": (limits or {}).get("cpus"),
     }
-    if "mem_limit" in service:
-        settings["memory_mb"] = _megabytes(str(service["mem_limit"]))
+    memory = (limits or {}).get("memory")
+    if memory is not None:
+        settings["memory_mb"] = _megabytes(str(memory))
     build = service.get("build")
     if build is not None:
         table = {"context": build} if isinstance(build, str) else build
@@ -70,6 +80,18 @@ def _of_service(service: Mapping[str, Any], path: Path | None) -> dict[str, Any]
         settings["dockerfile"] = str(context / table.get("dockerfile", DOCKERFILE))
         settings["image"] = None
     return settings
+
+
+def _limits(service: Mapping[str, Any]) -> dict[str, Any] | None:
+    """Return `cpus` and `memory`, or `None` for a service that needs a device.
+
+    Reservations of processors and memory have no effect, as in `docker compose` on one host.
+    """
+    resources = (service.get("deploy") or {}).get("resources") or {}
+    if (resources.get("reservations") or {}).get("devices"):
+        return None
+    own = {"cpus": service.get("cpus"), "memory": service.get("mem_limit")}
+    return {**(resources.get("limits") or {}), **{k: v for k, v in own.items() if v is not None}}
 
 
 def _megabytes(text: str) -> int:

@@ -14,6 +14,8 @@ SETTINGS_FILE = "benchflow-sandbox.toml"
 COMPOSE_FILES = ("compose.yaml", "compose.yml", "docker-compose.yaml", "docker-compose.yml")
 PROVIDER_VARIABLE = "BENCHFLOW_INSPECT_PROVIDER"
 """The provider if the configuration does not name one."""
+SETTINGS_VARIABLE = "BENCHFLOW_INSPECT_SANDBOX"
+"""A TOML file that replaces the configuration of every task and sample."""
 
 _MORE_OUTPUT = 64 * 1024 * 1024
 """Inspect raises the limit of one command above 10 MiB for its own requests."""
@@ -55,9 +57,14 @@ class BenchflowSandboxConfig(BaseModel):
     def of(cls, config: BaseModel | str | None) -> Self:
         """Read the configuration of an Inspect task: a file, an image name, or a model.
 
+        The file that `$BENCHFLOW_INSPECT_SANDBOX` names replaces each of them.
+
         Raises:
             UsageError: The file or the model is malformed.
         """
+        replacement = os.environ.get(SETTINGS_VARIABLE)
+        if replacement:
+            return cls.read(Path(replacement))
         if config is None:
             return cls()
         if isinstance(config, cls):

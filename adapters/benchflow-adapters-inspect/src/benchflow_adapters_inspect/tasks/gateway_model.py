@@ -5,14 +5,19 @@
 # ruff: noqa: A002 - Inspect calls `input` by this name
 
 import json
-from typing import Any
+import time
+from collections.abc import Sequence
+from typing import Any, Protocol
 
 import httpx
-from benchflow_contracts import Endpoint
+from benchflow_contracts import Endpoint, UsageError
 from inspect_ai.model import (
     ChatCompletionChoice,
     ChatMessage,
     ChatMessageAssistant,
+    ChatMessageTool,
+    ContentReasoning,
+    ContentText,
     GenerateConfig,
     Model,
     ModelAPI,
@@ -22,14 +27,35 @@ from inspect_ai.model import (
     modelapi,
 )
 from inspect_ai.tool import ToolCall, ToolChoice, ToolInfo
+from pydantic import ValidationError
 
 _STOPS = {"length": "max_tokens", "tool_calls": "tool_calls", "content_filter": "content_filter"}
 _TIMEOUT_SEC = 600.0
+_SAMPLING = ("temperature", "top_p", "seed", "max_tokens", "frequency_penalty", "presence_penalty")
 
 
-def gateway_model(name: str, endpoint: Endpoint) -> Model:
-    """Return a model whose calls go to `endpoint`."""
-    model: Model = get_model(f"benchflow/{name}", memoize=False, endpoint=endpoint)
+class CallRecorder(Protocol):
+    """Gets each call of a model, such as to make steps of them."""
+
+    def on_request(self, results: Sequence[tuple[str, str, bool]]) -> None:
+        """Take the tool results of a request: `(id of the call, text, failed)`."""
+
+    def on_answer(
+        self,
+        text: str,
+        reasoning: str,
+        calls: Sequence[tuple[str, str, object]],
+        *,
+        started_at: float,
+    ) -> None:
+        """Take an answer. `calls` are `(id, function, arguments)`."""
+
+
+def gateway_model(name: str, endpoint: Endpoint, recorder: CallRecorder | None = None) -> Model:
+    """Return a model whose calls go to `endpoint`, and are reported to `recorder`."""
+    model: Model = get_model(
+        f"benchflow/{name}", memoize=False, endpoint=endpoint, recorder=recorder
+    )
     return model
 
 
@@ -40,19 +66,33 @@ def benchflow() -> type[ModelAPI]:
 
 
 class GatewayApi(ModelAPI):
-    """Sends each call as a request of Chat Completions. It retries nothing."""
+    """Sends each call as a request of Chat Completions. It retries nothing.
+
+    In `inspect eval`, `--model benchflow/NAME --model-base-url URL` is the model NAME of any
+    endpoint of Chat Completions.
+    """
 
     def __init__(
         self,
         model_name: str,
-        base_url: str | None = None,  # noqa: ARG002 - the endpoint has the address
-        api_key: str | None = None,  # noqa: ARG002
+        base_url: str | None = None,
+        api_key: str | None = None,
         config: GenerateConfig | None = None,
         *,
-        endpoint: Endpoint,
+        endpoint: Endpoint | None = None,
+        recorder: CallRecorder | None = None,
     ) -> None:
+        if endpoint is None:
+            if base_url is None:
+                raise UsageError(
+                    f"the model benchflow/{model_name} has no address",
+                    hint="give --model-base-url http://HOST:PORT/v1",
+                )
+            headers = {} if api_key is None else {"authorization": f"Bearer {api_key}"}
+            endpoint = Endpoint(url=base_url, headers=headers)
         super().__init__(model_name, base_url=endpoint.url, config=config or GenerateConfig())
         self._endpoint = endpoint
+        self._recorder = recorder
 
     async def generate(
         self,
@@ -61,10 +101,42 @@ class GatewayApi(ModelAPI):
         tool_choice: ToolChoice,
         config: GenerateConfig,
     ) -> ModelOutput:
-        """Return the answer of the endpoint."""
+        """Return the answer of the endpoint.
+
+        Raises:
+            ValueError: A message has a part that this wire does not have, or the answer is not
+                one of Chat Completions.
+        """
+        started_at = time.time()
+        body = self._body(input, tools, tool_choice, config)
+        if self._recorder is not None:
+            self._recorder.on_request(tool_results(input))
+        url = self._endpoint.url.rstrip("/")
+        async with httpx.AsyncClient(timeout=_TIMEOUT_SEC) as client:
+            headers = dict(self._endpoint.headers)
+            response = await client.post(f"{url}/chat/completions", json=body, headers=headers)
+        response.raise_for_status()
+        try:
+            output = _output(response.json(), self.model_name)
+        except (KeyError, TypeError, AttributeError, IndexError, ValidationError) as error:
+            raise ValueError(f"the model's answer cannot be read: {error!r:.500}") from error
+        if self._recorder is not None:
+            message = output.message
+            calls = [(c.id, c.function, c.arguments) for c in message.tool_calls or ()]
+            reasoning = _reasoning(message)
+            self._recorder.on_answer(message.text, reasoning, calls, started_at=started_at)
+        return output
+
+    def _body(
+        self,
+        messages: list[ChatMessage],
+        tools: list[ToolInfo],
+        tool_choice: ToolChoice,
+        config: GenerateConfig,
+    ) -> dict[str, Any]:
         body: dict[str, Any] = {
             "model": self.model_name,
-            "messages": [_message(each) for each in input],
+            "messages": [_message(each) for each in messages],
         }
         if tools:
             body["tools"] = [_tool(each) for each in tools]
@@ -74,22 +146,38 @@ class GatewayApi(ModelAPI):
                 if isinstance(tool_choice, str)
                 else {"type": "function", "function": {"name": tool_choice.name}}
             )
-        for key in ("temperature", "top_p", "seed", "max_tokens"):
+        for key in _SAMPLING:
             value = getattr(config, key)
             if value is not None:
                 body[key] = value
-        url = self._endpoint.url.rstrip("/")
-        async with httpx.AsyncClient(timeout=_TIMEOUT_SEC) as client:
-            headers = dict(self._endpoint.headers)
-            response = await client.post(f"{url}/chat/completions", json=body, headers=headers)
-        response.raise_for_status()
-        return _output(response.json(), self.model_name)
+        if config.stop_seqs:
+            body["stop"] = config.stop_seqs
+        return body
+
+
+def tool_results(messages: Sequence[ChatMessage]) -> list[tuple[str, str, bool]]:
+    """Return the tool results of a conversation as `(id of the call, text, failed)`."""
+    return [
+        (each.tool_call_id or "", each.text, False)
+        if each.error is None
+        else (each.tool_call_id or "", each.error.message, True)
+        for each in messages
+        if isinstance(each, ChatMessageTool)
+    ]
+
+
+def _reasoning(message: ChatMessageAssistant) -> str:
+    if isinstance(message.content, str):
+        return ""
+    return "\n".join(part.reasoning for part in message.content if part.type == "reasoning")
 
 
 def _message(message: ChatMessage) -> dict[str, Any]:
-    body: dict[str, Any] = {"role": message.role, "content": message.text}
+    body: dict[str, Any] = {"role": message.role, "content": _content(message)}
     if message.role == "tool":
         body["tool_call_id"] = message.tool_call_id
+        if message.error is not None:
+            body["content"] = message.error.message
     if message.role == "assistant" and message.tool_calls:
         body["tool_calls"] = [
             {
@@ -102,6 +190,22 @@ def _message(message: ChatMessage) -> dict[str, Any]:
     return body
 
 
+def _content(message: ChatMessage) -> str | list[dict[str, Any]]:
+    if isinstance(message.content, str) or message.role == "assistant":
+        return str(message.text)
+    if all(part.type == "text" for part in message.content):
+        return str(message.text)
+    parts: list[dict[str, Any]] = []
+    for part in message.content:
+        if part.type == "text":
+            parts.append({"type": "text", "text": part.text})
+        elif part.type == "image":
+            parts.append({"type": "image_url", "image_url": {"url": part.image}})
+        else:
+            raise ValueError(f"a part of the type {part.type!r} cannot be sent to the model")
+    return parts
+
+
 def _tool(tool: ToolInfo) -> dict[str, Any]:
     parameters = tool.parameters.model_dump(exclude_none=True)
     described = {"name": tool.name, "description": tool.description, "parameters": parameters}
@@ -112,19 +216,14 @@ def _output(body: dict[str, Any], model: str) -> ModelOutput:
     choices = []
     for choice in body["choices"]:
         message = choice["message"]
-        calls = [
-            ToolCall(
-                id=call["id"],
-                function=call["function"]["name"],
-                arguments=json.loads(call["function"]["arguments"] or "{}"),
-            )
-            for call in message.get("tool_calls") or ()
-        ]
+        calls = [_tool_call(each) for each in message.get("tool_calls") or ()]
         answer = ChatMessageAssistant(
-            content=message.get("content") or "", tool_calls=calls or None, source="generate"
+            content=_answer_content(message), tool_calls=calls or None, source="generate"
         )
         stop = _STOPS.get(choice.get("finish_reason"), "stop")
         choices.append(ChatCompletionChoice(message=answer, stop_reason=stop))
+    if not choices:
+        raise IndexError("no choices")
     usage = body.get("usage") or {}
     tokens = ModelUsage(
         input_tokens=usage.get("prompt_tokens", 0),
@@ -132,3 +231,26 @@ def _output(body: dict[str, Any], model: str) -> ModelOutput:
         total_tokens=usage.get("total_tokens", 0),
     )
     return ModelOutput(model=body.get("model") or model, choices=choices, usage=tokens)
+
+
+def _answer_content(message: dict[str, Any]) -> str | list[Any]:
+    text = message.get("content") or ""
+    thought = message.get("reasoning_content") or message.get("reasoning")
+    if not isinstance(thought, str) or not thought:
+        return text
+    return [ContentReasoning(reasoning=thought), ContentText(text=text)]
+
+
+def _tool_call(call: dict[str, Any]) -> ToolCall:
+    function = call["function"]
+    error = None
+    try:
+        arguments = json.loads(function["arguments"] or "{}")
+    except (ValueError, RecursionError) as failed:
+        arguments, error = {}, f"the arguments are not JSON: {failed}"
+    if not isinstance(arguments, dict):
+        arguments, error = {}, "the arguments are not an object"
+    # Inspect reports a `parse_error` to the model instead of calling the tool.
+    return ToolCall(
+        id=call["id"], function=function["name"], arguments=arguments, parse_error=error
+    )

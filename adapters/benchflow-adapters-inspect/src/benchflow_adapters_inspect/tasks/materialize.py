@@ -1,7 +1,7 @@
 """Samples of an Inspect task, written as directories.
 
 Private functions of inspect-ai 0.3.285: `read_sandboxenv_file` and `resolve_sample_files` of
-`_eval.task.sandbox`.
+`_eval.task.sandbox`, and `solver._task_state.Choices`.
 """
 
 # mypy: disable-error-code="import-not-found"
@@ -24,14 +24,19 @@ from benchflow_contracts import BenchFlowError, ListedTask, TaskConfig, TaskErro
 from inspect_ai import Task
 from inspect_ai._eval.task.sandbox import read_sandboxenv_file, resolve_sample_files
 from inspect_ai.dataset import Sample
+from inspect_ai.scorer import Target
+from inspect_ai.solver import MultipleChoiceTemplate
+from inspect_ai.solver._task_state import Choices
 
 from benchflow_adapters_inspect.sandbox.settings import BenchflowSandboxConfig
 
 from .loading import load_inspect_task
 from .sample_folder import FORMAT, SampleFolder, TaskReference, load_sample, write_sample
+from .setup_solver import ENVIRONMENT
 
 _PROVIDERS = {"benchflow", "docker", "local"}
 _LONGEST_SETUP = 100_000
+_SOLVER_LIMITS = ("message_limit", "token_limit", "turn_limit", "working_limit", "cost_limit")
 
 
 def write_samples(spec: str, args: Mapping[str, Any], cache: Path) -> list[Path | ListedTask]:
@@ -87,11 +92,14 @@ def _write_folder(
     setup = _setup(sample)
     if setup is not None:
         environment["setup_commands"] = [{"command": setup, "user": ""}]
+    if task.setup is not None:
+        environment["provider"] = ENVIRONMENT
     given = {key: value for key, value in environment.items() if value is not None}
     config = TaskConfig.model_validate(
         {
             "name": name,
             "metadata": {"inspect_notes": list(_notes(task))},
+            "agent": {} if task.time_limit is None else {"timeout_sec": task.time_limit},
             "environment": given,
             "verifier": {"type": "inspect", "isolation": "shared"},
         }
@@ -126,7 +134,7 @@ def _files(sample: Sample) -> tuple[dict[str, bytes], dict[str, bytes]]:
     root: dict[str, bytes] = {}
     for name, source in resolve_sample_files(sample.files or {}).items():
         if ":" in name:
-            raise TaskError(f"the file {name!r} is for another container than the default one")
+            raise TaskError(f"files[{name!r}] is for another container than the default one")
         data = _read(source)
         if name.startswith("/"):
             root[name.lstrip("/")] = data
@@ -163,18 +171,28 @@ def _instruction(sample: Sample) -> str:
         text = sample.input
     else:
         text = "\n\n".join(message.text for message in sample.input)
-    letters = (chr(ord("A") + number) for number in range(len(sample.choices or ())))
-    options = [
-        f"{letter}) {choice}" for letter, choice in zip(letters, sample.choices or (), strict=True)
-    ]
-    return "\n".join([text, *([""] if options else []), *options])
+    if not sample.choices:
+        return text
+    several = len(Target(sample.target)) > 1
+    template = (
+        MultipleChoiceTemplate.MULTIPLE_ANSWER if several else MultipleChoiceTemplate.SINGLE_ANSWER
+    )
+    return str(Choices(sample.choices).prompt(text, template.value))
 
 
 def _notes(task: Task) -> Iterator[str]:
-    if task.setup is not None:
-        yield "the setup solver of the task does not run"
-    if task.cleanup is not None:
-        yield "the cleanup of the task does not run"
+    for name in _SOLVER_LIMITS:
+        value = getattr(task, name)
+        if value is not None:
+            yield f"{name} = {value} holds for the agent inspect-solver alone"
+    if (task.epochs or 1) > 1:
+        yield f"epochs = {task.epochs}: run the task with -k {task.epochs}"
+    for name in ("approval", "review", "early_stopping", "checkpoint"):
+        if getattr(task, name, None):
+            yield f"{name} of the task has no effect"
+    if task.model_roles:
+        roles = ", ".join(sorted(task.model_roles))
+        yield f"the model roles {roles} are the model of the rollout"
     if not task.scorer:
         yield "the task has no scorer, so its rollouts have no reward"
 

@@ -1,51 +1,51 @@
 """The scorers of an Inspect task, run on a leaf of a tree.
 
 Private functions of inspect-ai 0.3.285, which `tests/foreign/test_inspect_tasks.py` covers:
-`_eval.context.init_task_context`, `log._transcript.init_transcript`, the context variables of
-`util._sandbox.context`, `util._store.init_subtask_store`, `solver._task_state.set_sample_state`,
-`scorer._score.init_scoring_context`, `_util.registry.registry_unqualified_name`.
+`scorer._score.init_scoring_context`, `_util.registry.registry_unqualified_name`, and two of
+`solver._multiple_choice`. Those of the context are in `sample_run`.
 """
 
 # mypy: disable-error-code="import-not-found"
 # pyright: basic, reportMissingImports=false
 
 import asyncio
+import logging
 from collections.abc import AsyncGenerator, Mapping, Sequence
 from contextlib import asynccontextmanager
 from math import isfinite
 from typing import Any
 
-from benchflow_contracts import Endpoint, Evidence, RewardError, RolloutNode, VerifyResult
+from benchflow_contracts import (
+    Endpoint,
+    Evidence,
+    LiveWorld,
+    RewardError,
+    RolloutNode,
+    VerifyResult,
+)
 from benchflow_contracts.scratch import scratch_directory
 from inspect_ai import Task
-from inspect_ai._eval.context import init_task_context
 from inspect_ai._util.registry import registry_unqualified_name
 from inspect_ai.dataset import Sample
-from inspect_ai.log._transcript import Transcript, init_transcript
-from inspect_ai.model import ChatMessage, ChatMessageAssistant, Model, ModelOutput, get_model
-from inspect_ai.model._model import ModelName
+from inspect_ai.model import ChatMessageAssistant, Model, ModelOutput, get_model
 from inspect_ai.scorer import Score, Target
 from inspect_ai.scorer._score import init_scoring_context
 from inspect_ai.solver import TaskState
-from inspect_ai.solver._task_state import set_sample_state
-from inspect_ai.util._sandbox.context import (
-    sandbox_default_context_var,
-    sandbox_environments_context_var,
-    sandbox_with_environments_context_var,
+from inspect_ai.solver._multiple_choice import (
+    parse_answers,
+    set_choices_based_on_generated_response,
 )
-from inspect_ai.util._sandbox.events import SandboxEnvironmentProxy
-from inspect_ai.util._store import init_subtask_store
-from pydantic import TypeAdapter
 
 from benchflow_adapters_inspect.export.messages import conversation
-from benchflow_adapters_inspect.sandbox.environment import BenchflowSandboxEnvironment
 from benchflow_adapters_inspect.sandbox.pool import OpenSandbox
 
 from .gateway_model import gateway_model
 from .loading import load_inspect_task
 from .sample_folder import SampleFolder
+from .sample_run import MESSAGES, STATE_KEY, enter_sample, new_state, restore_state
+from .setup_solver import SETUP_STATES
 
-_MESSAGES: TypeAdapter[list[ChatMessage]] = TypeAdapter(list[ChatMessage])
+_LOGGER = logging.getLogger(__name__)
 _WORDS = {"C": 1.0, "I": 0.0, "P": 0.5, "N": 0.0, "yes": 1.0, "true": 1.0, "no": 0.0, "false": 0.0}
 
 
@@ -103,53 +103,73 @@ async def _scores(
     evidence: Evidence,
     model: Model,
 ) -> list[tuple[str, Score]] | RewardError:
-    state = _state(sample, folder, node, model)
-    init_task_context(model)
-    init_transcript(Transcript())
-    init_subtask_store(state.store)
-    set_sample_state(state)
+    world = evidence.world
+    opened = None
+    if world is not None:
+        opened = OpenSandbox(world.sandbox, world.provider.name, users=True)
+    try:
+        state = _state(task, sample, folder, node, model, None if opened is None else world)
+    except (KeyError, ValueError) as error:
+        return RewardError(f"the state of the solver cannot be read: {error!r:.500}")
+    enter_sample(task, state, model, opened)
     init_scoring_context(task.scorer, Target(sample.target))
-    _set_sandbox(evidence)
     results = []
-    for scorer in task.scorer:
-        name = registry_unqualified_name(scorer)
-        try:
-            score = await scorer(state, Target(sample.target))
-        except Exception as error:  # noqa: BLE001 - any error of a stranger's scorer
-            return RewardError(f"the scorer {name!r} failed: {type(error).__name__}: {error}")
-        if score is not None:
-            results.append((name, score))
+    try:
+        for scorer in task.scorer:
+            name = registry_unqualified_name(scorer)
+            try:
+                score = await scorer(state, Target(sample.target))
+            except Exception as error:  # noqa: BLE001 - any error of a stranger's scorer
+                text = f"{type(error).__name__}: {error}"
+                return RewardError(f"the scorer {name!r} failed: {text:.2000}")
+            if score is not None:
+                results.append((name, score))
+    finally:
+        if task.cleanup is not None:
+            # As in Inspect, a failed cleanup is only logged.
+            try:
+                await task.cleanup(state)
+            except Exception:
+                _LOGGER.exception("the cleanup of the task failed")
     return results
 
 
-def _state(sample: Sample, folder: SampleFolder, node: RolloutNode, model: Model) -> TaskState:
-    messages = _MESSAGES.validate_python(conversation(node.steps, folder.instruction, node.id))
-    answers = [each for each in messages if isinstance(each, ChatMessageAssistant)]
-    output = ModelOutput.from_message(answers[-1]) if answers else ModelOutput(model=str(model))
-    return TaskState(
-        model=ModelName(model),
-        sample_id=folder.index + 1 if sample.id is None else sample.id,
-        epoch=1,
-        input=sample.input,
-        messages=messages,
-        target=Target(sample.target),
-        choices=sample.choices,
-        output=output,
-        completed=True,
-        metadata=dict(sample.metadata or {}),
-    )
+def _state(
+    task: Task,
+    sample: Sample,
+    folder: SampleFolder,
+    node: RolloutNode,
+    model: Model,
+    world: LiveWorld | None,
+) -> TaskState:
+    """Return the state of a leaf: that of the solver, else the setup's with the agent's messages.
 
-
-def _set_sandbox(evidence: Evidence) -> None:
-    world = evidence.world
-    if world is None:
-        sandbox_environments_context_var.set({})
-        return
-    opened = OpenSandbox(world.sandbox, world.provider.name, users=True)
-    environment = SandboxEnvironmentProxy(BenchflowSandboxEnvironment(opened))
-    sandbox_environments_context_var.set({"default": environment})
-    sandbox_with_environments_context_var.set({})
-    sandbox_default_context_var.set("default")
+    Raises:
+        KeyError: The recorded state is malformed.
+        ValueError: The same.
+    """
+    state = new_state(task, sample, folder.index, model)
+    steps = node.steps
+    # Only the agent `inspect-solver` writes this key: other agents run in the sandbox.
+    recorded = steps[-1].meta.get(STATE_KEY) if steps else None
+    if recorded is not None:
+        restore_state(state, recorded)
+        return state
+    setup = None if world is None else SETUP_STATES.get(world.sandbox.id)
+    if setup is not None:
+        restore_state(state, setup)
+    elif task.setup is not None:
+        raise ValueError("the setup solver of the task did not run in this sandbox")
+    state.messages = MESSAGES.validate_python(conversation(steps, folder.instruction, node.id))
+    answers = [each for each in state.messages if isinstance(each, ChatMessageAssistant)]
+    if answers:
+        state.output = ModelOutput.from_message(answers[-1])
+    if sample.choices:
+        # The scorer `choice()` reads the marks that the solver `multiple_choice()` sets.
+        found = parse_answers(state, multiple_correct=len(Target(sample.target)) > 1)
+        set_choices_based_on_generated_response(state, found)
+    state.completed = True
+    return state
 
 
 def _verdict(scores: Sequence[tuple[str, Score]], calls: int) -> VerifyResult:
