@@ -2,14 +2,20 @@
 
 import asyncio
 import tempfile
+import time
 from pathlib import Path
 
 import pytest
-from benchflow_contracts.base import BaseProvider
-from benchflow_contracts.errors import SandboxError
+from benchflow_contracts.errors import SandboxError, SandboxLostError
 from benchflow_contracts.sandbox import SandboxCapabilities, SandboxSpec
 from benchflow_sandbox_local import LocalProvider
-from benchflow_sandbox_remote import PROGRAM, LineTransport, ProcessTransport, RemoteSandbox
+from benchflow_sandbox_remote import (
+    PROGRAM,
+    CloudRecord,
+    LineTransport,
+    ProcessTransport,
+    RemoteProvider,
+)
 
 
 class LocalCloudSandbox:
@@ -36,6 +42,8 @@ class LocalCloudSandbox:
             raise SandboxError(f"{argv[0]} ended with {result.exit_code}: {result.stderr}")
 
     async def dial(self):
+        if self.is_deleted:
+            raise SandboxLostError("the cloud has deleted the sandbox")
         if self.is_away:
             self.refused.set()
             raise SandboxError("the network to the cloud is cut")
@@ -57,52 +65,77 @@ class LocalCloudSandbox:
         self.is_deleted = True
 
 
-class LocalCloudProvider(BaseProvider):
-    """Remote sandboxes on local ones."""
+class LocalCloud:
+    """An account of it. It deletes a sandbox at the end of its lifetime."""
 
-    name = "local-cloud"
-    optional_fields = frozenset({"ports"})
-
-    def __init__(self, lines=False, lost_after=30.0):
-        super().__init__()
+    def __init__(self, lines=False):
         self.local = LocalProvider()
-        self.lines, self.lost_after = lines, lost_after
-        self.clouds = []
+        self.lines = lines
+        self.made = {}
+        self.records = {}
+        self.failures = []
+        """Errors of the next calls of `create`, each before or after its work."""
+        self.timers = {}
 
-    async def capabilities(self):
-        return SandboxCapabilities(
-            isolation="namespaces",
-            network_modes=frozenset({"none", "model-only"}),
-            users=True,
-            freeze="guest",
-            kill_all=True,
-            doors="tunnel",
-        )
+    async def create(self, spec, *, key, labels, lifetime):
+        before, after = self.failures.pop(0) if self.failures else (None, None)
+        if before:
+            raise before
+        if key not in self.made:
+            plain = SandboxSpec(user="root", workdir="/", env=spec.env, limits=spec.limits)
+            made = LocalCloudSandbox(await self.local.create(plain), self.lines)
+            self.made[key] = made
+            self.records[made.id] = CloudRecord(made.id, labels, time.time())
+            await self.extend(made.id, lifetime)
+        if after:
+            raise after
+        return self.made[key]
 
-    async def start(self, spec):
-        plain = SandboxSpec(user="root", workdir="/", env=spec.env, limits=spec.limits)
-        cloud = LocalCloudSandbox(await self.local.create(plain), self.lines)
-        self.clouds.append(cloud)
-        return await RemoteSandbox.start(cloud, spec, lost_after=self.lost_after)
+    async def list(self, label):
+        for made in list(self.made.values()):
+            if not made.is_deleted and label in self.records[made.id].labels:
+                yield self.records[made.id]
+
+    async def extend(self, sandbox, lifetime):
+        if sandbox in self.timers:
+            self.timers[sandbox].cancel()
+        loop = asyncio.get_running_loop()
+        self.timers[sandbox] = loop.call_later(lifetime, self._expire, sandbox)
+
+    def _expire(self, sandbox):
+        self.expiring = asyncio.get_running_loop().create_task(self.delete(sandbox))
+
+    async def delete(self, sandbox):
+        for made in self.made.values():
+            if made.id == sandbox:
+                await made.delete()
 
     async def aclose(self):
-        await super().aclose()
+        for timer in self.timers.values():
+            timer.cancel()
         await self.local.aclose()
 
-    async def __aenter__(self):
-        return self
 
-    async def __aexit__(self, *_):
-        await self.aclose()
+CAN = SandboxCapabilities(
+    isolation="namespaces",
+    network_modes=frozenset({"none", "model-only"}),
+    users=True,
+    freeze="guest",
+    kill_all=True,
+    doors="tunnel",
+)
 
 
 @pytest.fixture
 def with_provider():
     """Run an async test against a provider of its own."""
 
-    def run(test, **options):
+    def run(test, lines=False, **options):
         async def main():
-            async with LocalCloudProvider(**options) as provider:
+            cloud = LocalCloud(lines)
+            options.setdefault("lost_after", 30.0)
+            async with RemoteProvider("local-cloud", cloud, CAN, **options) as provider:
+                provider.cloud = cloud
                 return await test(provider)
 
         return asyncio.run(main())
@@ -117,7 +150,7 @@ def with_sandbox(with_provider):
     def run(test, spec=SandboxSpec(), **options):  # noqa: B008
         async def main(provider):
             sandbox = await provider.create(spec)
-            return await test(sandbox, provider.clouds[-1])
+            return await test(sandbox, list(provider.cloud.made.values())[-1])
 
         return with_provider(main, **options)
 

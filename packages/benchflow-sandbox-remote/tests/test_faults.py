@@ -163,6 +163,6 @@ def test_a_start_that_fails_deletes_the_sandbox_of_the_cloud(with_provider):
     async def test(provider):
         with pytest.raises(SandboxError):
             await provider.create(SandboxSpec(user="not a name"))
-        assert provider.clouds[-1].is_deleted
+        assert [made.is_deleted for made in provider.cloud.made.values()] == [True]
 
     with_provider(test)

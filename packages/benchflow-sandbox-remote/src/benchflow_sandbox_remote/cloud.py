@@ -1,7 +1,8 @@
 """What a cloud has to offer, so that a sandbox of ours can run there."""
 
 import secrets
-from collections.abc import Sequence
+from collections.abc import AsyncIterator, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Protocol
 
 from benchflow_contracts.sandbox import SandboxSpec
@@ -42,7 +43,8 @@ class CloudSandbox(Protocol):
         """Connect to the link inside, for example by the streams of `bf-link dial`.
 
         Raises:
-            SandboxError: The cloud does not answer, or the sandbox is gone.
+            SandboxLostError: The sandbox is gone. No later try is made.
+            SandboxError: The cloud does not answer.
         """
         ...
 
@@ -52,6 +54,55 @@ class CloudSandbox(Protocol):
         Raises:
             SandboxError: The cloud does not answer.
         """
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class CloudRecord:
+    """One sandbox in the list of a cloud."""
+
+    id: str
+    labels: Mapping[str, str]
+    created_at: float
+    """Seconds since the epoch."""
+
+
+class Cloud(Protocol):
+    """An account at a cloud, by the cloud's SDK.
+
+    A call raises `CapacityError` for a limit on the rate or on the number of sandboxes,
+    `QuotaError` or `CredentialsError` if a retry does not help, and `HostError` if the cloud does
+    not answer.
+    """
+
+    async def create(
+        self, spec: SandboxSpec, *, key: str, labels: Mapping[str, str], lifetime: float
+    ) -> CloudSandbox:
+        """Create a sandbox that the cloud deletes after `lifetime` seconds.
+
+        A second call with the same `key` returns the sandbox of the first one, so that a lost
+        answer never leaves a second sandbox. `labels` are any strings, and `list` returns them.
+
+        Raises:
+            SandboxUnsupportedError: The cloud cannot fulfil the spec.
+            SandboxError: See `Cloud`.
+        """
+        ...
+
+    def list(self, label: str) -> AsyncIterator[CloudRecord]:
+        """Yield the sandboxes of the account that have this label, of any runner."""
+        ...
+
+    async def extend(self, sandbox: str, lifetime: float) -> None:
+        """Let a sandbox live for `lifetime` seconds from now."""
+        ...
+
+    async def delete(self, sandbox: str) -> None:
+        """Delete a sandbox by its id. Idempotent."""
+        ...
+
+    async def aclose(self) -> None:
+        """Close the connections of the SDK. Idempotent."""
         ...
 
 

@@ -31,8 +31,8 @@ class Session:
     """Sends frames to the link and receives frames from it, each exactly once and in order.
 
     If a connection ends, the session opens another one and continues. It ends if no connection
-    can be opened within `lost_after` seconds, if the other side breaks the protocol, or by
-    `aclose`.
+    can be opened within `lost_after` seconds, if `dial` says that the sandbox is gone, if the
+    other side breaks the protocol, or by `aclose`.
     """
 
     def __init__(
@@ -121,7 +121,7 @@ class Session:
                 while True:
                     try:
                         return await self._connect()
-                    except LinkProtocolError:
+                    except (LinkProtocolError, SandboxLostError):
                         raise
                     except (OSError, SandboxError) as error:
                         cause = error

@@ -34,7 +34,8 @@ class Transport(Protocol):
 
 
 Dial = Callable[[], Awaitable[Transport]]
-"""Opens a connection; raises `OSError` or `SandboxError` if that fails."""
+"""Opens a connection. Raises `OSError` or `SandboxError` if that fails, and `SandboxLostError` if
+no later try can succeed."""
 
 
 class ProcessTransport:
