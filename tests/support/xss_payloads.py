@@ -36,6 +36,10 @@ PAYLOADS = (
 )
 
 
+LINES = frozenset({"tspan"})
+"""The lines of a title in the tree: a long title has two."""
+
+
 class MarkupReader(HTMLParser):
     """Collects the elements, the attributes and the text of a page, as a browser sees them."""
 
@@ -47,6 +51,11 @@ class MarkupReader(HTMLParser):
         self.texts: list[str] = []
         self.feed(text)
         self.close()
+
+    @property
+    def elements(self) -> list[str]:
+        """The tags without those whose number depends on the length of a text."""
+        return [tag for tag in self.tags if tag not in LINES]
 
     def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
         self.tags.append(tag)
@@ -68,7 +77,8 @@ def structure(text: str) -> list[str]:
     Two pages that differ only in the texts of agents have the same structure.
     """
     reader = MarkupReader(text)
-    return [*reader.tags, *(f"{tag} {name}" for tag, name, _ in reader.attributes)]
+    names = (f"{tag} {name}" for tag, name, _ in reader.attributes if tag not in LINES)
+    return [*reader.elements, *names]
 
 
 def dangers(text: str) -> list[str]:

@@ -44,6 +44,21 @@ def test_no_style_of_ours_needs_a_data_image() -> None:
     assert {name for name in icons if f"{name}:" not in (STATIC / "app.css").read_text()} == set()
 
 
+@pytest.mark.parametrize("name", ["app.css", "tokens.css", "tree.css"])
+def test_each_rule_of_a_style_is_closed(name: str) -> None:
+    """A rule that is not closed takes the next rules into itself, and they match nothing."""
+    text = re.sub(r"/\*.*?\*/", "", (STATIC / name).read_text(), flags=re.DOTALL)
+    depth, is_media = 0, False
+    for opening in re.finditer(r"([^{}]*)([{}])", text):
+        if opening[2] == "{":
+            assert depth == 0 or (depth == 1 and is_media), opening[1].strip()
+            is_media = is_media if depth else opening[1].strip().startswith("@")
+            depth += 1
+        else:
+            depth -= 1
+    assert depth == 0
+
+
 def test_a_static_file_is_compressed_tagged_and_kept(client) -> None:
     page = client.get("/runs").text
     [url] = re.findall(r'src="(/static/app.js[^"]+)"', page)

@@ -269,7 +269,7 @@ def test_hostile_text_stays_text(tmp_path: Path) -> None:
         }
         for reader in readers.values():
             assert not [name for _, name, _ in reader.attributes if name.startswith("on")]
-        bundles.append({file: reader.tags for file, reader in readers.items()})
+        bundles.append({file: reader.elements for file, reader in readers.items()})
 
     assert bundles[0] == bundles[1]
 

@@ -123,6 +123,12 @@ def test_a_node_without_a_state_says_why_and_which_have_one(client: Client) -> N
     assert "has no node" in page(client, "/r/one/diff?a=nothing&b=n3")
 
 
+def test_the_next_states_below_are_a_link(client: Client) -> None:
+    text = page(client, "/r/one/diff?a=n0&b=n1")
+    assert 'href="?a=n0&amp;b=n2">Compare the next states below: n0 → n2' in text
+    assert "Compare the next states" not in page(client, "/r/one/diff?a=n1&b=n2")
+
+
 def test_without_a_choice_the_first_and_the_last_state_are_compared(client: Client) -> None:
     assert "State n0 → n3" in page(client, "/r/one/diff")
 

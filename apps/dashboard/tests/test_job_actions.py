@@ -1,6 +1,7 @@
 """Actions on a job: who may act, which order the job gets, and what the page says."""
 
 import asyncio
+import dataclasses
 import json
 import os
 import platform
@@ -17,7 +18,8 @@ from benchflow_contracts import UsageError
 from benchflow_dashboard import DashboardSettings, create_app
 from benchflow_dashboard.actions import launch
 from benchflow_dashboard.actions.records import ActionRecord, ActionStore
-from benchflow_dashboard.index import Index, update_index
+from benchflow_dashboard.index import Index, Job, Totals, update_index
+from benchflow_dashboard.pages.job import JobView, offered_actions
 from benchflow_dashboard.security.users import Role, add_user
 from benchflow_jobs import orders
 from benchflow_jobs.control_socket import serve_orders
@@ -160,12 +162,35 @@ def test_an_action_gives_the_order_of_its_command_and_is_audited(
         assert f"did {do}" in client.get("/actions").text
 
 
+@pytest.mark.parametrize(
+    ("state", "offered"),
+    [
+        ({"is_live": True}, {"pause", "pause-now", "pause-keep", "resize", "cancel"}),
+        ({"is_live": True, "pause": {"by": "ana"}}, {"resume", "resize", "cancel"}),
+        ({"pending": 1}, {"resume"}),
+        ({"pending": None}, {"resume"}),
+        ({"pending": 0}, set()),
+        ({"pending": 0, "by_boundary": {"agent": 1}}, {"resume"}),
+    ],
+)
+def test_a_job_offers_the_actions_that_its_state_allows(
+    state: dict[str, Any], offered: set[str]
+) -> None:
+    failures = state.pop("by_boundary", {})
+    fields = dict.fromkeys(field.name for field in dataclasses.fields(Job))
+    job = Job(**{**fields, "is_live": False, "pause": None, "pending": 0, **state})
+    totals = Totals(1, {}, failures, 0, None, None, None, 0)
+    view = JobView(job, totals, 1, None, (), ())
+    assert set(offered_actions(view)) == offered
+
+
 def test_each_action_is_a_link_to_a_page_with_its_command(
     client: Client, running: RunningJob
 ) -> None:
     links = set(re.findall(r'href="(/jobs/night/act/[a-z-]+)"', client.get("/jobs/night").text))
-    assert links == {f"/jobs/night/act/{name}" for name in (*ORDERS, "resume")}
-    for link in links:
+    # The record has an open slot and no lock, so the page offers to run the rest.
+    assert links == {"/jobs/night/act/resume"}
+    for link in (f"/jobs/night/act/{name}" for name in (*ORDERS, "resume")):
         page = client.get(link)
         assert page.status_code == 200
         assert "bench job " in page.text

@@ -71,6 +71,22 @@ def test_the_text_of_the_step_is_beside_a_node_of_a_small_tree_only() -> None:
     assert visible(items(drawing_of(tree_of_climbs([0] * NUMBER_NODES)).svg.text)["n7"]) == ""
 
 
+@pytest.mark.parametrize("depth", [1, 3, 5, 20])
+def test_columns_move_together_until_the_titles_would_be_too_short(depth: int) -> None:
+    """A tree of five steps fits the pane of a window of 1280 pixels."""
+    tree = tree_of_climbs([0] * depth)
+    text = " ".join(["word"] * 30)
+    for node in tree.nodes:
+        if node.step is not None:
+            node.step = node.step.model_copy(update={"message": text, "tool_calls": ()})
+    drawing = drawing_of(tree)
+    assert drawing.width <= max(720, 20 + 104 * max(len(node.path) for node in tree.nodes) + 172)
+    for item in items(drawing.svg.text).values():
+        lines = ["".join(line.itertext()) for line in item.iter("tspan")]
+        assert len(lines) <= 2
+        assert all(len(line) <= 28 for line in lines)
+
+
 def test_each_kind_has_its_glyph_and_its_word() -> None:
     tree = tree_of_all_kinds()
     found = items(drawing_of(tree, marks=Marks(running=frozenset({"n5"}))).svg.text)

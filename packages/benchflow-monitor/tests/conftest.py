@@ -17,6 +17,8 @@ class Ingest:
         self.records: list[dict[str, Any]] = []
         self.headers: list[dict[str, str]] = []
         self.answer: tuple[int, dict[str, str]] = (200, {})
+        self.body = b""
+        """The body of the next answers."""
         self.is_cut = False
         """Whether a request is accepted, and its connection then ends without an answer."""
         self.requests = threading.Semaphore(0)
@@ -43,9 +45,10 @@ class Ingest:
                     self.close_connection = True
                     return
                 self.send_response(status)
-                for name, value in {"content-length": "0", **headers}.items():
+                for name, value in {"content-length": str(len(ingest.body)), **headers}.items():
                     self.send_header(name, value)
                 self.end_headers()
+                self.wfile.write(ingest.body)
                 ingest.requests.release()
 
             def log_message(self, *_: object) -> None:

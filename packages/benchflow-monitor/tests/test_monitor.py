@@ -131,6 +131,32 @@ def test_records_that_the_server_refuses_are_counted_and_not_repeated(
     assert list(tmp_path.glob("*")) == []
 
 
+def test_a_record_that_the_server_refuses_alone_is_counted_and_reported(
+    ingest: Ingest, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    ingest.body = b'{"accepted": 1, "refused": ["records[1].step.cost: Extra inputs"]}'
+    monitor = _monitor(ingest, tmp_path, MonitorLimits(flush_sec=60))
+    monitor.rollout("r").end()
+
+    monitor.close()
+
+    assert (monitor.stats.sent, monitor.stats.dropped) == (1, 1)
+    assert "records[1].step.cost" in caplog.text
+
+
+@pytest.mark.parametrize("body", [b"", b"[]", b'{"refused": 7}', b'{"refused": ["no", "no"]}'])
+def test_no_answer_of_the_server_makes_the_counters_wrong(
+    ingest: Ingest, tmp_path: Path, body: bytes
+) -> None:
+    ingest.body = body
+    with _monitor(ingest, tmp_path) as monitor:
+        monitor.rollout("r")
+        assert monitor.flush()
+
+    stats = monitor.stats
+    assert stats.sent + stats.dropped == stats.queued == 1
+
+
 def test_the_directory_never_grows_over_its_limit(ingest: Ingest, tmp_path: Path) -> None:
     ingest.stop()
     limits = MonitorLimits(spool_bytes=20_000, flush_sec=0.0)

@@ -7,11 +7,11 @@ import queue
 import ssl
 import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from email.utils import parsedate_to_datetime
-from typing import Literal
+from typing import Literal, cast
 
 import httpx
 
@@ -39,7 +39,8 @@ class MonitorStats:
     spooled: int
     """Records written to disk."""
     dropped: int
-    """Records lost: memory and disk were full, or the server refused them for good."""
+    """Records lost: memory and disk were full, or the server refused them for good. A warning of
+    the logger `benchflow_monitor` has the reason."""
 
 
 class Sender:
@@ -67,6 +68,7 @@ class Sender:
         self._closing = threading.Event()
         self._deadline = float("inf")
         self._unsent: Sequence[bytes] = ()
+        self._refused = 0
         self._retry_at = 0.0
         self._wait = FIRST_WAIT
         self._warned: set[str] = set()
@@ -182,7 +184,12 @@ class Sender:
             return self._back_off(None)
         if response.is_success:
             self._wait, self._retry_at = FIRST_WAIT, 0.0
-            self._warned.clear()
+            reasons = _refusals(response)
+            if not reasons:
+                self._warned.clear()
+                return "sent"
+            self._warn(f"the server refused some records: {reasons[0][:200]}", None)
+            self._refused = len(reasons)
             return "sent"
         if response.status_code in {400, 413, 422}:
             self._warn(f"the server refused records: {response.text[:200]}", None)
@@ -200,7 +207,7 @@ class Sender:
         with self._lock:
             match outcome:
                 case "sent":
-                    self._sent += records
+                    self._add_sent(records)
                 case "spooled" | "wait":
                     self._spooled += records
                 case "refused":
@@ -212,9 +219,15 @@ class Sender:
         """Count records that waited on disk. `flush` does not wait for them."""
         with self._lock:
             if outcome == "sent":
-                self._sent += records
+                self._add_sent(records)
             else:
                 self._dropped += records
+
+    def _add_sent(self, records: int) -> None:
+        """Count an accepted batch. The server may have refused some of its records alone."""
+        refused, self._refused = min(self._refused, records), 0
+        self._sent += records - refused
+        self._dropped += refused
 
     def _warn(self, message: str, error: Exception | None) -> None:
         """Log each problem once until the server accepts records again."""
@@ -226,6 +239,18 @@ class Sender:
 
 def _body(batch: Sequence[bytes]) -> bytes:
     return gzip.compress(b'{"records":[' + b",".join(batch) + b"]}", compresslevel=1)
+
+
+def _refusals(response: httpx.Response) -> Sequence[str]:
+    """Return why the server refused some records of a batch that it accepted."""
+    try:
+        answer: object = response.json()
+    except ValueError:
+        return ()
+    items: object = (
+        cast("Mapping[str, object]", answer).get("refused") if isinstance(answer, dict) else None
+    )
+    return [str(item) for item in cast("list[object]", items)] if isinstance(items, list) else ()
 
 
 def _seconds(retry_after: str | None) -> float | None:

@@ -27,10 +27,10 @@ MAX_GROUPS: Final = 6
 CHARTS: Final = (
     ("tool_error_rate", "tool errors"),
     ("error_rate", "failed rollouts"),
-    ("loops", "loops"),
-    ("latency", "seconds"),
-    ("cost", "cost"),
-    ("asks", "questions"),
+    ("loops", "loops per rollout"),
+    ("latency", "seconds per rollout"),
+    ("cost", "cost per rollout"),
+    ("asks", "questions per rollout"),
     ("rollouts", "rollouts"),
 )
 

@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 from typing import ClassVar
 
-from benchflow_contracts import Evidence, RewardEvent, RolloutNode, VerifyResult
+from benchflow_contracts import Evidence, RewardEvent, RolloutNode, Space, VerifyResult
 
 from .facts import count_loops
 
@@ -20,7 +20,7 @@ class ToolErrors:
         del evidence
         seen = [(step.id, one) for step in node.steps for one in step.observations]
         if not seen:
-            return VerifyResult.unscored("no tool returned a result")
+            return _unscored("no tool returned a result", "action")
         failed = [(step, one) for step, one in seen if one.status == "failed"]
         events = tuple(
             RewardEvent(
@@ -43,7 +43,7 @@ class Loops:
         """Look for loops on the path to `node`."""
         del evidence
         if not any(step.tool_calls for step in node.steps):
-            return VerifyResult.unscored("no tool was called")
+            return _unscored("no tool was called", "action")
         loops = count_loops(node.steps)
         return VerifyResult(reward=float(not loops), items={"loops": float(loops)}, space="action")
 
@@ -65,6 +65,10 @@ class MemoryOperations:
             one for step in node.steps for one in step.observations if one.tool_call_id in wanted
         ]
         if not seen:
-            return VerifyResult.unscored("no memory operation")
+            return _unscored("no memory operation", "memory")
         good = sum(one.status == "completed" and bool(one.content) for one in seen)
         return VerifyResult(reward=good / len(seen), space="memory")
+
+
+def _unscored(reason: str, space: Space) -> VerifyResult:
+    return VerifyResult.unscored(reason).model_copy(update={"space": space})

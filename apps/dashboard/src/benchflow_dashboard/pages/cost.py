@@ -27,7 +27,7 @@ def show_costs(
         "costs.html",
         view,
         title="Cost",
-        section="jobs",
+        section="cost",
         cli=("bench", "dashboard", "cost", *([words] if words else []), *jobs_dir_words(settings)),
         context={
             "live": LivePage("runs", rest_sec=REPORT_REST_SEC),

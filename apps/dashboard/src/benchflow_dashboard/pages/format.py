@@ -54,6 +54,8 @@ def duration(seconds: float | None) -> str:
                 if seconds < 10 * size
                 else f"{seconds / size:.0f} {unit}"
             )
+    if 0 < seconds < 1:
+        return f"{seconds * 1000:.0f} ms" if seconds >= 0.001 else "<1 ms"
     return f"{max(seconds, 0):.0f} s"
 
 
@@ -61,7 +63,7 @@ def ago(moment: float | None, now: float | None = None) -> str:
     """Return how long ago a moment was."""
     if not moment:
         return UNKNOWN
-    return duration(max((page_time() if now is None else now) - moment, 0.0))
+    return duration(float(int(max((page_time() if now is None else now) - moment, 0.0))))
 
 
 def utc(moment: float | None) -> str:
@@ -70,6 +72,17 @@ def utc(moment: float | None) -> str:
         return datetime.fromtimestamp(moment or 0.0, UTC).isoformat(timespec="seconds")
     except (OverflowError, ValueError, OSError):
         return ""
+
+
+def metric(value: float, name: str) -> str:
+    """Return a mean of monitor mode in its unit. `name` is the metric, as rules name it."""
+    if name == "latency":
+        return f"{value:.1f} s" if 1 <= value < 10 else duration(value)
+    if name == "cost":
+        return money(value)
+    if name in {"error_rate", "tool_error_rate"}:
+        return f"{100 * value:.3g} %"
+    return f"{value:.3g}"
 
 
 def count(number: int | None) -> str:
@@ -142,6 +155,7 @@ FILTERS: Final[dict[str, Any]] = {
         duration,
         ago,
         utc,
+        metric,
         count,
         ramp,
         share,

@@ -9,7 +9,7 @@ from litestar.exceptions import NotFoundException
 from litestar.params import FromPath
 from litestar.response import Template
 
-from benchflow_dashboard.actions.job_actions import TITLES
+from benchflow_dashboard.actions.job_actions import TITLES, JobAction
 from benchflow_dashboard.actions.records import ActionStore
 from benchflow_dashboard.index import (
     FailureGroup,
@@ -78,6 +78,19 @@ def job_lines(session: IndexSession) -> tuple[JobLine, ...]:
     return tuple(lines)
 
 
+def offered_actions(view: JobView) -> dict[JobAction, str]:
+    """Return the actions that make sense in the state of a job, with their titles."""
+    job = view.job
+    if not job.is_live:
+        is_done = job.pending == 0 and not view.totals.failed
+        names: tuple[JobAction, ...] = () if is_done else ("resume",)
+    elif job.pause:
+        names = ("resume", "resize", "cancel")
+    else:
+        names = ("pause", "pause-now", "pause-keep", "resize", "cancel")
+    return {name: TITLES[name] for name in names}
+
+
 def job_url(name: str) -> str:
     """Return the URL of a job's page."""
     return f"/jobs/{quote(name, safe='')}"
@@ -119,7 +132,7 @@ def show_job(
         raise NotFoundException("no job has this name")
     cli = ("bench", "eval", "show", job, *jobs_dir_words(settings))
     context = {
-        "job_actions": TITLES,
+        "job_actions": offered_actions(view),
         "job_url": job_url(job),
         "acted": actions.newest(job, 5),
         "live": LivePage("runs", refresh_sec=AGES_SEC),

@@ -12,7 +12,7 @@ from litestar.exceptions import NotFoundException, ValidationException
 from litestar.params import FromPath
 from litestar.response import Redirect, Template
 
-from benchflow_dashboard.monitor.charts import HEIGHT, WIDTH
+from benchflow_dashboard.monitor.charts import BINS, HEIGHT, WIDTH
 from benchflow_dashboard.monitor.reader import default_database
 from benchflow_dashboard.monitor.service import MonitorService
 from benchflow_dashboard.monitor.views import (
@@ -53,6 +53,8 @@ def show_monitor(
             "query": query,
             "width": WIDTH,
             "height": HEIGHT,
+            "bins": BINS,
+            "window_sec": WINDOWS[query.window],
         },
     )
 
@@ -118,6 +120,7 @@ def show_alerts(
                 (time.time(),),
             ),
             "rules": [rule.name for rule in monitor.rules],
+            "check_sec": monitor.config.check_sec,
         }
     cli = ("bench", "monitor", "alerts", *_database_words(settings)) if view else ()
     live = LivePage("monitor", refresh_sec=AGES_SEC) if view else None

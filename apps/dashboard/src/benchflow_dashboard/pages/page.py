@@ -18,15 +18,17 @@ PageRequest = Request[Any, Any, Any]
 Theme = Literal["light", "dark"]
 
 NAVIGATION: Final = (
-    ("runs", "Runs", "/runs"),
-    ("jobs", "Jobs", "/jobs"),
-    ("monitor", "Monitor", "/monitor"),
-    ("alerts", "Alerts", "/alerts"),
-    ("failures", "Failures", "/failures"),
-    ("search", "Search", "/search"),
-    ("fleet", "Fleet", "/fleet"),
+    ("runs", "Runs", "/runs", "r"),
+    ("jobs", "Jobs", "/jobs", "j"),
+    ("failures", "Failures", "/failures", "f"),
+    ("rewards", "Rewards", "/rewards", "w"),
+    ("cost", "Cost", "/cost", "c"),
+    ("search", "Search", "/search", "s"),
+    ("monitor", "Monitor", "/monitor", "m"),
+    ("alerts", "Alerts", "/alerts", "a"),
+    ("fleet", "Fleet", "/fleet", "l"),
 )
-"""The links of the header: key, text, URL. A new page adds its line."""
+"""The links of the header: section, text, URL and the key after `g`. A new page adds its line."""
 _THEMES: Final = ("light", "dark", "auto")
 AGES_SEC: Final = 15
 """How often a page reads itself so that its ages stay true."""

@@ -8,7 +8,7 @@ from benchflow_dashboard.index import Index, read_facets
 from benchflow_dashboard.reports.rewards import SPACES, RewardQuery, rewards_view
 from benchflow_dashboard.settings import DashboardSettings
 
-from .page import PageRequest, jobs_dir_words, render
+from .page import REPORT_REST_SEC, LivePage, PageRequest, jobs_dir_words, render
 
 
 @get("/rewards", include_in_schema=False, sync_to_thread=True)
@@ -28,7 +28,12 @@ def show_rewards(
         "rewards.html",
         view,
         title="Rewards",
-        section="jobs",
+        section="rewards",
         cli=(*command, *jobs_dir_words(settings)),
-        context={"query": query, "jobs": facets["job"], "spaces": SPACES},
+        context={
+            "live": LivePage("runs", rest_sec=REPORT_REST_SEC),
+            "query": query,
+            "jobs": facets["job"],
+            "spaces": SPACES,
+        },
     )

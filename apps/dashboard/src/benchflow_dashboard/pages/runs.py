@@ -38,6 +38,8 @@ PRESETS: Final = (
 COLUMNS: Final = (
     ("", "status", ""),
     ("task", "task", ""),
+    ("", "job", "aside"),
+    ("", "variant", "aside"),
     ("reward", "reward", "number"),
     ("", "spread of leaves", ""),
     ("", "n", "number"),
@@ -101,6 +103,7 @@ def show_runs(
     with index.read() as session:
         view, facets = runs_view(session, query), read_facets(session)
     words = query.url_query()
+    hidden = ("job",) if query.job else ()
     return render(
         request,
         "runs.html",
@@ -115,7 +118,7 @@ def show_runs(
             "query_url": words,
             "export_url": query.with_().url_query(),
             "facets": facets,
-            "columns": COLUMNS,
+            "columns": [(key, title, kind) for key, title, kind in COLUMNS if title not in hidden],
             "sort_urls": {key: _sort_url(query, key) for key, _, _ in COLUMNS if key},
             "presets": PRESETS,
             "saved": saved_views(request),

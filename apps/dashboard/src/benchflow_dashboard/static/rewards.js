@@ -57,5 +57,7 @@ const draw = (figure) => {
 if (window.uPlot) {
   const drawAll = () => document.querySelectorAll("[data-lines]").forEach(draw);
   drawAll();
+  // A live update takes the drawn lines away: the page of the server has only the tables.
+  document.addEventListener("live:patched", drawAll);
   matchMedia("(prefers-color-scheme: dark)").addEventListener("change", drawAll);
 }

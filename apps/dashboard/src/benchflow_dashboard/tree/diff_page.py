@@ -10,6 +10,7 @@ from benchflow_contracts import FileDiff, RolloutTree, UsageError
 from benchflow_kernel import TableDiff
 from benchflow_store import ComparedNode, StateComparison, StepComparison
 
+from .display import depth_first
 from .query import RolloutQuery
 
 ROWS: Final = 200
@@ -66,6 +67,8 @@ class DiffPage:
     """The nodes of this rollout that have a recorded state."""
     problem: str = ""
     hint: str = ""
+    nearest: Sequence[str] = ()
+    """The first nodes with a state at or below `a` and `b`; empty if one side has none."""
     comparison: StepComparison | None = None
     """Where the paths part, known also without states; `None` if a node is unknown."""
     has_states: bool = False
@@ -75,6 +78,11 @@ class DiffPage:
     hidden_files: int = 0
     total_rows: int = 0
     total_files: int = 0
+
+    @property
+    def nearest_url(self) -> str:
+        """The URL that compares the `nearest` nodes; empty without them."""
+        return _compare_url(*self.nearest) if self.nearest else ""
 
     @classmethod
     def of(cls, a: str, b: str, tree: RolloutTree, found: StateComparison) -> "DiffPage":
@@ -112,6 +120,7 @@ class DiffPage:
             choices=choices_of(tree),
             problem=str(error),
             hint=error.hint or "",
+            nearest=_nearest(tree, a, b),
             comparison=steps,
             sides=[] if steps is None else [_side(steps.a), _side(steps.b)],
         )
@@ -128,8 +137,23 @@ def cell_text(value: Any) -> str:  # noqa: ANN401 - a cell of any database
     return text if len(text) <= _CELL else f"{text[:_CELL]}…"
 
 
+def _nearest(tree: RolloutTree, a: str, b: str) -> tuple[str, ...]:
+    tops = [tree.index.get(name) for name in (a, b)]
+    found = [
+        next((node.id for node in depth_first(top) if node.state_ref is not None), None)
+        for top in tops
+        if top is not None
+    ]
+    names = tuple(name for name in found if name is not None)
+    return names if len(set(names)) == 2 else ()
+
+
 def _swap(a: str, b: str) -> str:
-    return "?" + urlencode({"a": b, "b": a})
+    return _compare_url(b, a)
+
+
+def _compare_url(a: str, b: str) -> str:
+    return "?" + urlencode({"a": a, "b": b})
 
 
 def _side(node: ComparedNode) -> DiffSide:

@@ -36,15 +36,23 @@ class _Grid:
     column: int
     row: int
     title: int
+    narrowest: int = 0
+    """The least distance of columns, so that a deep tree fits its pane. 0: `column`."""
     left: int = 20
     top: int = 22
 
 
 _GRIDS: Final[Mapping[Detail, _Grid]] = {
-    "text": _Grid(column=172, row=46, title=26),
+    "text": _Grid(column=172, row=58, title=26, narrowest=104),
     "numbers": _Grid(column=62, row=26, title=0),
     "shapes": _Grid(column=32, row=24, title=0),
 }
+
+
+_PANE: Final = 720
+"""Pixels of the pane of the tree in a window of 1280 pixels."""
+_CHARACTER: Final = 7.0
+"""Pixels of a character of a title."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -147,15 +155,22 @@ def draw(display: DisplayTree, measure: Measure, marks: Marks, links: Links) -> 
     """
     detail = detail_of(len(display.nodes))
     grid = _GRIDS[detail]
-    xs = [grid.left + depth * grid.column for depth in display.depths]
+    column = _column(grid, max(display.depths))
+    xs = [grid.left + depth * column for depth in display.depths]
     ys = [grid.top + row * grid.row for row in tidy_rows(display.children)]
-    chunks = _Pen(display, measure, marks, links, links.suffix(), detail, xs, ys).draw()
+    chunks = _Pen(display, measure, marks, links, links.suffix(), detail, xs, ys, column).draw()
     width, height = max(xs) + grid.column, max(ys) + grid.row
     head = (
         f'id="tree" class="tree {detail}" role="tree" aria-label="Rollout tree"'
         f' width="{width}" height="{height}" viewBox="0 0 {width} {height}"'
     )
     return Drawing(head, chunks, width, height, detail, ys)
+
+
+def _column(grid: _Grid, depth: int) -> int:
+    """Return the distance of columns. The last column always has the whole `grid.column`."""
+    fitting = (_PANE - grid.left - grid.column) // max(depth, 1)
+    return min(max(fitting, grid.narrowest or grid.column), grid.column)
 
 
 @dataclass(frozen=True, slots=True)
@@ -170,6 +185,7 @@ class _Pen:
     detail: Detail
     xs: list[int]
     ys: list[int]
+    column: int
 
     def draw(self) -> list[Chunk]:
         """Return all chunks, in depth-first order of their nodes."""
@@ -211,8 +227,8 @@ class _Pen:
         name = node.id
         kind = kind_of(node, fold, is_running=name in self.marks.running)
         label = "" if fold else self.measure.labels.get(name, "")
-        shown = self._shown(node, kind, label, hidden)
         below = bool(display.children[place])
+        shown = self._shown(node, kind, label, hidden, has_children=below)
         expanded = f' aria-expanded="{"false" if fold else "true"}"' if below or fold else ""
         quoted = quote_id(name)
         url = self.links.unfolding(name) if fold else f"?sel={quoted}{self.suffix}"
@@ -225,24 +241,28 @@ class _Pen:
             f"{shape(kind, x, y, css)}{self._text(place, x, y, kind, shown)}</a>"
         )
 
-    def _shown(self, node: RolloutNode, kind: Kind, label: str, hidden: int) -> tuple[str, str]:
-        """Return the escaped text beside a node: its number, and its title."""
+    def _shown(
+        self, node: RolloutNode, kind: Kind, label: str, hidden: int, *, has_children: bool
+    ) -> tuple[str, ...]:
+        """Return the escaped text beside a node: its number, and the lines of its title."""
         if kind in {"chain", "subtree"}:
-            return fold_label(kind, hidden), ""
+            return (fold_label(kind, hidden),)
         mark = "A" if node.id == self.marks.a else ""
         if self.detail == "shapes":
-            return mark, ""
+            return (mark,)
         number = label or (UNKNOWN if _is_unscored(node) else "")
         values = " ".join(part for part in (mark, letter_of(node), number) if part)
         if self.detail == "numbers":
-            return values, ""
-        return values, escape(one_line(f"{node.id} {_title(node)}", _GRIDS["text"].title))
+            return (values,)
+        # The last column has room to its right.
+        width = int(self.column / _CHARACTER) if has_children else _GRIDS["text"].title
+        return values, *map(escape, _two_lines(f"{node.id} {_title(node)}", width))
 
     def _name(
-        self, node: RolloutNode, kind: Kind, label: str, shown: tuple[str, str], hidden: int
+        self, node: RolloutNode, kind: Kind, label: str, shown: tuple[str, ...], hidden: int
     ) -> str:
         """Return the escaped accessible name: the visible text, then the rest."""
-        parts = [" ".join(filter(None, shown))]
+        parts = [" ".join(filter(None, (shown[0], "".join(shown[1:]))))]
         if self.detail != "text":
             parts.append(_escaped(node.id))
         parts.append(words_of(kind, hidden, has_number=bool(label)))
@@ -252,16 +272,19 @@ class _Pen:
             parts.append(escape(one_line(_title(node), _NAME)))
         return ", ".join(filter(None, parts))
 
-    def _text(self, place: int, x: int, y: int, kind: Kind, shown: tuple[str, str]) -> str:
-        values, title = shown
+    def _text(self, place: int, x: int, y: int, kind: Kind, shown: tuple[str, ...]) -> str:
+        values, *title = shown
         if not values and not title:
             return ""
         if kind in {"chain", "subtree"}:
             return f'<text class="count" x="{x}" y="{y + 4}">{values}</text>'
         # The edge to the children is on the right of a node.
         level = y - 6 if self.display.children[place] or title else y + 4
-        line = f'<tspan x="{x - 4}" y="{y + 18}"> {title}</tspan>' if title else ""
-        return f'<text x="{x + 9}" y="{level}">{values}{line}</text>'
+        lines = "".join(
+            f'<tspan x="{x - 4}" y="{y + 18 + 12 * at}">{"" if at else " "}{line}</tspan>'
+            for at, line in enumerate(title)
+        )
+        return f'<text x="{x + 9}" y="{level}">{values}{lines}</text>'
 
 
 def _positions(display: DisplayTree) -> list[tuple[int, int]]:
@@ -275,6 +298,18 @@ def _positions(display: DisplayTree) -> list[tuple[int, int]]:
 
 def _is_unscored(node: RolloutNode) -> bool:
     return not node.children and node.error is None
+
+
+def _two_lines(text: str, width: int) -> list[str]:
+    """Return a title in at most two lines. Together they are the cut title, spaces included."""
+    whole = one_line(text, 2 * width)
+    if len(whole) <= width:
+        return [whole]
+    cut = whole.rfind(" ", 0, width + 1)
+    # The id of the node stays with the first word.
+    cut = cut if cut > width // 2 else width
+    rest = whole[cut:]
+    return [whole[:cut], rest if len(rest) <= width + 1 else f"{rest[:width].rstrip()}…"]
 
 
 def _title(node: RolloutNode) -> str:
