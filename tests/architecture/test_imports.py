@@ -206,6 +206,7 @@ ALLOWED = {
         "benchflow_contracts",
         "benchflow_engine",
         "benchflow_export",
+        "benchflow_kernel",
         "benchflow_store",
         "yaml",
     },

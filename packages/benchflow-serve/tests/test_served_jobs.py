@@ -1,51 +1,24 @@
 """Jobs of the service: submitted, followed, paused, cancelled, and continued after a restart."""
 
 import asyncio
-from collections.abc import AsyncGenerator
-from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
-import httpx
 import pytest
 from benchflow_jobs import plan_of
-from benchflow_serve import RolloutService, ServeSettings, create_app
 from benchflow_serve.caps import RequestCaps
 from benchflow_serve.job_requests import job_config
 from benchflow_serve_client import (
     JobPause,
     JobRequest,
-    RetryPolicy,
     ServeClient,
     ServiceBusyError,
     ServiceConflictError,
     ServiceNotFoundError,
     ServiceRefusedError,
 )
+from served_jobs import job, open_client, wait_for_attempt
 from served_rollouts import TASK, open_service, settings_at
-
-
-@asynccontextmanager
-async def open_client(settings: ServeSettings) -> AsyncGenerator[tuple[ServeClient, Any]]:
-    async with open_service(settings) as service:
-        app = create_app(service, owns_service=False)
-        transport = httpx.ASGITransport(app=app)  # type: ignore[arg-type]
-        retry = RetryPolicy(0)
-        url = "http://localhost"
-        async with ServeClient(url, transport=transport, retry=retry) as client:
-            yield client, service
-
-
-def job(name: str | None = "one", **tables: Any) -> JobRequest:
-    named = {} if name is None else {"job": {"name": name}}
-    return JobRequest(tables={**named, **tables})
-
-
-async def wait_for_attempt(service: RolloutService) -> None:
-    """Wait until an attempt of a job has a slot."""
-    async with asyncio.timeout(30):
-        while not service.slots.used:  # noqa: ASYNC110 - nothing tells it
-            await asyncio.sleep(0.01)
 
 
 async def ended(client: ServeClient, name: str) -> Any:

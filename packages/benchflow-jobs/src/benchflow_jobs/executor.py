@@ -5,8 +5,9 @@ import re
 import time
 from collections.abc import Callable, Collection, Mapping
 from contextlib import nullcontext
+from functools import partial
 from pathlib import Path
-from typing import Final, NamedTuple
+from typing import Final, NamedTuple, Protocol
 
 from benchflow_contracts import (
     BenchFlowError,
@@ -25,6 +26,7 @@ from benchflow_contracts import (
 from benchflow_engine.config import RunConfig
 from benchflow_engine.learner import LearnerDirectory
 from benchflow_engine.rollout import RunResult, run_in
+from benchflow_kernel import Planes
 from benchflow_store import MODEL_DIR, read_model_calls, record_from_error, write_result
 
 from .attempt_events import EventCollector, stored_events
@@ -46,6 +48,18 @@ class RolloutInputs(NamedTuple):
     """The learner store, in a sequential job."""
 
 
+class AttemptModels(Protocol):
+    """Chooses the model endpoint of each attempt, instead of the configuration of the job."""
+
+    def configure(self, dispatch: Dispatch, config: RunConfig) -> RunConfig:
+        """Return the configuration of an attempt that is about to start."""
+        ...
+
+    def prepare(self, dispatch: Dispatch, planes: Planes) -> Planes:
+        """Return the planes whose gateway sends the calls; see `prepare` of `run_in`."""
+        ...
+
+
 RETRIED: Final = ("sandbox", "reward")
 """Boundaries of errors that are tried again. The faults of an agent or its model stay its."""
 _VARIABLE_PARTS = re.compile(r"0x[0-9a-fA-F]+|\b[0-9a-fA-F]{8,}\b|\d+(\.\d+)?|/[^\s:'\"]+")
@@ -63,6 +77,7 @@ class EngineExecutor:
         on_answer: Callable[[UpstreamAnswer], None] | None = None,
         job_dir: Path | None = None,
         holds: RolloutHolds | None = None,
+        models: AttemptModels | None = None,
     ) -> None:
         """Prepare the executor.
 
@@ -73,12 +88,14 @@ class EngineExecutor:
             job_dir: The directory of the job, as its sandboxes are labelled (default:
                 `directory`).
             holds: May pause a rollout while it runs.
+            models: Chooses where the model calls go.
         """
         self._directory = directory
         self._place = str((job_dir or directory).resolve())
         self._inputs = inputs
         self._on_answer = on_answer
         self._holds = holds
+        self._models = models
 
     async def run(self, dispatch: Dispatch, on_event: Callable[[Event], None]) -> Completion:
         """Run the rollout; see `Executor`. Its record is on disk on return, if the disk works."""
@@ -87,6 +104,8 @@ class EngineExecutor:
 
     async def _complete(self, dispatch: Dispatch, on_event: Callable[[Event], None]) -> Completion:
         inputs = self._inputs(dispatch)
+        if self._models is not None:
+            inputs = inputs._replace(config=self._models.configure(dispatch, inputs.config))
         task, config = inputs.task, inputs.config
         home = self._directory / dispatch.rollout
         identity = RolloutIdentity(
@@ -139,6 +158,8 @@ class EngineExecutor:
         If an earlier attempt lacks only its summary, the result is of its directory.
         """
         home = self._directory / dispatch.rollout
+        models = self._models
+        prepare = None if models is None else partial(models.prepare, dispatch)
         earlier = dispatch.payload.get(RESUMES)
         if isinstance(earlier, str):
             from benchflow_engine.resume import resume_rollout, was_cut_short  # noqa: PLC0415
@@ -152,6 +173,7 @@ class EngineExecutor:
                         config=inputs.config,
                         identity=identity,
                         subscribers=(on_event,),
+                        prepare=prepare,
                         on_answer=self._on_answer,
                     )
             except UsageError as error:
@@ -163,6 +185,7 @@ class EngineExecutor:
             directory=home,
             subscribers=(on_event,),
             identity=identity,
+            prepare=prepare,
             on_answer=self._on_answer,
             learner=inputs.learner,
         )

@@ -117,14 +117,18 @@ async def check_job(job: JobConfig | JobOptions) -> list[Check]:
         return await make_checks(planned, named, Providers(blocks))
 
 
-async def prepare(job: PlannedJob, directory: Path | None, providers: Providers) -> None:
+async def prepare(
+    job: PlannedJob, directory: Path | None, providers: Providers, *, probes: bool = True
+) -> None:
     """Check a job, and open the providers of its sandboxes.
+
+    Without `probes`, the model endpoints of the plan are not called: others replace them.
 
     Raises:
         BenchFlowError: The only check that failed.
         PreflightError: Several checks failed.
     """
-    checks = await make_checks(job, directory, providers)
+    checks = await make_checks(job, directory, providers, probes=probes)
     errors = {str(each.error): each.error for each in checks if each.error is not None}
     if len(errors) == 1:
         raise next(iter(errors.values()))
@@ -135,7 +139,9 @@ async def prepare(job: PlannedJob, directory: Path | None, providers: Providers)
     await providers.open_for(job)
 
 
-async def make_checks(job: PlannedJob, directory: Path | None, providers: Providers) -> list[Check]:
+async def make_checks(
+    job: PlannedJob, directory: Path | None, providers: Providers, *, probes: bool = True
+) -> list[Check]:
     """Make all checks. A job that has a score in every slot needs only agents and providers."""
     plan, checks = job.plan, _CheckLog()
     if plan.refused:
@@ -152,10 +158,8 @@ async def make_checks(job: PlannedJob, directory: Path | None, providers: Provid
     if left:
         with checks.check("verifiers"):
             check_verifiers([variant.run for variant in plan.variants], job.tasks.values())
-    endpoints = (
-        {v.run.model.base_url: v for v in plan.variants if v.run.model.base_url} if left else {}
-    )
-    for variant in endpoints.values():
+    endpoints = {v.run.model.base_url: v for v in plan.variants if v.run.model.base_url}
+    for variant in endpoints.values() if left and probes else ():
         with checks.check(_name("model endpoint", variant.id)):
             await check_endpoint(variant.run)
     await _check_workers(plan, providers, checks)

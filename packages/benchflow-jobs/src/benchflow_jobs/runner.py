@@ -36,7 +36,7 @@ from .budget import Budget
 from .control import JobControl, signals_to
 from .control_socket import serve_orders
 from .driver import JobDriver
-from .executor import RESUMES, EngineExecutor, RolloutInputs, end_of
+from .executor import RESUMES, AttemptModels, EngineExecutor, RolloutInputs, end_of
 from .facts import FactsUpdater
 from .heartbeat import beating
 from .hold import held, new_directory
@@ -71,6 +71,9 @@ class Followers:
     """Gets a sentence for people when a signal arrives. Without it, signals are not handled."""
     wrap: Callable[[Executor], Executor] | None = None
     """Returns the executor of local attempts, for example one that waits for a shared slot."""
+    models: AttemptModels | None = None
+    """Chooses the model endpoint of each local attempt. The endpoints of the plan are not probed
+    then."""
 
 
 async def run_job(
@@ -79,6 +82,7 @@ async def run_job(
     listener: JobListener | None = None,
     interrupts: Callable[[str], None] | None = None,
     wrap: Callable[[Executor], Executor] | None = None,
+    models: AttemptModels | None = None,
 ) -> JobReport:
     """Run every planned rollout and write the job's summary.
 
@@ -92,7 +96,8 @@ async def run_job(
     cancellation is raised again.
 
     With `interrupts`, SIGINT drains the job, and a second SIGINT, SIGTERM or SIGHUP ends what
-    runs; `interrupts` gets a sentence for people. `wrap` is as in `Followers`.
+    runs; `interrupts` gets a sentence for people. `wrap` and `models` are as in
+    `Followers`.
 
     Raises:
         BenchFlowError: Nothing was started: a bad task, option or provider, a model endpoint that
@@ -104,11 +109,11 @@ async def run_job(
     named = settings.jobs_dir / settings.name if settings.name else None
     async with AsyncExitStack() as blocks:
         providers = Providers(blocks)
-        await prepare(planned, named, providers)
+        await prepare(planned, named, providers, probes=models is None)
         directory = named or new_directory(settings.jobs_dir)
         with held(directory):
             planned = settle_plan(directory, planned)
-            followers = Followers(listener, interrupts, wrap)
+            followers = Followers(listener, interrupts, wrap, models)
             return await _run_held(planned, directory, providers, followers)
 
 
@@ -119,6 +124,7 @@ async def resume_job(
     listener: JobListener | None = None,
     interrupts: Callable[[str], None] | None = None,
     wrap: Callable[[Executor], Executor] | None = None,
+    models: AttemptModels | None = None,
 ) -> JobReport:
     """Continue the job of a directory as it was planned, as `run_job` does.
 
@@ -129,9 +135,9 @@ async def resume_job(
     planned = planned_before(directory, trust=trust)
     async with AsyncExitStack() as blocks:
         providers = Providers(blocks)
-        await prepare(planned, directory, providers)
+        await prepare(planned, directory, providers, probes=models is None)
         with held(directory):
-            followers = Followers(listener, interrupts, wrap)
+            followers = Followers(listener, interrupts, wrap, models)
             return await _run_held(planned, directory, providers, followers)
 
 
@@ -301,7 +307,13 @@ class _Run:
 
         if is_local:
             holds = RolloutHolds(self._scopes)
-            engine = EngineExecutor(self.directory, self._inputs, on_answer=on_answer, holds=holds)
+            engine = EngineExecutor(
+                self.directory,
+                self._inputs,
+                on_answer=on_answer,
+                holds=holds,
+                models=self.followers.models,
+            )
             wrap = self.followers.wrap
             executor: Executor = engine if wrap is None else wrap(engine)
             backend: WorkerBackend = LocalBackend(executor, dict(limits), on_event=record.receive)

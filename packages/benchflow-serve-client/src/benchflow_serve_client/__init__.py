@@ -12,7 +12,16 @@ from .errors import (
     ServiceTokenError,
     ServiceUnreachableError,
 )
-from .job_models import JobPause, JobRequest, JobState, ServedJob, SlotPage, SlotResult
+from .job_models import (
+    JobEvent,
+    JobEventKind,
+    JobPause,
+    JobRequest,
+    JobState,
+    ServedJob,
+    SlotPage,
+    SlotResult,
+)
 from .models import (
     Capacity,
     EventKind,
@@ -53,6 +62,8 @@ __all__ = [
     "InFlight",
     "InlineFile",
     "InlineTask",
+    "JobEvent",
+    "JobEventKind",
     "JobPause",
     "JobRequest",
     "JobState",

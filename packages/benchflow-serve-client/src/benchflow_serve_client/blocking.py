@@ -8,7 +8,7 @@ import httpx
 from pydantic import SecretStr
 
 from .client import Keep, ServeClient
-from .job_models import JobPause, JobRequest, ServedJob, SlotPage
+from .job_models import JobEvent, JobPause, JobRequest, ServedJob, SlotPage
 from .models import (
     Capacity,
     GroupRequest,
@@ -116,6 +116,15 @@ class BlockingServeClient:
         """Start a job; see `ServeClient.submit_job`."""
         return self._run(self._client.submit_job(request, key=key))
 
+    def job_events(self, name: str, *, after: int = 0) -> Generator[JobEvent]:
+        """Yield the events of a job; see `ServeClient.job_events`."""
+        events = self._client.job_events(name, after=after)
+        try:
+            while (event := self._run(_next(events))) is not None:
+                yield event
+        finally:
+            self._run(_close(events))
+
     def job(self, name: str) -> ServedJob:
         """Return a job."""
         return self._run(self._client.job(name))
@@ -164,9 +173,9 @@ class BlockingServeClient:
         return self._runner.run(work)
 
 
-async def _next(events: AsyncGenerator[RolloutEvent]) -> RolloutEvent | None:
+async def _next(events: AsyncGenerator[_T]) -> _T | None:
     return await anext(events, None)
 
 
-async def _close(events: AsyncGenerator[RolloutEvent]) -> None:
+async def _close(events: AsyncGenerator[Any]) -> None:
     await events.aclose()

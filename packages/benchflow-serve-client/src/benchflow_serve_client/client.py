@@ -2,7 +2,7 @@
 
 import asyncio
 import time
-from collections.abc import AsyncGenerator, Sequence
+from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
 from contextlib import aclosing
 from typing import Final, Literal, Self, TypeVar
 from urllib.parse import quote
@@ -14,7 +14,7 @@ from httpx_sse import EventSource, SSEError
 from pydantic import SecretStr, ValidationError
 
 from .errors import ServiceError, ServiceFailedError
-from .job_models import JobPause, JobRequest, ServedJob, SlotPage
+from .job_models import JobEvent, JobPause, JobRequest, ServedJob, SlotPage
 from .models import (
     Capacity,
     GroupRequest,
@@ -46,6 +46,7 @@ _JOB_SEC: Final = 600.0
 """How long the preparation of a job may take: its checks, and its sandbox provider."""
 
 _M = TypeVar("_M", bound=Model)
+_E = TypeVar("_E", RolloutEvent, JobEvent)
 
 
 class _Jobs(Model):
@@ -145,33 +146,16 @@ class ServeClient:
             ServiceError: The service does not answer for as long as the client retries, or skips
                 an event.
         """
-        timer = RetryTimer(self.connection.retry)
-        is_known_to_end = False
-        while True:
-            count, began = 0, time.monotonic()
-            try:
-                async with aclosing(self._stream(rollout, after)) as events:
-                    async for event in events:
-                        timer.reset()
-                        count += 1
-                        after = event.id
-                        yield event
-                        if event.kind == "ended":
-                            return
-            except ServiceError as error:
-                if not is_passing(error):
-                    raise
-                if time.monotonic() - began > _LONG_SEC:
-                    timer.reset()
-                await timer.pause(error)
-                continue
-            if is_known_to_end and not count:
-                return  # The caller has seen the last event.
-            is_known_to_end = (await self.status(rollout)).state == "ended"
-            if not is_known_to_end:
-                if time.monotonic() - began > _LONG_SEC:
-                    timer.reset()
-                await timer.pause(ServiceFailedError("the service closes each stream of events"))
+        path = f"/v1/rollouts/{_name(rollout)}/events"
+
+        async def has_ended() -> bool:
+            return (await self.status(rollout)).state == "ended"
+
+        async with aclosing(self._follow(path, RolloutEvent, after, has_ended)) as events:
+            async for event in events:
+                yield event
+                if event.kind == "ended":
+                    return
 
     async def acknowledge(self, rollout: str) -> None:
         """Let the service delete a result. Repeatable."""
@@ -224,6 +208,25 @@ class ServeClient:
             await asyncio.sleep(poll_sec)
         return job
 
+    async def job_events(self, name: str, *, after: int = 0) -> AsyncGenerator[JobEvent]:
+        """Yield the events of a job after number `after`, each one once, until it does not run.
+
+        A connection that breaks is opened again, and continues after the last event.
+
+        Raises:
+            ServiceError: As for `events`.
+        """
+        path = f"/v1/jobs/{_name(name)}/events"
+
+        async def has_ended() -> bool:
+            return (await self.job(name)).state not in {"running", "paused"}
+
+        async with aclosing(self._follow(path, JobEvent, after, has_ended)) as events:
+            async for event in events:
+                yield event
+                if event.kind == "ended" and await has_ended():
+                    return
+
     async def job_results(self, name: str, *, first: int = 0, limit: int = 100) -> SlotPage:
         """Return slots of a job with their rewards, from the index `first` on."""
         params = {"first": first, "limit": limit}
@@ -266,9 +269,41 @@ class ServeClient:
     async def _post(self, path: str, body: Model | None, key: str | None) -> bytes:
         return await self.connection.send("POST", path, body=body, key=key or uuid4().hex)
 
-    async def _stream(self, rollout: str, after: int) -> AsyncGenerator[RolloutEvent]:
+    async def _follow(
+        self, path: str, model: type[_E], after: int, has_ended: Callable[[], Awaitable[bool]]
+    ) -> AsyncGenerator[_E]:
+        """Yield the events of a stream, over as many connections as it takes.
+
+        A stream that closes has ended if `has_ended` says so and the next one has no event.
+        """
+        timer = RetryTimer(self.connection.retry)
+        is_known_to_end = False
+        while True:
+            count, began = 0, time.monotonic()
+            try:
+                async with aclosing(self._stream(path, model, after)) as events:
+                    async for event in events:
+                        timer.reset()
+                        count += 1
+                        after = event.id
+                        yield event
+            except ServiceError as error:
+                if not is_passing(error):
+                    raise
+                if time.monotonic() - began > _LONG_SEC:
+                    timer.reset()
+                await timer.pause(error)
+                continue
+            if is_known_to_end and not count:
+                return  # The caller has seen the last event.
+            is_known_to_end = await has_ended()
+            if not is_known_to_end:
+                if time.monotonic() - began > _LONG_SEC:
+                    timer.reset()
+                await timer.pause(ServiceFailedError("the service closes each stream of events"))
+
+    async def _stream(self, path: str, model: type[_E], after: int) -> AsyncGenerator[_E]:
         """Yield the events of one connection that come after `after`."""
-        path = f"/v1/rollouts/{_name(rollout)}/events"
         headers = {"Accept": "text/event-stream", "Cache-Control": "no-store"}
         if after:
             headers["Last-Event-ID"] = str(after)
@@ -280,12 +315,12 @@ class ServeClient:
                 async for message in messages:
                     if not message.data:
                         continue  # only a new value of `retry`
-                    event = _read(RolloutEvent, message.data.encode())
+                    event = _read(model, message.data.encode())
                     if event.id <= after:
                         continue  # The service repeats what was received.
                     if event.id != after + 1:
                         raise ServiceFailedError(
-                            f"the events of rollout {rollout!r} skip from {after} to {event.id}"
+                            f"the events of {path} skip from {after} to {event.id}"
                         )
                     after = event.id
                     yield event

@@ -6,15 +6,36 @@ from typing import Annotated, Any, Literal
 from benchflow_contracts import Model, NodeError
 from pydantic import Field, StringConstraints
 
-JobName = Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,127}$")]
+from .models import Name
 
 JobState = Literal["running", "paused", "completed", "stopped", "failed"]
 """`paused`: nothing more starts until it is resumed. `stopped`: it was cancelled, or ended with
 slots left; it can be resumed. `failed`: it could not be run."""
 
 
+JobEventKind = Literal[
+    "running",
+    "started",
+    "attempt",
+    "slot",
+    "paused",
+    "resumed",
+    "swapped",
+    "park_refused",
+    "ended",
+]
+"""`running`: the job starts, or continues after a restart. `started`: an attempt starts.
+`attempt`: it has ended, and its slot may run again. `slot`: a slot does not run again; a later
+event of the same slot replaces this one. `swapped`: the next calls of an attempt go to a new policy
+version. `park_refused`: an update of the policy could not park an attempt. `ended`: the job does
+not run; after a resume, more events come."""
+
+
 class JobRequest(Model):
     """A job. Its tables are those of a `job.toml`, without what the server decides."""
+
+    policy: Name | None = None
+    """The registered policy that answers the model calls, instead of an endpoint in `tables`."""
 
     tables: Mapping[str, Any] = {}
     """`job`, `dataset`, `design`, `run`, `variants`, `sweep`, `concurrency`, `budget`, `retry`,
@@ -35,6 +56,7 @@ class ServedJob(Model):
 
     name: str
     state: JobState
+    policy: str | None = None
     created_at: float
     """Seconds since the epoch."""
     slots: int = 0
@@ -70,6 +92,23 @@ class SlotResult(Model):
     attempt: int | None = None
     error: str | None = None
     """Boundary, type and message of the error of the attempt."""
+
+
+class JobEvent(Model):
+    """One event of a job, in its stream."""
+
+    id: int = Field(ge=1)
+    """The number in the stream. `Last-Event-ID` resumes after it."""
+    kind: JobEventKind
+    at: float
+    """Seconds since the epoch."""
+    slot: SlotResult | None = None
+    """The slot after the event; `status` is `pending` while it may run again."""
+    policy_version: str | None = None
+    state: JobState | None = None
+    """The state of an ended job."""
+    reason: str | None = None
+    """Of a pause or of a refusal, or why the job ended early."""
 
 
 class SlotPage(Model):

@@ -27,6 +27,7 @@ from benchflow_store.database.job_lock import lock_job
 
 from .attempts import has_network
 from .entries import Entry, Kept, SavedRollout, without_key
+from .event_stream import PAGE, follow
 from .groups import GroupTable, members_of
 from .jobs import JobBoard
 from .parts import ServiceParts, TaskOwner
@@ -69,7 +70,7 @@ class RolloutService:
         self.catalogue = TaskCatalogue.read(settings.tasks_dirs, options)
         self.slots = SlotPool(settings.slots)
         """What runs at once: rollouts, and attempts of jobs."""
-        self.jobs = JobBoard(settings, self.slots)
+        self.jobs = JobBoard(settings, self.slots, self.policies)
         self._groups = GroupTable()
         self._board: RolloutBoard | None = None
         self._runner: RolloutRunner | None = None
@@ -211,30 +212,29 @@ class RolloutService:
             render_result, status, request.render, request.training, directory
         )
 
-    async def events(
+    def events(
         self, ident: str, after: int = 0, *, beat_sec: float | None = None
     ) -> AsyncGenerator[RolloutEvent | None]:
-        """Yield the events of a rollout after number `after`, until it ends or the service stops.
+        """Return the events of a rollout after number `after`, until it ends or the service stops.
 
-        With `beat_sec`, yield None whenever nothing happened for so long.
+        With `beat_sec`, None comes whenever nothing happened for so long.
 
         Raises:
             NotFoundError: No rollout has the id.
         """
         entry, board = self.board.find(ident), self.board
-        while True:
-            changed = entry.changed
-            for event in board.store.events(ident, after):
-                after = event.id
-                yield event
-            is_over = entry.status.state == "ended" and after >= entry.last_event
-            if is_over or board.is_stopping:
-                return
-            try:
-                async with asyncio.timeout(beat_sec):
-                    await changed.wait()
-            except TimeoutError:
-                yield None
+
+        def is_over(number: int) -> bool:
+            has_ended = entry.status.state == "ended" and number >= entry.last_event
+            return has_ended or board.is_stopping
+
+        return follow(
+            lambda number: board.store.events(ident, number, PAGE),
+            lambda: entry.changed,
+            is_over,
+            after,
+            beat_sec,
+        )
 
     def acknowledge(self, ident: str) -> RolloutStatus:
         """Note that the client has the result, which is deleted later. Idempotent.
@@ -341,6 +341,7 @@ class RolloutService:
         """End every stream of events and every wait for a group, because the server stops."""
         if self._board is not None:
             self._board.stop_streams()
+        self.jobs.stop_streams()
 
     async def drain(self) -> None:
         """Start nothing more, and wait until what runs has ended. The queue stays on disk."""

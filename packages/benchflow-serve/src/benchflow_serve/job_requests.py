@@ -3,11 +3,13 @@
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Final, cast
 
+from benchflow_contracts import PolicyEndpoint
 from benchflow_jobs import JobConfig, JobConfigError, plan_of
 from benchflow_jobs.planning import JobSource, parse_job
 from benchflow_jobs.planning.variants import laid_over, tables_of
 
 from .caps import tree_size
+from .policies import configured_for
 from .problems import LimitExceededError, RequestRefusedError
 from .settings import ServeSettings
 
@@ -46,14 +48,23 @@ _MAX_SLOTS: Final = 100_000
 """A plan of a greater job would take the memory of the service."""
 
 
-def job_config(settings: ServeSettings, tables: Mapping[str, Any], name: str) -> JobConfig:
-    """Return the checked configuration of a job called `name`.
+def job_config(
+    settings: ServeSettings,
+    tables: Mapping[str, Any],
+    name: str,
+    endpoint: PolicyEndpoint | None = None,
+) -> JobConfig:
+    """Return the checked configuration of a job called `name`, whose policy has `endpoint`.
 
     Raises:
         RequestRefusedError: A key may not be set, or a value is wrong.
         LimitExceededError: The job asks for more than the operator allows for each rollout.
     """
     _check_keys(settings, tables)
+    base = settings.config
+    if endpoint is not None:
+        _check_policy(tables)
+        base = configured_for(base, endpoint)
     budget = dict(_table(tables, "budget"))
     if settings.caps.wall_sec is not None:
         budget.setdefault("rollout_sec", settings.caps.wall_sec)
@@ -64,7 +75,7 @@ def job_config(settings: ServeSettings, tables: Mapping[str, Any], name: str) ->
             **_table(tables, "dataset"),
             "paths": [str(path.resolve()) for path in settings.tasks_dirs],
         },
-        "run": laid_over(tables_of(settings.config), _run_table(settings, tables.get("run", {}))),
+        "run": laid_over(tables_of(base), _run_table(settings, tables.get("run", {}))),
         "variants": [_run_table(settings, each) for each in _variants(tables)],
         "budget": budget,
     }
@@ -95,6 +106,20 @@ def _check_keys(settings: ServeSettings, tables: Mapping[str, Any]) -> None:
     for place, layer in enumerate(_variants(tables)):
         _check_layer(settings, layer, f"variants.{place}", _RUN | {"id"})
     _check_sweep(settings, _table(tables, "sweep"))
+
+
+def _check_policy(tables: Mapping[str, Any]) -> None:
+    """Refuse a job that names a policy and another endpoint."""
+    layers = {"run": tables.get("run", {}), "sweep": _table(tables, "sweep")}
+    layers |= {f"variants.{n}": layer for n, layer in enumerate(_variants(tables))}
+    for where, layer in layers.items():
+        for key, _ in _flat(layer, depth=3):
+            if key in {"model.base_url", "model.upstream"}:
+                raise RequestRefusedError(
+                    f"the job has a policy, and {where}.{key} names another endpoint",
+                    hint="leave out one of them",
+                    where=f"{where}.{key}",
+                )
 
 
 def _check_layer(

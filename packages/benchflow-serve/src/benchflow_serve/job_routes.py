@@ -8,7 +8,10 @@ from benchflow_serve_client.job_models import JobPause, JobRequest, ServedJob, S
 from litestar import delete, get, post
 from litestar.datastructures import State
 from litestar.params import HeaderParameter, JSONBody, PathParameter, QueryParameter
+from litestar.response import ServerSentEvent
 from litestar.status_codes import HTTP_200_OK, HTTP_202_ACCEPTED
+
+from .event_stream import event_response
 
 if TYPE_CHECKING:
     from .core import RolloutService
@@ -18,6 +21,9 @@ _Name = Annotated[str, PathParameter(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,127}
 _Key = Annotated[
     str | None,
     HeaderParameter(name="Idempotency-Key", min_length=1, max_length=200, required=False),
+]
+_LastEvent = Annotated[
+    str | None, HeaderParameter(name="Last-Event-ID", pattern=r"^[0-9]{1,15}$", required=False)
 ]
 _First = Annotated[int, QueryParameter(ge=0, le=2**31)]
 _Limit = Annotated[int, QueryParameter(ge=1, le=1000)]
@@ -57,6 +63,15 @@ async def show_job_results(
     return await asyncio.to_thread(_jobs(state).results, job, first, limit)
 
 
+@get(f"{_JOB}/events", tags=_TAGS)
+async def stream_job_events(
+    job: _Name, state: State, last_event_id: _LastEvent = None
+) -> ServerSentEvent:
+    """Stream the events of a job until it does not run. `Last-Event-ID` resumes the stream."""
+    jobs = _jobs(state)
+    return event_response(lambda after, beat_sec: jobs.events(job, after, beat_sec), last_event_id)
+
+
 @delete(_JOB, status_code=HTTP_200_OK, tags=_TAGS)
 async def cancel_job(job: _Name, state: State) -> ServedJob:
     """End what a job runs, and then the job. Its files stay, and it can be resumed."""
@@ -85,6 +100,7 @@ JOB_ROUTES: Final = (
     list_jobs,
     show_job,
     show_job_results,
+    stream_job_events,
     cancel_job,
     pause_job,
     continue_job,

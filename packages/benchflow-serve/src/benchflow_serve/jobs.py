@@ -6,38 +6,38 @@ import logging
 import re
 import shutil
 import time
-from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
+from collections.abc import AsyncGenerator, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from typing import Any, Final, cast
 
 from benchflow_contracts import (
     BenchFlowError,
-    Completion,
-    Event,
     Executor,
     NodeError,
     RareModel,
-    RolloutRecord,
+    StoreError,
     UsageError,
 )
 from benchflow_jobs import JobConfig, JobView, job_view, resume_job, run_job
 from benchflow_jobs.control_socket import JobNotRunningError, send_order
-from benchflow_jobs.job_record import JobLimits
 from benchflow_jobs.orders import Cancel, Drain, Order, Pause, Resume
 from benchflow_kernel.faults import node_error
 from benchflow_serve_client.job_models import (
+    JobEvent,
     JobPause,
     JobRequest,
     JobState,
     ServedJob,
     SlotPage,
-    SlotResult,
 )
-from benchflow_store.database import DATABASE_FILE, JobReader, PlannedSlot
+from benchflow_store.database import DATABASE_FILE
 
+from .job_events import JobEventListener, JobEventLog, read_page
+from .job_policies import PolicyAttempts
 from .job_requests import job_config
 from .parts import TaskOwner
+from .policies import Policies
 from .problems import (
     ConflictError,
     NotFoundError,
@@ -61,6 +61,7 @@ class SavedJob(RareModel):
     digest: str
     """The sha256 of the request."""
     tables: Mapping[str, Any]
+    policy: str | None = None
     created_at: float
     is_wanted: bool = True
     """Whether a restarted service continues it."""
@@ -70,6 +71,7 @@ class SavedJob(RareModel):
 @dataclass(slots=True, eq=False)
 class _Job:
     saved: SavedJob
+    log: JobEventLog
     task: asyncio.Task[None] | None = None
     begun: asyncio.Event = field(default_factory=asyncio.Event)
     """Set when its rollouts start, and when it has ended."""
@@ -77,44 +79,19 @@ class _Job:
     is_draining: bool = False
 
 
-class _BeginListener:
-    """Reports that a job has begun."""
-
-    def __init__(self, begun: asyncio.Event) -> None:
-        self._begun = begun
-
-    def planned(self, job: str, slots: Sequence[Any], rewards: Mapping[int, float]) -> None:
-        del job, slots, rewards
-        self._begun.set()
-
-    def limited(self, limits: JobLimits) -> None:
-        """Do nothing."""
-
-    def extended(self, total: int) -> None:
-        """Do nothing."""
-
-    def started(self, slot: PlannedSlot) -> Callable[[Event], None]:
-        del slot
-        return lambda _: None
-
-    def attempted(self, slot: PlannedSlot, completion: Completion) -> None:
-        """Do nothing."""
-
-    def finished(self, slot: PlannedSlot, record: RolloutRecord) -> None:
-        """Do nothing."""
-
-
 class JobBoard:
     """The jobs of a service, by name. A job that a killed service ran continues at its start."""
 
-    def __init__(self, settings: ServeSettings, slots: SlotPool) -> None:
+    def __init__(self, settings: ServeSettings, slots: SlotPool, policies: Policies) -> None:
         self._settings = settings
+        self._policies = policies
         self._slots = slots
         self._home = settings.directory / "jobs"
         self._jobs: dict[str, _Job] = {}
         self._store: ServiceStore | None = None
         self._group: asyncio.TaskGroup | None = None
         self._is_closed = False
+        self._is_stopping = False
 
     @asynccontextmanager
     async def running(self, store: ServiceStore) -> AsyncGenerator[None]:
@@ -123,12 +100,14 @@ class JobBoard:
         self._home.mkdir(exist_ok=True, mode=0o700)
         for body in store.jobs():
             saved = SavedJob.model_validate_json(body)
-            self._jobs[saved.name] = _Job(saved)
+            self._jobs[saved.name] = _Job(saved, JobEventLog(store, saved.name))
         async with TaskOwner() as group:
             self._group = group
             for job in self._jobs.values():
                 if job.saved.is_wanted and job.saved.error is None and not self._is_over(job):
                     self._start(job)
+                elif not job.log.is_ended:
+                    group.create_task(self._record_end(job))
             try:
                 yield
             finally:
@@ -144,14 +123,15 @@ class JobBoard:
 
         Raises:
             RequestRefusedError: The request is wrong, or sets what the operator decides.
+            NotFoundError: The policy is not registered.
             ConflictError: Another request had the key, or another job the name.
             QueueFullError: As many jobs run as the operator allows.
             BenchFlowError: The job cannot run here.
         """
-        digest = hashlib.sha256(request.model_dump_json().encode()).hexdigest()
+        digest = hashlib.sha256(request.model_dump_json(exclude_none=True).encode()).hexdigest()
         name = self._name_of(request, digest, key)
         if (job := self._jobs.get(name)) is None:
-            config = await asyncio.to_thread(job_config, self._settings, request.tables, name)
+            config = await self._config(request.tables, name, request.policy)
             # Another request may have come while the job was planned.
             job = self._jobs.get(name) or self._add(name, digest, request, config, key)
         if job.saved.digest != digest:
@@ -207,6 +187,7 @@ class JobBoard:
             keep=request.do == "save",
         )
         await self._order(job, order)
+        job.log.add("paused", reason=request.reason or None)
         return self._status(job)
 
     async def resume(self, name: str) -> ServedJob:
@@ -219,6 +200,7 @@ class JobBoard:
         job = self._find(name)
         if job.task is not None:
             await self._order(job, Resume(by="a client of the service"))
+            job.log.add("resumed")
         elif not self._is_over(job):
             self._check_room()
             self._save(job, is_wanted=True, error=None)
@@ -235,14 +217,26 @@ class JobBoard:
             NotFoundError: No job has the name.
             StoreError: The record of the job is damaged.
         """
-        directory = self._home / self._find(name).saved.name
-        if not (directory / DATABASE_FILE).exists():
-            return SlotPage(slots=())
-        with JobReader(directory / DATABASE_FILE) as reader:
-            rewards = reader.rewards()
-            rows = list(reader.slots(first, first + limit + 1))
-        slots = [_result(row, rewards.get(row.index)) for row in rows[:limit]]
-        return SlotPage(slots=slots, next=first + limit if len(rows) > limit else None)
+        return read_page(self._home / self._find(name).saved.name, first, limit)
+
+    def events(
+        self, name: str, after: int = 0, beat_sec: float | None = None
+    ) -> AsyncGenerator[JobEvent | None]:
+        """Return the events of a job after number `after`, until it does not run any more.
+
+        With `beat_sec`, None comes whenever nothing happened for so long.
+
+        Raises:
+            NotFoundError: No job has the name.
+        """
+        job = self._find(name)
+        return job.log.follow(after, lambda: job.task is None or self._is_stopping, beat_sec)
+
+    def stop_streams(self) -> None:
+        """End every stream of events, because the server stops."""
+        self._is_stopping = True
+        for job in self._jobs.values():
+            job.log.wake()
 
     async def drain(self) -> None:
         """Start nothing more, and wait until what runs has ended. The next start continues."""
@@ -280,14 +274,20 @@ class JobBoard:
     ) -> _Job:
         store = self._require_store()
         self._check_room()
-        saved = SavedJob(name=name, digest=digest, tables=request.tables, created_at=time.time())
+        saved = SavedJob(
+            name=name,
+            digest=digest,
+            tables=request.tables,
+            policy=request.policy,
+            created_at=time.time(),
+        )
         marked = None
         if key is not None:
             if store.find_key(key) is not None:
                 raise ConflictError(f"the Idempotency-Key {key!r} was used for another request")
             marked = key, IdempotentRequest(digest, "job", name)
         store.save_job(name, saved.model_dump_json(), marked)
-        job = self._jobs[name] = _Job(saved)
+        job = self._jobs[name] = _Job(saved, JobEventLog(store, name))
         self._start(job, config)
         return job
 
@@ -308,9 +308,13 @@ class JobBoard:
 
     async def _run(self, job: _Job, config: JobConfig | None) -> None:
         directory = self._home / job.saved.name
-        listener, had_begun = _BeginListener(job.begun), directory.exists()
+        had_begun = directory.exists()
         try:
-            await self._drive(job, config, listener)
+            if job.saved.policy is not None:
+                # After a restart, the trainer has to register its policy again.
+                await self._policies.wait_for(job.saved.policy)
+            await job.log.complete(directory)
+            await self._drive(job, config)
             if not job.is_draining:
                 # A job that ended by itself does not begin again at each start of the service.
                 self._save(job, is_wanted=False)
@@ -324,18 +328,58 @@ class JobBoard:
             _logger.exception("job %s", job.saved.name)
             self._fail(job, _JobDefectError(f"{type(error).__name__}: {error}"), forget=False)
         finally:
+            if job.saved.name in self._jobs:
+                await self._record_end(job)
             job.task = None
             job.begun.set()
+            job.log.wake()
 
-    async def _drive(self, job: _Job, config: JobConfig | None, listener: _BeginListener) -> None:
-        directory = self._home / job.saved.name
+    async def _drive(self, job: _Job, config: JobConfig | None) -> None:
+        directory, saved = self._home / job.saved.name, job.saved
+        listener = JobEventListener(job.log, job.begun)
+        models = self._models_of(job, listener)
+
+        def wrap(executor: Executor) -> Executor:
+            inner = executor if models is None else models.wrap(executor)
+            return SlottedExecutor(inner, self._slots)
+
         if (directory / "job.json").exists():
-            await resume_job(directory, listener=listener, wrap=self._in_slots)
+            await resume_job(directory, listener=listener, wrap=wrap, models=models)
             return
         if config is None:
-            saved = job.saved
-            config = await asyncio.to_thread(job_config, self._settings, saved.tables, saved.name)
-        await run_job(config, listener=listener, wrap=self._in_slots)
+            config = await self._config(saved.tables, saved.name, saved.policy)
+        await run_job(config, listener=listener, wrap=wrap, models=models)
+
+    async def _config(self, tables: Mapping[str, Any], name: str, policy: str | None) -> JobConfig:
+        endpoint = None if policy is None else self._policies.newest(policy)
+        return await asyncio.to_thread(job_config, self._settings, tables, name, endpoint)
+
+    def _models_of(self, job: _Job, listener: JobEventListener) -> PolicyAttempts | None:
+        if job.saved.policy is None:
+            return None
+        return PolicyAttempts(
+            self._policies,
+            job.saved.policy,
+            keeps_endpoint=self._settings.config.model.base_url is not None,
+            on_swap=listener.swapped,
+            on_park_refused=listener.refused_park,
+        )
+
+    async def _record_end(self, job: _Job) -> None:
+        """Record the end of a job and of its slots. A full disk is tried again at the next start.
+
+        The end of a job that the end of the service cuts is not recorded: the job continues.
+        """
+        directory = self._home / job.saved.name
+        try:
+            await job.log.complete(directory)
+            if not (self._is_closed and job.saved.is_wanted):
+                view = self._view(job)
+                state = _state_of(job, view, is_running=False)
+                stopped = job.failure or (None if view is None else view.stopped)
+                job.log.add("ended", state=state, reason=None if stopped is None else str(stopped))
+        except StoreError as error:
+            _logger.warning("the end of job %s is not recorded: %s", job.saved.name, error)
 
     def _fail(self, job: _Job, error: BenchFlowError, *, forget: bool) -> None:
         """Note why a job ended. One that never began is forgotten, so that it can be corrected."""
@@ -346,9 +390,6 @@ class JobBoard:
         self._require_store().delete_job(job.saved.name)
         del self._jobs[job.saved.name]
         shutil.rmtree(self._home / job.saved.name, ignore_errors=True)
-
-    def _in_slots(self, executor: Executor) -> Executor:
-        return SlottedExecutor(executor, self._slots)
 
     def _find(self, name: str) -> _Job:
         try:
@@ -403,7 +444,8 @@ class JobBoard:
         saved, view = job.saved, self._view(job)
         status = ServedJob(
             name=saved.name,
-            state=_state_of(job, view),
+            state=_state_of(job, view, is_running=job.task is not None),
+            policy=saved.policy,
             created_at=saved.created_at,
             error=saved.error,
         )
@@ -424,28 +466,9 @@ class _JobDefectError(BenchFlowError):
     default_hint = "read the log of the service"
 
 
-def _state_of(job: _Job, view: JobView | None) -> JobState:
+def _state_of(job: _Job, view: JobView | None, *, is_running: bool) -> JobState:
     if job.saved.error is not None:
         return "failed"
-    if job.task is None:
+    if not is_running:
         return "completed" if view is not None and view.status == "completed" else "stopped"
     return "paused" if view is not None and view.pause is not None else "running"
-
-
-def _result(row: Any, reward: float | None) -> SlotResult:  # noqa: ANN401 - ResolvedSlot
-    attempt, error = row.attempt, None
-    if attempt is not None and attempt.error is not None:
-        fault = attempt.error
-        error = f"{fault.boundary} {fault.type}: {fault.message}"
-    return SlotResult(
-        index=row.index,
-        slot=row.name,
-        task=row.task,
-        variant=row.variant,
-        replication=row.repeat,
-        status=row.status,
-        reward=reward,
-        rollout=None if attempt is None else attempt.rollout,
-        attempt=None if attempt is None else attempt.attempt,
-        error=error,
-    )

@@ -189,6 +189,7 @@ class Policies:
 
     def __init__(self) -> None:
         self._policies: dict[str, Policy] = {}
+        self._added = asyncio.Event()
 
     def __contains__(self, name: str) -> bool:
         return name in self._policies
@@ -215,6 +216,8 @@ class Policies:
         policy = self._policies.get(name)
         if policy is None:
             policy = self._policies[name] = Policy(name, Weights(1, endpoint))
+            self._added.set()
+            self._added = asyncio.Event()
             return policy.status()
         async with policy.lock:
             newest = policy.newest.endpoint
@@ -226,6 +229,11 @@ class Policies:
                     hint="give the new weights another version",
                 )
             return policy.status()
+
+    async def wait_for(self, name: str) -> None:
+        """Wait until a policy is registered."""
+        while name not in self._policies:
+            await self._added.wait()
 
     def newest(self, name: str) -> PolicyEndpoint:
         """Return the newest weights of a policy.

@@ -1,7 +1,5 @@
 """The routes of rollouts, groups and tasks."""
 
-from collections.abc import AsyncGenerator
-from contextlib import aclosing
 from typing import TYPE_CHECKING, Annotated, Final, Literal
 
 from benchflow_serve_client import (
@@ -9,7 +7,6 @@ from benchflow_serve_client import (
     GroupRequest,
     GroupStatus,
     ResumeRequest,
-    RolloutEvent,
     RolloutRequest,
     RolloutResult,
     RolloutStatus,
@@ -18,8 +15,10 @@ from benchflow_serve_client import (
 from litestar import delete, get, post
 from litestar.datastructures import State
 from litestar.params import HeaderParameter, JSONBody, PathParameter, QueryParameter
-from litestar.response import ServerSentEvent, ServerSentEventMessage
+from litestar.response import ServerSentEvent
 from litestar.status_codes import HTTP_200_OK, HTTP_202_ACCEPTED
+
+from .event_stream import event_response
 
 if TYPE_CHECKING:
     from .core import RolloutService
@@ -36,8 +35,6 @@ _Wait = Annotated[float, QueryParameter(ge=0, le=3600)]
 _Limit = Annotated[int, QueryParameter(ge=1, le=1000)]
 _After = Annotated[str, QueryParameter(max_length=300)]
 _Keep = Annotated[Literal["none", "tree", "checkpoint"], QueryParameter()]
-_BEAT_SEC: Final = 15.0
-_RETRY_MS: Final = 500
 
 
 @post("/v1/rollouts", status_code=HTTP_202_ACCEPTED, tags=["rollouts"])
@@ -70,22 +67,9 @@ async def stream_events(
 ) -> ServerSentEvent:
     """Stream the events of a rollout until it has ended. `Last-Event-ID` resumes the stream."""
     service = _service(state)
-    service.status(rollout)
-    events = service.events(rollout, int(last_event_id or 0), beat_sec=_BEAT_SEC)
-    return ServerSentEvent(_messages(events), retry_duration=_RETRY_MS)
-
-
-async def _messages(
-    events: AsyncGenerator[RolloutEvent | None],
-) -> AsyncGenerator[ServerSentEventMessage]:
-    """Yield each event as a message, and a comment when nothing happens."""
-    async with aclosing(events):
-        async for event in events:
-            if event is None:
-                yield ServerSentEventMessage(comment="waiting")
-                continue
-            body = event.model_dump_json()
-            yield ServerSentEventMessage(data=body, event=event.kind, id=str(event.id))
+    return event_response(
+        lambda after, beat_sec: service.events(rollout, after, beat_sec=beat_sec), last_event_id
+    )
 
 
 @post("/v1/rollouts/{rollout:str}/ack", status_code=HTTP_200_OK, tags=["rollouts"])

@@ -13,6 +13,7 @@ from benchflow_engine.http_listener import open_listener, url_of
 from .app import create_app
 from .asgi_server import BACKLOG, AsgiServer
 from .core import RolloutService
+from .event_stream import cut_stalled
 from .security import read_tokens
 from .settings import ServeSettings
 
@@ -64,6 +65,7 @@ async def _serve(
     app = create_app(service, owns_service=False)
     _, token_file = read_tokens(settings)
     with open_listener(settings.host, settings.port, backlog=BACKLOG) as listener:
+        cut_stalled(listener)
         async with service.running():
             server = AsgiServer(app)
             signals = asyncio.Queue[int]()

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from benchflow_contracts import StoreError
-from benchflow_serve_client import RolloutEvent
+from benchflow_serve_client import JobEvent, RolloutEvent
 from benchflow_store.database.connection import SqliteConnection
 
 _SCHEMA_VERSION: Final = 1
@@ -38,7 +38,11 @@ CREATE TABLE epochs (epoch INTEGER PRIMARY KEY);
 PRAGMA user_version = 1;
 """
 
-_JOBS: Final = "CREATE TABLE IF NOT EXISTS jobs (name TEXT PRIMARY KEY, body TEXT NOT NULL)"
+_JOBS: Final = (
+    "CREATE TABLE IF NOT EXISTS jobs (name TEXT PRIMARY KEY, body TEXT NOT NULL)",
+    """CREATE TABLE IF NOT EXISTS job_events (job TEXT NOT NULL, id INTEGER NOT NULL,
+    body TEXT NOT NULL, PRIMARY KEY (job, id)) WITHOUT ROWID""",
+)
 """Made also in a database of a service before jobs."""
 
 
@@ -74,7 +78,8 @@ class ServiceStore:
                 f"the database {str(path)!r} has version {version}, not {_SCHEMA_VERSION}",
                 hint="name another --dir, or use the version of BenchFlow that made it",
             )
-        self._db.query(_JOBS)
+        for table in _JOBS:
+            self._db.query(table)
 
     def begin_epoch(self) -> int:
         """Return the number of this process: one more than the last one."""
@@ -133,10 +138,10 @@ class ServiceStore:
         """Yield the number and the state of each rollout, in the order of their submission."""
         yield from self._db.query("SELECT seq, body FROM rollouts ORDER BY seq")
 
-    def events(self, ident: str, after: int = 0) -> list[RolloutEvent]:
-        """Return the events of a rollout with a greater number than `after`."""
-        sql = "SELECT body FROM events WHERE rollout = ? AND id > ? ORDER BY id"
-        rows = self._db.query(sql, (ident, after))
+    def events(self, ident: str, after: int = 0, limit: int = -1) -> list[RolloutEvent]:
+        """Return the first events of a rollout with a greater number than `after` (-1: all)."""
+        sql = "SELECT body FROM events WHERE rollout = ? AND id > ? ORDER BY id LIMIT ?"
+        rows = self._db.query(sql, (ident, after, limit))
         return [RolloutEvent.model_validate_json(row[0]) for row in rows]
 
     def last_event_id(self, ident: str) -> int:
@@ -170,9 +175,37 @@ class ServiceStore:
             self._db.query(sql, (name, body))
             self._insert_key(key)
 
-    def delete_job(self, name: str) -> None:
-        """Delete a job with its idempotency key. Its files stay."""
+    def add_job_event(self, job: str, event: JobEvent) -> None:
+        """Record an event of a job."""
+        values = (job, event.id, event.model_dump_json(exclude_defaults=True))
         with self._db.write_transaction():
+            self._db.query("INSERT INTO job_events VALUES (?, ?, ?)", values)
+        self._db.tidy(is_idle=False)
+
+    def job_events(self, job: str, after: int, limit: int) -> list[JobEvent]:
+        """Return the first events of a job with a greater number than `after`."""
+        sql = "SELECT body FROM job_events WHERE job = ? AND id > ? ORDER BY id LIMIT ?"
+        rows = self._db.query(sql, (job, after, limit))
+        return [JobEvent.model_validate_json(row[0]) for row in rows]
+
+    def last_job_event(self, job: str) -> int:
+        """Return the number of the last event of a job."""
+        sql = "SELECT COALESCE(MAX(id), 0) FROM job_events WHERE job = ?"
+        return int(self._db.query(sql, (job,))[0][0])
+
+    def job_slot_ends(self, job: str) -> dict[int, tuple[str, str | None]]:
+        """Return status and rollout of each slot that has an event `slot`, by index."""
+        sql = (
+            "SELECT json_extract(body, '$.slot') FROM job_events "
+            "WHERE job = ? AND json_extract(body, '$.kind') = 'slot' ORDER BY id"
+        )
+        slots = (json.loads(row[0]) for row in self._db.query(sql, (job,)))
+        return {slot["index"]: (slot["status"], slot.get("rollout")) for slot in slots}
+
+    def delete_job(self, name: str) -> None:
+        """Delete a job with its events and its idempotency key. Its files stay."""
+        with self._db.write_transaction():
+            self._db.query("DELETE FROM job_events WHERE job = ?", (name,))
             self._db.query("DELETE FROM jobs WHERE name = ?", (name,))
             self._db.query("DELETE FROM keys WHERE target = ? AND kind = 'job'", (name,))
 
