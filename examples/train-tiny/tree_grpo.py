@@ -12,16 +12,18 @@ import json
 import random
 import tempfile
 from collections import Counter
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Generator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal, Protocol
 
 import torch
 from benchflow_contracts import AdvantageEstimator, Sample
 from benchflow_export import CreditRow, ExcludedLeaf, RolloutGroup, credit_rows
 from model_server import ModelServer, serving
 from rollouts import OPTIONS, LockRollouts
+from simulated import SimulatedRollouts
 from tiny_model import exact_value, new_model
 from transformers import GPT2LMHeadModel
 
@@ -95,17 +97,53 @@ class Settings:
     bonus: float = 0.2
     """The weight of the entropy. Without it, many runs stop to explore at a value of 1/3."""
 
+    is_simulated: bool = False
+    """Whether the task is simulated, without sandboxes."""
+
+
+class Rollouts(Protocol):
+    """Returns groups of rollouts of the lock."""
+
+    async def group(self, trees: int, branch: Mapping[str, Any] | None = None) -> RolloutGroup:
+        """Run `trees` rollouts, each forked as `branch` says."""
+        ...
+
+
+@contextmanager
+def rollouts_of(server: ModelServer, *, is_simulated: bool) -> Generator[Rollouts]:
+    """Yield rollouts of the server's model: real ones, or simulated ones."""
+    if is_simulated:
+        yield SimulatedRollouts(server)
+        return
+    with serving(server) as url, tempfile.TemporaryDirectory() as directory:
+        yield LockRollouts(url, Path(directory))
+
 
 async def train(arm: Arm, seed: int, settings: Settings) -> AsyncIterator[dict[str, object]]:
-    """Train until the model has sampled enough tokens. Yield the state after each step."""
+    """Train until the model has sampled enough tokens. Yield the state after each step.
+
+    The last state comes once more, with all tokens.
+    """
     random.seed(seed)
     server = ModelServer(new_model(seed), seed)
     optimizer = torch.optim.Adam(server.model.parameters(), lr=settings.rate)
-    with serving(server) as url, tempfile.TemporaryDirectory() as directory:
-        rollouts = LockRollouts(url, Path(directory))
+    with rollouts_of(server, is_simulated=settings.is_simulated) as rollouts:
         longest, steps, leaves, rows = 1, 0, 0, list[CreditRow]()
         excluded: Counter[str] = Counter()
         due = settings.tokens_per_step
+
+        def state() -> dict[str, object]:
+            return {
+                "credit": arm.credit,
+                "fork": arm.fork,
+                "seed": seed,
+                "step": steps,
+                "tokens": server.sampled_tokens,
+                "leaves": leaves,
+                "value": round(exact_value(server.model), 4),
+                "excluded": dict(excluded),
+            }
+
         while server.sampled_tokens < settings.tokens:
             group = await rollouts.group(arm.trees, arm.branch(longest))
             longest = max((len(sample.nodes) for sample in group.samples), default=1)
@@ -120,16 +158,8 @@ async def train(arm: Arm, seed: int, settings: Settings) -> AsyncIterator[dict[s
                 loss_of(model, rows, settings.bonus).backward()
                 optimizer.step()
             due, rows, steps = server.sampled_tokens + settings.tokens_per_step, [], steps + 1
-            yield {
-                "credit": arm.credit,
-                "fork": arm.fork,
-                "seed": seed,
-                "step": steps,
-                "tokens": server.sampled_tokens,
-                "leaves": leaves,
-                "value": round(exact_value(server.model), 4),
-                "excluded": dict(excluded),
-            }
+            yield state()
+        yield state()
 
 
 async def main() -> None:
