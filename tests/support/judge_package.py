@@ -24,13 +24,17 @@ def install(package: str, directory: Path, *more: str) -> Path:
     return venv / "bin" / "python"
 
 
-def install_once(*packages: str, interpreter: str = sys.executable) -> Path:
+def install_once(
+    *packages: str, interpreter: str = sys.executable, claimed: str | None = None
+) -> Path:
     """Install packages, each as `NAME==VERSION`, into an environment that later runs use again.
 
-    The environments are below `$XDG_CACHE_HOME/benchflow/judges`. Return the Python.
+    The environments are below `$XDG_CACHE_HOME/benchflow/judges`. Return the Python. `claimed` is
+    a version of Python that the packages require, if the interpreter is an older patch release.
     """
     cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
-    key = hashlib.sha256("\0".join((interpreter, NEWEST_RELEASE, *packages)).encode()).hexdigest()
+    given = (interpreter, NEWEST_RELEASE, *packages, *filter(None, [claimed]))
+    key = hashlib.sha256("\0".join(given).encode()).hexdigest()
     home = cache / "benchflow" / "judges" / key[:16]
     home.mkdir(parents=True, exist_ok=True)
     venv = home / "venv"
@@ -41,6 +45,7 @@ def install_once(*packages: str, interpreter: str = sys.executable) -> Path:
             dated = ("--exclude-newer", NEWEST_RELEASE)
             succeed("uv", "venv", "--python", interpreter, venv, cwd=home)
             python = venv / "bin" / "python"
+            dated += () if claimed is None else ("--python-version", claimed)
             succeed("uv", "pip", "install", *dated, "--python", python, *packages, cwd=home)
             (home / "complete").touch()
     return venv / "bin" / "python"

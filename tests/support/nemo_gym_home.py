@@ -14,7 +14,12 @@ import judge_package
 
 ROOT = Path(__file__).parents[2]
 PROGRAMS = ROOT / "tests/foreign/nemo_gym_programs"
-NEMO_GYM = "nemo-gym==0.4.0"
+PINNED, NEWEST = "0.4.0", "0.7.0"
+VERSION = os.environ.get("NEMO_GYM_VERSION", PINNED)
+"""The version of NeMo Gym that the tests use, unless a test names another one."""
+NEEDED_PYTHON = {PINNED: ("3.12", None), NEWEST: ("3.13", "3.13.14")}
+"""The minor version of Python of each, and the patch release that it asks for. An older patch
+release is taken where no newer one is installed."""
 AGENT = "mini-swe-agent==2.1.0"
 OURS = (
     "packages/benchflow-contracts",
@@ -28,22 +33,24 @@ OURS = (
 
 
 @cache
-def python() -> Path:
-    """Return the Python that has NeMo Gym, which needs Python >= 3.12, and a stock agent."""
-    return judge_package.install_once(NEMO_GYM, AGENT, interpreter=_newer_python())
+def python(version: str = VERSION) -> Path:
+    """Return the Python that has NeMo Gym and a stock agent."""
+    minor, claimed = NEEDED_PYTHON[version]
+    packages = (f"nemo-gym=={version}", AGENT)
+    return judge_package.install_once(*packages, interpreter=_interpreter(minor), claimed=claimed)
 
 
-def _newer_python() -> str:
+def _interpreter(minor: str) -> str:
+    kept = sorted(Path.home().glob(f".pyenv/versions/{minor}.*/bin/python{minor}"))
+    if kept:
+        return str(kept[-1])
     found = subprocess.run(
-        ["uv", "python", "find", "--no-project", "3.12"],
+        ["uv", "python", "find", "--no-project", minor],
         capture_output=True,
         text=True,
         check=False,
     )
-    kept = sorted(Path.home().glob(".pyenv/versions/3.12.*/bin/python3.12"))
-    if kept:
-        return str(kept[-1])
-    assert found.returncode == 0, f"CPython 3.12 is missing: {found.stderr}"
+    assert found.returncode == 0, f"CPython {minor} is missing: {found.stderr}"
     return found.stdout.strip()
 
 
@@ -60,10 +67,16 @@ def our_packages() -> Path:
     return target
 
 
-def run(program: str, *args: object, cwd: Path, env: dict[str, str] | None = None) -> Any:
+def run(
+    program: str,
+    *args: object,
+    cwd: Path,
+    env: dict[str, str] | None = None,
+    version: str = VERSION,
+) -> Any:
     """Run a program of `nemo_gym_programs` beside NeMo Gym; return the JSON of its last line."""
     done = subprocess.run(
-        [str(python()), str(PROGRAMS / program), *map(str, args)],
+        [str(python(version)), str(PROGRAMS / program), *map(str, args)],
         cwd=cwd,
         capture_output=True,
         text=True,

@@ -1,12 +1,13 @@
 """Rows and a configuration for NeMo Gym, from our tasks.
 
-Source of the format: nemo-gym 0.4.0, `RolloutCollectionConfig` and `ServerInstanceConfig`.
+Source of the format: nemo-gym 0.4.0, `RolloutCollectionConfig` and `ServerInstanceConfig`; and
+nemo-gym 0.7.0, `MaterializedTask` and the configurations of its environment servers.
 """
 
 import json
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, Literal
 from urllib.parse import urlsplit
 
 from benchflow_contracts import Task, UsageError
@@ -15,6 +16,11 @@ from benchflow_tool_sessions import SessionManager, ToolSpec
 from .descriptor import Topology
 
 AGENT: Final = "benchflow_simple_agent"
+EPISODES: Final = "benchflow_episodes"
+EnvironmentServer = Literal["legacy_agent", "single_agent_turn"]
+"""An environment server of NeMo Gym 0.7: one that calls `/run` of an agent, or one that seeds the
+session itself, lets the agent act once, verifies, and closes the session."""
+_EPISODE_SEC: Final = {"default_episode_timeout_seconds": 21600, "cleanup_timeout_seconds": 180}
 
 
 def make_row(task: Task, tools: Sequence[ToolSpec], *, agent: str = AGENT) -> dict[str, Any]:
@@ -40,6 +46,18 @@ def make_row(task: Task, tools: Sequence[ToolSpec], *, agent: str = AGENT) -> di
         },
         "verifier_metadata": {"task_id": task.id},
         "agent_ref": {"type": "responses_api_agents", "name": agent},
+    }
+
+
+def episode_row(row: Mapping[str, Any], *, taskset: str = "benchflow") -> dict[str, Any]:
+    """Return a row as a task of an environment server of NeMo Gym 0.7, which routes by taskset."""
+    data = row["verifier_metadata"]
+    return {
+        "task_id": {"taskset": taskset, "task_id": data["task_id"]},
+        "task_input": {
+            "responses_create_params": row["responses_create_params"],
+            "task_data": {"verifier_metadata": data},
+        },
     }
 
 
@@ -88,6 +106,7 @@ def make_config(
     agent: str = AGENT,
     model_server: str = "policy_model",
     max_steps: int = 100,
+    environment_server: EnvironmentServer | None = None,
 ) -> dict[str, Any]:
     """Return a configuration of NeMo Gym with our server, which NeMo Gym does not start.
 
@@ -100,6 +119,8 @@ def make_config(
         agent: The name of the agent, as in the rows.
         model_server: The name of the model server in another configuration file.
         max_steps: The most model calls of `simple_agent`.
+        environment_server: The kind of environment server, which NeMo Gym 0.7 needs and 0.4 does
+            not know.
 
     Raises:
         UsageError: A URL has no host or port.
@@ -113,7 +134,16 @@ def make_config(
     }
     if agent_url is not None:
         chosen = {"benchflow": {**_address(agent_url), **served}}
+    episodes: dict[str, Any] = {}
+    if environment_server is not None:
+        settings = {"agent_server": {"type": "responses_api_agents", "name": agent}}
+        if environment_server == "single_agent_turn":
+            settings["resources_server"] = served["resources_server"]
+            settings |= {"resources_tool_transports": ["direct_http"], **_EPISODE_SEC}
+        chosen_server = {"entrypoint": "app.py", **settings}
+        episodes = {EPISODES: {"environment_servers": {environment_server: chosen_server}}}
     return {
+        **episodes,
         resources_name: {
             "resources_servers": {
                 "benchflow": {**_address(resources_url), "domain": "agent", "verified": False}
