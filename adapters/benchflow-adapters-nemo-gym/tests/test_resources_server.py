@@ -1,5 +1,6 @@
 """Our tasks as a resources server: seed, tools, MCP, verify, metrics."""
 
+import json
 from collections.abc import Generator
 from contextlib import contextmanager
 from pathlib import Path
@@ -10,7 +11,12 @@ from benchflow_adapters_nemo_gym.descriptor import SessionDescriptor
 from benchflow_adapters_nemo_gym.hostile_json import last_message
 from benchflow_adapters_nemo_gym.metrics import aggregate_metrics
 from benchflow_adapters_nemo_gym.resources_server import create_resources_app
-from benchflow_adapters_nemo_gym.rows import make_config, make_row, write_rows
+from benchflow_adapters_nemo_gym.rows import (
+    make_config,
+    make_row,
+    write_project,
+    write_rows,
+)
 from benchflow_contracts import Task, UsageError
 from benchflow_engine.task_formats import runnable_task
 from benchflow_tool_sessions import SessionManager, ToolSpec
@@ -169,7 +175,12 @@ def test_rows_and_configuration_name_the_task_the_tools_and_the_servers(
     made = make_config("http://127.0.0.1:9001", agent_url="http://127.0.0.1:9002")
     served = made["benchflow"]["resources_servers"]["benchflow"]
     assert (served["host"], served["port"]) == ("127.0.0.1", 9001)
-    assert "entrypoint" not in served
+    write_project(tmp_path, [row], made)
+    for kind, port in (("resources_servers", 9001), ("responses_api_agents", 9002)):
+        program = (tmp_path / kind / "benchflow/app.py").read_text()
+        assert f"HOST, PORT = '127.0.0.1', {port}" in program
+        compile(program, "app.py", "exec")
+    assert json.loads((tmp_path / "benchflow.yaml").read_text()) == made
     assert made["benchflow_simple_agent"]["responses_api_agents"]["benchflow"]["port"] == 9002
     with pytest.raises(UsageError, match="port"):
         make_config("http://127.0.0.1")

@@ -10,6 +10,7 @@ import json
 import os
 import socket
 import sys
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -30,7 +31,9 @@ def listen() -> socket.socket:
     return listener
 
 
-LISTENERS = {name: listen() for name in ("agent", "model")}
+HAS_EPISODES = find_spec("environment_servers") is not None
+"""Whether this version reaches an agent by an environment server: 0.7.0 does, 0.4.0 does not."""
+LISTENERS = {name: listen() for name in ("agent", "model", "episodes")}
 with listen() as free:
     HEAD_PORT = free.getsockname()[1]
 ADDRESSES = {
@@ -43,6 +46,13 @@ AGENTS = CONFIG[AGENT_NAME]["responses_api_agents"]
 STOCK = AGENTS.get("simple_agent") or AGENTS.get("gymnasium_agent")
 if STOCK is not None:
     STOCK |= ADDRESSES["agent"]
+RELAY = {
+    **ADDRESSES["episodes"],
+    "entrypoint": "app.py",
+    "agent_server": {"type": "responses_api_agents", "name": AGENT_NAME},
+}
+if HAS_EPISODES:
+    CONFIG["episodes"] = {"environment_servers": {"legacy_agent": RELAY}}
 CONFIG["head_server"] = {"host": "127.0.0.1", "port": HEAD_PORT}
 # A server of NeMo Gym gets its configuration from this variable.
 os.environ["NEMO_GYM_CONFIG_DICT"] = json.dumps(CONFIG)
@@ -143,6 +153,15 @@ def apps() -> dict[str, Any]:
         )
         config = settings(**STOCK, name=AGENT_NAME)
         served["agent"] = agent(config=config, server_client=client()).setup_webserver()
+    if HAS_EPISODES:
+        from environment_servers.legacy_agent.app import (  # noqa: PLC0415
+            LegacyAgentEnvironmentServer,
+            LegacyAgentEnvironmentServerConfig,
+        )
+
+        relay = LegacyAgentEnvironmentServerConfig(**RELAY, name="episodes")
+        server = LegacyAgentEnvironmentServer(config=relay, server_client=client())
+        served["episodes"] = server.setup_webserver()
     return served
 
 

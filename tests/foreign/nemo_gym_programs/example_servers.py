@@ -5,8 +5,10 @@ import json
 import os
 import socket
 import sys
+from importlib.util import find_spec
 from typing import Any
 
+HAS_EPISODES = find_spec("environment_servers") is not None
 os.environ["NEMO_GYM_CONFIG_DICT"] = json.dumps({"head_server": {"host": "127.0.0.1", "port": 1}})
 
 import uvicorn
@@ -32,9 +34,10 @@ SERVERS: dict[str, Any] = {
 
 def make_app(kind: Any, name: str, address: dict[str, Any]) -> Any:
     """Return the application of a server, as NeMo Gym's own start makes it."""
-    config = kind.model_fields["config"].annotation.model_validate(
-        {**address, "entrypoint": "app.py", "domain": "agent", "name": name}
-    )
+    given = {**address, "entrypoint": "app.py", "domain": "agent", "name": name}
+    # Version 0.7.0 has no class of its own for servers with MCP tools.
+    given["expose_tools_over_mcp"] = HAS_EPISODES and name == "weather"
+    config = kind.model_fields["config"].annotation.model_validate(given)
     client = ServerClient(
         head_server_config=ServerClient.load_head_server_config(),
         global_config_dict=get_global_config_dict(),
@@ -42,6 +45,10 @@ def make_app(kind: Any, name: str, address: dict[str, Any]) -> Any:
     server = kind(config=config, server_client=client)
     app = server.setup_webserver()
     server.setup_exception_middleware(app)
+    if HAS_EPISODES:
+        from nemo_gym.mcp_auto_exposure import maybe_auto_expose  # noqa: PLC0415
+
+        maybe_auto_expose(server, app)
     return app
 
 

@@ -14,7 +14,26 @@ from benchflow_contracts import Task, UsageError
 from benchflow_tool_sessions import SessionManager, ToolSpec
 
 from .descriptor import Topology
+from .hostile_json import as_object
 
+OUR_SERVER: Final = "benchflow"
+"""The name of our servers' implementation in a configuration of NeMo Gym."""
+_WAITING_PROGRAM: Final = '''\
+"""Runs while a server of BenchFlow answers: NeMo Gym wants a process for each server."""
+
+import socket
+import sys
+import time
+
+HOST, PORT = {host!r}, {port}
+
+while True:
+    try:
+        socket.create_connection((HOST, PORT), timeout=10).close()
+    except OSError as error:
+        sys.exit(f"the server of BenchFlow at {{HOST}}:{{PORT}} does not answer: {{error}}")
+    time.sleep(2)
+'''
 AGENT: Final = "benchflow_simple_agent"
 EPISODES: Final = "benchflow_episodes"
 EnvironmentServer = Literal["legacy_agent", "single_agent_turn"]
@@ -89,7 +108,7 @@ async def task_rows(
     return rows
 
 
-def write_rows(rows: Iterable[dict[str, Any]], path: Path) -> int:
+def write_rows(rows: Iterable[Mapping[str, Any]], path: Path) -> int:
     """Write rows as JSON lines; return their number."""
     number = 0
     with path.open("w", encoding="utf-8") as file:
@@ -108,9 +127,10 @@ def make_config(
     max_steps: int = 100,
     environment_server: EnvironmentServer | None = None,
 ) -> dict[str, Any]:
-    """Return a configuration of NeMo Gym with our server, which NeMo Gym does not start.
+    """Return a configuration of NeMo Gym with our server, which runs already.
 
-    JSON is YAML, so `json.dumps` of it is a configuration file.
+    JSON is YAML, so `json.dumps` of it is a configuration file. `write_project` writes the file and
+    the directories that NeMo Gym's commands need beside it.
 
     Args:
         resources_url: The URL of our resources server.
@@ -133,7 +153,7 @@ def make_config(
         "simple_agent": {"entrypoint": "app.py", "max_steps": max_steps, **served}
     }
     if agent_url is not None:
-        chosen = {"benchflow": {**_address(agent_url), **served}}
+        chosen = {OUR_SERVER: {**_address(agent_url), **served}}
     episodes: dict[str, Any] = {}
     if environment_server is not None:
         settings = {"agent_server": {"type": "responses_api_agents", "name": agent}}
@@ -146,15 +166,49 @@ def make_config(
         **episodes,
         resources_name: {
             "resources_servers": {
-                "benchflow": {**_address(resources_url), "domain": "agent", "verified": False}
+                OUR_SERVER: {**_address(resources_url), "domain": "agent", "verified": False}
             }
         },
         agent: {"responses_api_agents": chosen},
     }
 
 
+def write_project(
+    directory: Path, rows: Iterable[Mapping[str, Any]], config: Mapping[str, Any]
+) -> None:
+    """Write `rows.jsonl`, `benchflow.yaml` and the directories of our servers.
+
+    NeMo Gym's commands start a process for each server of a configuration, in a directory with
+    the name of the server. That of our server is a program that runs while our server answers. Run
+    the commands in `directory`.
+
+    Args:
+        directory: An existing directory. Files of an earlier call are replaced.
+        rows: The rows.
+        config: The configuration, as of `make_config`.
+    """
+    write_rows(rows, directory / "rows.jsonl")
+    (directory / "benchflow.yaml").write_text(json.dumps(config, indent=2) + "\n")
+    for kind, address in _our_servers(config):
+        home = directory / kind / OUR_SERVER
+        home.mkdir(parents=True, exist_ok=True)
+        (home / "requirements.txt").write_text("# The program needs no package.\n")
+        program = _WAITING_PROGRAM.format(host=address["host"], port=address["port"])
+        (home / "app.py").write_text(program)
+
+
+def _our_servers(config: Mapping[str, Any]) -> list[tuple[str, dict[str, Any]]]:
+    """Return the kind and the settings of each of our servers in a configuration."""
+    return [
+        (kind, as_object(as_object(servers)[OUR_SERVER]))
+        for instance in config.values()
+        for kind, servers in as_object(instance).items()
+        if OUR_SERVER in as_object(servers)
+    ]
+
+
 def _address(url: str) -> dict[str, Any]:
     parts = urlsplit(url)
     if not parts.hostname or not parts.port:
         raise UsageError(f"the URL {url!r} of a server has no host or port")
-    return {"host": parts.hostname, "port": parts.port}
+    return {"entrypoint": "app.py", "host": parts.hostname, "port": parts.port}
