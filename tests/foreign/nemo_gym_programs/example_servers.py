@@ -8,7 +8,6 @@ import sys
 from importlib.util import find_spec
 from typing import Any
 
-HAS_EPISODES = find_spec("environment_servers") is not None
 os.environ["NEMO_GYM_CONFIG_DICT"] = json.dumps({"head_server": {"host": "127.0.0.1", "port": 1}})
 
 import uvicorn
@@ -24,6 +23,7 @@ from resources_servers.example_tool_call_multireward.app import (
     ToolCallMultiRewardResourcesServer,
 )
 
+HAS_EPISODES = find_spec("environment_servers") is not None
 SERVERS: dict[str, Any] = {
     "stateful": StatefulCounterResourcesServer,
     "multireward": ToolCallMultiRewardResourcesServer,

@@ -156,7 +156,7 @@ def make_config(
         chosen = {OUR_SERVER: {**_address(agent_url), **served}}
     episodes: dict[str, Any] = {}
     if environment_server is not None:
-        settings = {"agent_server": {"type": "responses_api_agents", "name": agent}}
+        settings: dict[str, Any] = {"agent_server": {"type": "responses_api_agents", "name": agent}}
         if environment_server == "single_agent_turn":
             settings["resources_server"] = served["resources_server"]
             settings |= {"resources_tool_transports": ["direct_http"], **_EPISODE_SEC}
