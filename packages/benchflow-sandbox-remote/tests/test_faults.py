@@ -76,6 +76,30 @@ def test_a_sandbox_that_stays_away_is_lost_and_every_call_says_so(with_sandbox):
     with_sandbox(test, lost_after=1)
 
 
+COUNT = """
+import socket, sys, time
+with socket.create_server(("127.0.0.1", 8000)) as server:
+    print("ready", flush=True)
+    connection, _ = server.accept()
+    total = 0
+    while data := connection.recv(1000):
+        total += len(data)
+    print(total, flush=True)
+"""
+
+
+def test_the_last_bytes_of_a_connection_arrive_though_the_host_has_closed_it(with_sandbox):
+    async def test(sandbox, cloud):
+        del cloud
+        process = await sandbox.spawn(["python3", "-c", COUNT])
+        assert await process.stdout.read() == b"ready\n"
+        with await sandbox.connect_tcp(8000) as connection:
+            await asyncio.get_running_loop().sock_sendall(connection, bytes(3_000_000))
+        assert await process.stdout.read() == b"3000000\n"
+
+    with_sandbox(test)
+
+
 def test_a_wrong_token_gets_no_session(with_sandbox):
     async def test(sandbox, cloud):
         stranger = RemoteBox(cloud.dial, bytes(32))

@@ -69,8 +69,10 @@ async def both_ways(outside: Connection, inside: Connection) -> None:
                 group.create_task(_pump(reader, in_writer))
                 group.create_task(_pump(in_reader, writer))
         except BaseException:
-            # A service that does not read must not delay the end.
-            in_writer.transport.abort()
+            # A service that does not read must not delay the end. asyncio's transport of a pipe
+            # raises this if its connection has ended already.
+            with suppress(AttributeError):
+                in_writer.transport.abort()
             raise
     except* OSError:
         writer.transport.abort()

@@ -20,6 +20,7 @@ struct stream {
     uint32_t credit[ENDS];  /* bytes of an output that the host accepts */
     bool ended[ENDS];       /* an output that ended, and the host does not know it */
     bool ending;            /* stdin ends after `input` */
+    bool closing;           /* the stream ends after `input` */
     bool broken;            /* nobody reads stdin, and the host does not know it */
     bool draining;          /* the host waits for FRAME_DRAINED */
     uint32_t undrained[ENDS]; /* bytes of an output to send before it */
@@ -115,6 +116,15 @@ void streams_setup(void)
     open_stream(0);
 }
 
+/* Nobody reads stdin any more. */
+static void lose_reader(struct stream *stream)
+{
+    stream->broken = true;
+    close_end(stream, 0);
+    if (stream->closing)
+        close_stream(stream);
+}
+
 static void write_input(struct stream *stream)
 {
     while (stream->size > 0 && stream->ours[0] >= 0) {
@@ -123,8 +133,7 @@ static void write_input(struct stream *stream)
         if (put < 0 && (errno == EAGAIN || errno == EINTR))
             return;
         if (put < 0) {
-            stream->broken = true;
-            close_end(stream, 0);
+            lose_reader(stream);
             return;
         }
         stream->start = (stream->start + (size_t)put) % WINDOW;
@@ -133,6 +142,8 @@ static void write_input(struct stream *stream)
     }
     if (stream->ending)
         close_end(stream, 0);
+    if (stream->closing)
+        close_stream(stream);
 }
 
 static void add_input(struct stream *stream, const char *payload, size_t size)
@@ -143,9 +154,12 @@ static void add_input(struct stream *stream, const char *payload, size_t size)
         errno = EPROTO;
         fail("credit");
     }
-    for (size_t i = 0; i < size; i++)
-        stream->input[(stream->start + stream->size + i) % WINDOW] = payload[i];
-    stream->size += size;
+    while (size > 0) {
+        size_t at = (stream->start + stream->size) % WINDOW;
+        size_t part = WINDOW - at < size ? WINDOW - at : size;
+        memcpy(stream->input + at, payload, part);
+        payload += part, size -= part, stream->size += part;
+    }
     write_input(stream);
 }
 
@@ -176,10 +190,18 @@ static void answer_order(uint16_t kind)
 
 static void handle_close(struct stream *stream, unsigned end)
 {
-    if (end < ENDS)
+    if (end < ENDS) {
         close_end(stream, end);
-    else
+        return;
+    }
+    if (stream->size == 0 || stream->ours[0] < 0) {
         close_stream(stream);
+        return;
+    }
+    stream->closing = true;
+    release(stream);
+    for (end = 1; end < ENDS; end++)
+        close_end(stream, end);
 }
 
 void stream_frame(const struct frame *frame, const char *payload)
@@ -314,8 +336,7 @@ void streams_handle(const struct pollfd *polled, size_t count)
         if (end > 0) {
             read_output(stream, end);
         } else if (polled[i].revents & POLLERR) {
-            stream->broken = true;
-            close_end(stream, 0);
+            lose_reader(stream);
         } else {
             write_input(stream);
         }
