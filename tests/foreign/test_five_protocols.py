@@ -1,29 +1,35 @@
 """One ClawsBench task through each protocol: the same actions get the same reward, there and back.
 
-A protocol is one row of `ROWS`: a function that serves the task and plays the actions by the
-protocol, and the address under which our own rollouts consume the served task.
+A protocol is one row of `ROWS`: a function that serves the task, plays the actions by a client of
+the protocol, and lets our own rollouts consume the served task.
 """
 
 import asyncio
 import json
+import os
 import subprocess
 import sys
-from collections.abc import Callable, Coroutine
-from dataclasses import dataclass
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import nemo_gym_home
 import pytest
 from benchflow_adapters_ors import OrsClient, OrsSession
 from benchflow_adapters_ors.wire import ToolSuccess
 from benchflow_engine.config import RunConfig, SandboxConfig
 from benchflow_engine.task_formats import runnable_task
 from benchflow_tool_sessions import open_session
-from ors_server import served
+from foreign_program import run_beside_workspace, workspace_environment
+from judge_package import install_once
 from scripted_llm import ModelReply, ModelRequest, ScriptedLlm, ToolUse
+from task_server import task_server
 
 pytestmark = [pytest.mark.foreign, pytest.mark.timeout(300)]
 TASK = Path(__file__).parents[2] / "benchmarks/clawsbench/tasks/archive-newsletters"
+PROGRAMS = Path(__file__).parents[1] / "support"
+OPENENV = "openenv==0.10.0"
+GYMNASIUM = "gymnasium[classic-control,toy-text]==1.4.0"
 SOLUTION = (TASK / "solution" / "solve.sh").read_text()
 Actions = list[tuple[str, dict[str, Any]]]
 SCRIPTS: dict[str, Actions] = {
@@ -33,13 +39,16 @@ SCRIPTS: dict[str, Actions] = {
         ("submit", {"message": "done"}),
     ],
 }
+Rewards = tuple[float, float]
+"""The reward that a client of the protocol gets, and that of our rollout in the served task."""
 
 
-@dataclass(frozen=True)
-class Row:
-    play: Callable[[str, Actions], Coroutine[Any, Any, float]]
-    source: Callable[[str], str]
-    """The source of tasks of an address."""
+def by_ors(home: Path, actions: Actions) -> Rewards:
+    """The client is ours; `test_ors.py` has the published ones."""
+    with task_server(home, f"claws={TASK}", "--protocol", "ors") as (shown, _):
+        played = asyncio.run(play_ors(shown["url"], actions))
+        source = f"ors://{address_of(shown)}/claws?index=0"
+        return played, play_in_a_rollout(home, source, actions)
 
 
 async def play_ors(url: str, actions: Actions) -> float:
@@ -56,9 +65,56 @@ async def play_ors(url: str, actions: Actions) -> float:
     return last.output.reward
 
 
-ROWS = {
-    "ors": Row(play_ors, lambda url: f"ors://{url.removeprefix('http://')}/claws?index=0"),
+def by_openenv(home: Path, actions: Actions) -> Rewards:
+    """OpenEnv's own package serves, and its generic client plays."""
+    python = install_once(OPENENV)
+    command = (python, "-c", "from benchflow.cli import main; main()")
+    environment = workspace_environment(home)
+    words = (TASK, "--protocol", "openenv")
+    with task_server(home, *words, command=command, environment=environment) as (shown, _):
+        program = PROGRAMS / "openenv_programs/play_actions.py"
+        played = run_beside_workspace(python, program, shown["url"], json.dumps(actions), cwd=home)
+        source = f"openenv://{address_of(shown)}?split=seeds&index=0"
+        return played, play_in_a_rollout(home, source, actions)
+
+
+def by_nemo_gym(home: Path, actions: Actions) -> Rewards:
+    """NeMo Gym's collector and its simple agent play. `/verify` submits, so no tool does."""
+    calls = [each for each in actions if each[0] != "submit"]
+    files = home / "nemo"
+    with task_server(home, TASK, "--protocol", "nemo-gym", "--client-files", files) as (shown, _):
+        (result,) = nemo_gym_home.run(
+            "collect_rollouts.py",
+            (files / "benchflow.yaml").read_text(),
+            files / "rows.jsonl",
+            home / "rollouts.jsonl",
+            1,
+            json.dumps({"": calls}),
+            cwd=home,
+        )
+        source = f"nemo-gym://{address_of(shown)}/{files}/rows.jsonl?index=0"
+        return result["reward"], play_in_a_rollout(home, source, calls)
+
+
+def by_gymnasium(home: Path, actions: Actions) -> Rewards:
+    """Gymnasium has no wire: one process serves, plays and consumes."""
+    program = PROGRAMS / "gymnasium_programs/play_actions.py"
+    python = install_once(GYMNASIUM)
+    played, again = run_beside_workspace(python, program, TASK, json.dumps(actions), home, cwd=home)
+    return played, again
+
+
+ROWS: dict[str, Callable[[Path, Actions], Rewards]] = {
+    "gymnasium": by_gymnasium,
+    "nemo-gym": by_nemo_gym,
+    "openenv": by_openenv,
+    "ors": by_ors,
 }
+
+
+def address_of(shown: dict[str, Any]) -> str:
+    url: str = shown["url"]
+    return url.removeprefix("http://")
 
 
 async def play_directly(home: Path, actions: Actions) -> float:
@@ -71,7 +127,7 @@ async def play_directly(home: Path, actions: Actions) -> float:
     return outcome.reward
 
 
-def play_in_a_rollout(home: Path, source: str, actions: Actions, bench: Any) -> float:
+def play_in_a_rollout(home: Path, source: str, actions: Actions) -> float:
     def act(request: ModelRequest) -> ModelReply:
         seen = len(request.tool_results)
         if seen == len(actions):
@@ -81,7 +137,9 @@ def play_in_a_rollout(home: Path, source: str, actions: Actions, bench: Any) -> 
 
     with ScriptedLlm(act) as llm:
         endpoint = ("--base-url", f"{llm.url}/v1", "--model", "scripted")
-        record = bench(home, "run", source, "--agent", "policy", *endpoint, "--sandbox", "local")
+        record = run_bench(
+            home, "run", source, "--agent", "policy", *endpoint, "--sandbox", "local"
+        )
     reward: float = record["reward"]
     return reward
 
@@ -89,19 +147,22 @@ def play_in_a_rollout(home: Path, source: str, actions: Actions, bench: Any) -> 
 @pytest.mark.parametrize("name", sorted(ROWS))
 @pytest.mark.parametrize("script", sorted(SCRIPTS))
 def test_the_same_actions_get_the_same_reward(name: str, script: str, tmp_path: Path) -> None:
-    row, actions = ROWS[name], SCRIPTS[script]
+    actions = SCRIPTS[script]
     direct = asyncio.run(play_directly(tmp_path / "direct", actions))
     assert direct == (1.0 if script == "solved" else 0.0)
-    with served(tmp_path, f"claws={TASK}") as url:
-        assert asyncio.run(row.play(url, actions)) == direct
-        again = play_in_a_rollout(tmp_path, row.source(url), actions, run_bench)
-    assert again == direct
+    assert ROWS[name](tmp_path, actions) == (direct, direct)
 
 
 def run_bench(cwd: Path, *args: object) -> Any:
     command = [Path(sys.executable).with_name("bench"), *map(str, args), "--json"]
     done = subprocess.run(
-        command, cwd=cwd, capture_output=True, text=True, timeout=240, check=False
+        command,
+        cwd=cwd,
+        env={**os.environ, "XDG_CACHE_HOME": str(cwd / "cache")},
+        capture_output=True,
+        text=True,
+        timeout=240,
+        check=False,
     )
     assert done.returncode == 0, done.stdout + done.stderr
     return json.loads(done.stdout)

@@ -23,13 +23,18 @@ ROW = {
 Handler = Callable[[httpx.Request, Any], Any]
 
 
-def client_of(routes: Mapping[str, Handler], paths: Mapping[str, Any] | None = None) -> Any:
-    """Return a client of a server that a test writes: a function for each route."""
+def client_of(
+    routes: Mapping[str, Handler], paths: Mapping[str, Any] | None = None, *, status: int = 200
+) -> Any:
+    """Return a client of a server that a test writes: a function for each route.
+
+    `status` is that of the description of the server.
+    """
     openapi = {"paths": paths or {"/seed_session": {}, "/verify": {}}}
 
     def answer(request: httpx.Request) -> httpx.Response:
         if request.url.path == "/openapi.json":
-            return httpx.Response(200, json=openapi)
+            return httpx.Response(status, json=openapi if status == 200 else {})
         body = json.loads(request.content or b"null")
         found = routes[request.url.path](request, body)
         return found if isinstance(found, httpx.Response) else httpx.Response(200, json=found)
@@ -46,6 +51,24 @@ def needs_cookie(request: httpx.Request, body: Any) -> Any:
     if request.headers.get("cookie") != "session=one":
         return httpx.Response(500, json="KeyError('session')")
     return {"sum": body.get("n")}
+
+
+@pytest.mark.parametrize("status", [404, 405])
+def test_a_server_without_a_description_has_the_tools_of_the_row(status: int) -> None:
+    async def main() -> None:
+        client = client_of({"/seed_session": seeded, "/add": needs_cookie}, status=status)
+        await client.open(ROW, 0)
+        assert [tool.name for tool in await client.tools()] == ["add"]
+        assert (await client.call("add", {"n": 3})).content == '{"sum":3}'
+        await client.close()
+
+    asyncio.run(main())
+
+
+def test_a_description_that_fails_is_an_error_of_the_world() -> None:
+    client = client_of({"/seed_session": seeded}, status=500)
+    with pytest.raises(EnvironmentError_, match="returned 500"):
+        asyncio.run(client.open(ROW, 0))
 
 
 def test_each_request_of_a_session_has_its_cookie() -> None:

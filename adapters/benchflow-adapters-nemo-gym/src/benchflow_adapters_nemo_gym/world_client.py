@@ -31,6 +31,7 @@ _RESPOND_TOOL: Final = WorldTool(
 _RESERVED: Final = frozenset(
     {"verify", "seed_session", "aggregate_metrics", "mcp", "reset", "step"}
 )
+_NOT_FOUND: Final = (404, 405)
 _MAX_BYTES: Final = 16 * 1024 * 1024
 _SEC: Final = 300.0
 
@@ -61,7 +62,10 @@ class NemoGymClient:
         """Seed or reset a session. The text is the input of the row, and the first observation."""
         del seed  # NeMo Gym has no seed of a session; a row may have one of its own.
         self._row = dict(task)
-        self._openapi = as_object(await self._json("GET", "/openapi.json"))
+        described = await self._request("GET", "/openapi.json")
+        # Ours has no description; the row and MCP have its tools.
+        if described.status_code not in _NOT_FOUND:
+            self._openapi = _object_of(described, "/openapi.json")
         self._paths = as_object(self._openapi.get("paths"))
         prompt = prompt_of(self._row)
         if self._is_gymnasium:
