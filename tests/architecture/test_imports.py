@@ -90,6 +90,7 @@ ALLOWED = {
         "benchflow_env_outside",
         "benchflow_kernel",
         "benchflow_serve_client",
+        "benchflow_tool_sessions",
         "aiohttp",
         "httpx",
         "pydantic",

@@ -9,7 +9,7 @@ import json
 import os
 import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -23,12 +23,15 @@ from benchflow_tool_sessions import open_session
 from foreign_program import run_beside_workspace, workspace_environment
 from judge_package import install_once
 from scripted_llm import ModelReply, ModelRequest, ScriptedLlm, ToolUse
+from serve_process import serving
 from task_server import task_server
+from verifiers_eval import TASKSETS, evaluate, free_port
 
 pytestmark = [pytest.mark.foreign, pytest.mark.timeout(300)]
 TASK = Path(__file__).parents[2] / "benchmarks/clawsbench/tasks/archive-newsletters"
 PROGRAMS = Path(__file__).parents[1] / "support"
 OPENENV = "openenv==0.10.0"
+VERIFIERS = "verifiers==0.4.0"
 GYMNASIUM = "gymnasium[classic-control,toy-text]==1.4.0"
 SOLUTION = (TASK / "solution" / "solve.sh").read_text()
 Actions = list[tuple[str, dict[str, Any]]]
@@ -104,11 +107,53 @@ def by_gymnasium(home: Path, actions: Actions) -> Rewards:
     return played, again
 
 
+def by_verifiers(home: Path, actions: Actions) -> Rewards:
+    """Verifiers' `eval` plays on our server, whose agent runs the commands in its shell.
+
+    Consumed is the taskset whose model acts by tools.
+    """
+    python = install_once(VERIFIERS)
+    [site] = python.parents[1].glob("lib/python*/site-packages")
+    commands = [given["command"] for name, given in actions if name == "bash"]
+
+    def act(request: ModelRequest) -> ModelReply:
+        done = len(request.tool_results)
+        if done == len(commands):
+            return ModelReply(text="Done.")
+        return ModelReply(tools=(ToolUse("shell", {"command": commands[done]}),))
+
+    address = f"tcp://127.0.0.1:{free_port()}"
+    words = ("--agent", "policy", "--zmq", address)
+    with ScriptedLlm(act) as llm, serving(home / "s", *words) as server:
+        (episode,) = evaluate(
+            site,
+            home,
+            *("benchflow-adapters-verifiers", "--env.taskset.url", server.client.base_url),
+            *("--env.serve", address, "--select.include.ids", json.dumps([runnable_task(TASK).id])),
+            *("-m", "scripted", "--client.base-url", f"{llm.url}/v1"),
+            *("--client.api-key-var", "KEY"),
+            BENCHFLOW_SERVE_TOKEN=(home / "s" / "token").read_text().strip(),
+        )
+    (trace,) = episode["traces"]
+    taskset = {"directory": str(TASK), "task": {"jobs_dir": str(home / "inner")}}
+    workspace = workspace_environment(home)
+    environment = {
+        **workspace,
+        "PYTHONPATH": f"{workspace['PYTHONPATH']}{os.pathsep}{TASKSETS}",
+        "BENCHFLOW_VERIFIERS_PYTHON": str(python),
+        "BENCHFLOW_VERIFIERS_ARGS": json.dumps(taskset),
+    }
+    source = "verifiers://our_tools?index=0"
+    again = play_in_a_rollout(home, source, actions, environment)
+    return trace["rewards"]["reward"]["score"], again
+
+
 ROWS: dict[str, Callable[[Path, Actions], Rewards]] = {
     "gymnasium": by_gymnasium,
     "nemo-gym": by_nemo_gym,
     "openenv": by_openenv,
     "ors": by_ors,
+    "verifiers": by_verifiers,
 }
 
 
@@ -127,7 +172,9 @@ async def play_directly(home: Path, actions: Actions) -> float:
     return outcome.reward
 
 
-def play_in_a_rollout(home: Path, source: str, actions: Actions) -> float:
+def play_in_a_rollout(
+    home: Path, source: str, actions: Actions, environment: Mapping[str, str] = os.environ
+) -> float:
     def act(request: ModelRequest) -> ModelReply:
         seen = len(request.tool_results)
         if seen == len(actions):
@@ -138,7 +185,7 @@ def play_in_a_rollout(home: Path, source: str, actions: Actions) -> float:
     with ScriptedLlm(act) as llm:
         endpoint = ("--base-url", f"{llm.url}/v1", "--model", "scripted")
         record = run_bench(
-            home, "run", source, "--agent", "policy", *endpoint, "--sandbox", "local"
+            home, environment, "run", source, "--agent", "policy", *endpoint, "--sandbox", "local"
         )
     reward: float = record["reward"]
     return reward
@@ -153,12 +200,12 @@ def test_the_same_actions_get_the_same_reward(name: str, script: str, tmp_path: 
     assert ROWS[name](tmp_path, actions) == (direct, direct)
 
 
-def run_bench(cwd: Path, *args: object) -> Any:
-    command = [Path(sys.executable).with_name("bench"), *map(str, args), "--json"]
+def run_bench(cwd: Path, environment: Mapping[str, str], *args: object) -> Any:
+    command: list[str | Path] = [Path(sys.executable).with_name("bench"), *map(str, args), "--json"]
     done = subprocess.run(
         command,
         cwd=cwd,
-        env={**os.environ, "XDG_CACHE_HOME": str(cwd / "cache")},
+        env={**environment, "XDG_CACHE_HOME": str(cwd / "cache")},
         capture_output=True,
         text=True,
         timeout=240,

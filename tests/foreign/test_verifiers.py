@@ -1,10 +1,6 @@
 """Verifiers 0.4 and 0.3.1, as they are published, with BenchFlow: `nox -s foreign`."""
 
 import json
-import os
-import socket
-import subprocess
-import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -13,11 +9,10 @@ import pytest
 from judge_package import install_once
 from scripted_llm import ModelReply, ModelRequest, ScriptedLlm, ToolUse
 from serve_process import ARCHIVE, TASK, TASKS, serving
+from verifiers_eval import evaluate, free_port
 
 pytestmark = [pytest.mark.foreign, pytest.mark.timeout(600)]
 ID = "benchflow-adapters-verifiers"
-TASKSETS = Path(__file__).parents[1] / "support" / "verifiers_tasksets"
-EVAL = "from verifiers.v1.cli.eval.main import main; main()"
 
 
 @pytest.fixture(scope="module")
@@ -28,29 +23,6 @@ def site() -> Path:
     return found
 
 
-def evaluate(site: Path, home: Path, *words: object, **variables: str) -> list[dict[str, Any]]:
-    """Run verifiers' `eval` with both packages in one environment; return its episodes."""
-    words = (*words, "--no-push", "--output-dir", home, "--run.dir", "run")
-    done = subprocess.run(
-        [sys.executable, "-c", EVAL, *map(str, words)],
-        cwd=home,
-        env={
-            **os.environ,
-            "PYTHONPATH": f"{site}:{TASKSETS}",
-            "HF_HUB_OFFLINE": "1",
-            "KEY": "none",
-            **variables,
-        },
-        capture_output=True,
-        text=True,
-        timeout=300,
-        check=False,
-    )
-    assert done.returncode == 0, done.stdout[-3000:] + done.stderr[-3000:]
-    lines = (home / "run" / "traces.jsonl").read_text().splitlines()
-    return [json.loads(line) for line in lines]
-
-
 def archive(request: ModelRequest) -> ModelReply:
     if request.tool_results:
         return ModelReply(text="Done.")
@@ -58,7 +30,7 @@ def archive(request: ModelRequest) -> ModelReply:
 
 
 def test_eval_of_verifiers_runs_our_task_on_our_server(site: Path, tmp_path: Path) -> None:
-    address = f"tcp://127.0.0.1:{_free_port()}"
+    address = f"tcp://127.0.0.1:{free_port()}"
     words = ("--agent", "policy", "--slots", "2", "--zmq", address)
     with ScriptedLlm(archive) as llm, serving(tmp_path / "s", *words) as server:
         episodes = evaluate(
@@ -132,13 +104,6 @@ def _rewards(episode: dict[str, Any]) -> dict[str, float]:
     assert episode["ok"], (episode["errors"], episode["traces"])
     [trace] = episode["traces"]
     return {name: reward["score"] for name, reward in trace["rewards"].items()}
-
-
-def _free_port() -> int:
-    with socket.socket() as listener:
-        listener.bind(("127.0.0.1", 0))
-        port: int = listener.getsockname()[1]
-        return port
 
 
 def bash(request: ModelRequest) -> ModelReply:
