@@ -19,6 +19,7 @@ from benchflow_dashboard.index import Index, reindex
 from benchflow_dashboard.monitor.assembler import Assembler
 from benchflow_dashboard.monitor.config import MonitorConfig
 from benchflow_dashboard.monitor.scoring import OnlineScorer
+from benchflow_dashboard.pages.format import metric
 from litestar import Litestar
 from litestar.testing import TestClient
 from made_jobs import Spent, write_job
@@ -195,7 +196,8 @@ def test_production_its_rollouts_and_alerts(
     assert found["closed"] == 1
     for chart in found["charts"]:
         for line in chart["lines"]:
-            assert f"{line['whole']['mean']:.3g}</b>" in page or chart["metric"] == "rollouts"
+            shown = f"<b>{metric(line['whole']['mean'], chart['metric'])}</b>"
+            assert shown in page or chart["metric"] == "rollouts"
     assert [row["id"] for row in found["rollouts"]] == re.findall(
         r'href="/monitor/r/([^"]+)"', page
     )
