@@ -150,6 +150,7 @@ if TYPE_CHECKING:
         Exported as Exported,
         Exporter as Exporter,
         FinishedRollout as FinishedRollout,
+        Importer as Importer,
         TakesTrainingOptions as TakesTrainingOptions,
     )
     from .factories import (
@@ -374,7 +375,7 @@ _HOMES = {
             "StepStarted ToolCallEnded ToolCallStarted TurnStarted UsageReported "
             "WorldClosed event_adapter"
         ),
-        "exporter": "Exported Exporter FinishedRollout TakesTrainingOptions",
+        "exporter": "Exported Exporter FinishedRollout Importer TakesTrainingOptions",
         "factories": (
             "AgentFactory BackendFactory EnvironmentLoader ExporterFactory "
             "FetchingProviderFactory RewardFactory SandboxProviderFactory SupportsTask "

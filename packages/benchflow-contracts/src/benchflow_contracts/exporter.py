@@ -3,7 +3,7 @@
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Protocol, runtime_checkable
+from typing import Protocol, cast, runtime_checkable
 
 from pydantic import Field
 
@@ -42,6 +42,20 @@ class FinishedRollout:
     """The name of the job that ran the rollout, if one did."""
     store_generation: int | None = None
     """The version of the learner's store that the rollout began with, in a sequential job."""
+
+    @property
+    def imported_from(self) -> str | None:
+        """The format that the rollout was imported from; `None` if BenchFlow ran the rollout.
+
+        An imported rollout is never on-policy data: an exporter for trainers refuses it without
+        `TrainingOptions.imported`.
+        """
+        found = self.tree.meta.get("imported_from")
+        if found is None:
+            details = self.tree.meta.get("imported")
+            if isinstance(details, Mapping):
+                found = cast("Mapping[str, object]", details).get("format")
+        return None if found is None else str(found)
 
 
 class Exported(RareModel):
@@ -86,6 +100,22 @@ class Exporter(Protocol):
 
         Raises:
             StoreError: The format cannot represent a rollout.
+        """
+        ...
+
+
+class Importer(Protocol):
+    """Reads trajectories that BenchFlow did not run. Group `benchflow.importers`."""
+
+    def __call__(self, file: Path, /) -> Iterable[FinishedRollout]:
+        """Return the rollouts of `file`, each as a tree that has ended.
+
+        `tree.meta["imported_from"]` is the name of the format. Verdicts of the file may be in
+        `RolloutNode.results`; a missing verdict is unscored, never 0. A rollout has no
+        recorded calls, so it has no log-probabilities. The file is hostile: bound its size.
+
+        Raises:
+            StoreError: The file is not of this format, or damaged.
         """
         ...
 

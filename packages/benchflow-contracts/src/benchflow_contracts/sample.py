@@ -211,6 +211,8 @@ class Sample(RareModel):
     """The version of the learner's store that the rollout began with, in a sequential job."""
     timing: Mapping[str, float] = {}
     """Seconds since the epoch: `start`, `ready`, `end` and `scored`, where known."""
+    imported_from: str | None = None
+    """The format that the rollout was imported from; such a sample is not on-policy data."""
     evidence: Mapping[str, str] = {}
     """The sha256 of the files that the sample was made from, by their path in the rollout."""
 
@@ -262,6 +264,8 @@ class TrainingOptions(RareModel):
     """Whether a message is trained on whose weights changed while it was sampled."""
     counterfactual: bool = False
     """Also export the leaves below answers that the task's user does not give."""
+    imported: Literal["refuse", "train"] = "refuse"
+    """Whether rollouts that BenchFlow did not run are exported. They are never on-policy data."""
     require_tokens: bool = False
     """Refuse a sample if the tokens or log-probabilities of a model message were not recorded, or
     if a prompt does not begin with the tokens before it."""

@@ -153,6 +153,7 @@ def _trace(
                     span.kind == "sampled" and not span.logprobs for span in spans
                 ),
                 "store_generation": first.store_generation,
+                **({"imported_from": first.imported_from} if first.imported_from else {}),
                 "evidence": dict(first.evidence),
             }
         },

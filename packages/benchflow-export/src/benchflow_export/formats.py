@@ -16,6 +16,7 @@ from benchflow_contracts import (
 )
 
 from .episodes import DEFAULT_ESTIMATOR, SHARED_PREFIX, Shape, episode
+from .imported import refuse_imported
 from .rows import ToolCallFormat, export_trajectories_to_jsonl, write_json_lines
 from .selection import ChosenSamples, Tree, with_inter
 from .trainer import is_chosen, leaf_record, with_inter_advantage
@@ -59,7 +60,7 @@ class RowExporter:
         counts: Counter[str] = Counter()
 
         def records() -> Iterator[dict[str, Any]]:
-            for rollout in rollouts:
+            for rollout in refuse_imported(rollouts, self.options):
                 for leaf in rollout.tree.leaves:
                     record = leaf_record(rollout, leaf, tool_calls=self.tool_calls)
                     if record["reward"] is None:

@@ -33,6 +33,7 @@ ExcludedReason = Literal[
     "too-long",
     "missing",
     "surplus",
+    "imported",
 ]
 """Why a leaf is not trained on.
 
@@ -43,7 +44,7 @@ the answers on the way. `truncated`: a limit on tokens or requests ended the las
 were not recorded, or a prompt does not begin with the tokens before it. `no-tokens`: no token has a
 log-probability. `no-version`: the weights are unknown. `no-advantage`: the group has no baseline.
 `too-long`: longer than the trainer's limit. `missing`: fewer leaves came than were requested.
-`surplus`: more leaves came than were requested.
+`surplus`: more leaves came than were requested. `imported`: BenchFlow did not run the rollout.
 """
 
 
@@ -138,9 +139,14 @@ def group_rollouts(
     """
     excluded: list[ExcludedLeaf] = []
     samples: list[Sample] = []
+    may_import = options is not None and options.imported == "train"
     for rollout in rollouts:
         if isinstance(rollout, ExcludedLeaf):
             excluded.append(rollout)
+            continue
+        if rollout.imported_from is not None and not may_import:
+            name = rollout.tree.rollout_id
+            excluded.append(ExcludedLeaf("imported", name, detail=rollout.imported_from))
             continue
         excluded += [_unscored(rollout, leaf) for leaf in rollout.tree.leaves if _lacks(leaf)]
         samples += samples_of(rollout)

@@ -116,6 +116,7 @@ class _TreeView:
             repeated_tokens=sum(node.repeated for node in nodes),
             missing_logprobs=sum(node.sampled and not node.logprobs for node in nodes),
             store_generation=rollout.store_generation,
+            imported_from=rollout.imported_from,
             timing=_timing(rollout.events, leaf),
             evidence=self.evidence,
         )

@@ -17,6 +17,7 @@ from benchflow_contracts import (
 )
 
 from .advantages import GroupReturns, add_inter, with_group_advantages
+from .imported import refuse_imported
 from .rows import is_tampered
 from .samples import samples_of
 
@@ -33,7 +34,7 @@ class ChosenSamples:
 
     def of(self, rollouts: Iterable[FinishedRollout]) -> Iterator[Tree]:
         """Yield the samples of one rollout after the other."""
-        for rollout in rollouts:
+        for rollout in refuse_imported(rollouts, self._options):
             missing = [leaf for leaf in rollout.tree.leaves if leaf.reward is None]
             self._counts["unscored"] += len(missing)
             self._counts["tampered"] += sum(map(is_tampered, missing))

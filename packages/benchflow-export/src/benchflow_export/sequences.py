@@ -109,6 +109,7 @@ def provenance(sample: Sample, rendering: Rendering) -> dict[str, Any]:
         "repeated_tokens": sample.repeated_tokens,
         "missing_logprobs": sample.missing_logprobs,
         "store_generation": sample.store_generation,
+        "imported_from": sample.imported_from,
         "evidence": dict(sample.evidence),
         "advantage": rendering.estimator,
         "shared_prefix": rendering.shared_prefix,

@@ -125,6 +125,7 @@ def leaf_record(
             "policy_versions": _policy_versions(rollout, steps),
             "advantage": None if leaf.credit is None else leaf.credit.model_dump(),
             **_task_steps(leaf),
+            **_origin(rollout),
         },
     )
 
@@ -213,6 +214,11 @@ def _task_steps(leaf: RolloutNode) -> dict[str, Any]:
         for name, (node, r) in verdicts
     ]
     return {"task_steps": steps} if steps else {}
+
+
+def _origin(rollout: FinishedRollout) -> dict[str, str]:
+    source = rollout.imported_from
+    return {} if source is None else {"imported_from": source}
 
 
 def _environment(tree: RolloutTree) -> str | None:

@@ -29,6 +29,7 @@ GROUPS: Final = (
     "benchflow.task_sources",
     "benchflow.task_servers",
     "benchflow.exporters",
+    "benchflow.importers",
     "benchflow.backends",
     "benchflow.commands",
 )

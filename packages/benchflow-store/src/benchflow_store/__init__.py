@@ -17,6 +17,7 @@ if TYPE_CHECKING:
         write_prior_calls,
     )
     from .files import rewards_jsonl, write_inputs, write_result, write_rollout, write_text
+    from .imported import IMPORTED_AGENT, write_imported
     from .node_states import MissingState, missing_state
     from .progress import (
         BranchActivity,
@@ -85,6 +86,7 @@ if TYPE_CHECKING:
     )
 
 __all__ = [
+    "IMPORTED_AGENT",
     "MODEL_DIR",
     "RESUMED_FROM",
     "BranchActivity",
@@ -151,6 +153,7 @@ __all__ = [
     "step_title",
     "sum_prior",
     "triage",
+    "write_imported",
     "write_inputs",
     "write_prior_calls",
     "write_result",
@@ -167,6 +170,7 @@ _HOMES = {
             "write_prior_calls"
         ),
         "files": "rewards_jsonl write_inputs write_result write_rollout write_text",
+        "imported": "IMPORTED_AGENT write_imported",
         "node_states": "MissingState missing_state",
         "progress": (
             "BranchActivity BranchProgress OpenTool RolloutProgress UsageProgress writer_of"

@@ -107,6 +107,10 @@ GROUPS: dict[str, Group] = {
             ),
             "export": Command("benchflow.cli.rollout:export", "Export trajectories for a trainer."),
             "formats": Command("benchflow.cli.rollout:list_formats", "List export formats."),
+            "import": Command(
+                "benchflow.cli.rollout_import:import_rollout",
+                "Import trajectories that BenchFlow did not run.",
+            ),
             "branch": Command("benchflow.cli.branch:branch", "Continue from a saved checkpoint."),
             "resume": Command(
                 "benchflow.cli.resume:resume", "Run the rest of a rollout that was cut short."

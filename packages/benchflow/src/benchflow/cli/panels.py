@@ -92,6 +92,7 @@ USED: Final[dict[str, frozenset[str]]] = {
     "sandbox prune": frozenset(_PROVIDER),
     "sandbox check": frozenset(_PROVIDER),
     "agent probe": frozenset((*_PROVIDER, *_ENDPOINT)),
+    "rollout import": frozenset(("--reward-import-path", "--user-model", *_ENDPOINT)),
     "tasks check": frozenset(
         (*_SANDBOX, *_GRADING, "--timeout-multiplier", "--user", "--user-model", *_ENDPOINT)
     ),
