@@ -102,7 +102,7 @@ def test_no_payload_leaves_its_text(client: Client, number: int) -> None:
 
 
 def test_without_failures_the_page_says_what_it_lists(tmp_path: Path) -> None:
-    settings = DashboardSettings(jobs_dir=tmp_path, index=tmp_path / "index.db")
+    settings = DashboardSettings(jobs_dir=tmp_path / "empty", index=tmp_path / "index.db")
     with TestClient(create_app(settings), base_url="http://127.0.0.1:8642") as client:
         assert "No rollout failed" in client.get("/failures").text
         assert json.loads(client.get("/api/v1/failures").text)["groups"] == []
