@@ -13,7 +13,6 @@ from benchflow_adapters_inspect.sandbox.settings import BenchflowSandboxConfig
 from inspect_ai.util._sandbox.registry import registry_find_sandboxenv
 
 COMMAND = ["sh", "-c", "echo one"]
-CALLS = 200
 WARM = 10
 
 
@@ -32,7 +31,7 @@ async def made(kind: str, config: object) -> tuple[Any, Any]:
     return provider, environments
 
 
-async def main(provider_name: str, image: str | None) -> dict[str, list[float]]:
+async def main(provider_name: str, calls: int, image: str | None) -> dict[str, list[float]]:
     """Measure by turns, so that all see the same load of the machine."""
     config = BenchflowSandboxConfig(provider=provider_name, image=image)
     open_ones = {"our": ("benchflow", config), "inspect's local": ("local", None)}
@@ -52,7 +51,7 @@ async def main(provider_name: str, image: str | None) -> dict[str, list[float]]:
         works[f"{name} write_file"] = lambda e=environment: e.write_file("a.txt", "x" * 1000)
         works[f"{name} read_file"] = lambda e=environment: e.read_file("a.txt")
     times: dict[str, list[float]] = {name: [] for name in works}
-    for turn in range(WARM + CALLS):
+    for turn in range(WARM + calls):
         for name, work in works.items():
             took = await timed(work)
             if turn >= WARM:
@@ -63,4 +62,5 @@ async def main(provider_name: str, image: str | None) -> dict[str, list[float]]:
     return times
 
 
-print(json.dumps(asyncio.run(main(sys.argv[1], sys.argv[2] if len(sys.argv) > 2 else None))))
+_, name, number, *images = sys.argv
+print(json.dumps(asyncio.run(main(name, int(number), images[0] if images else None))))

@@ -47,6 +47,18 @@ def test_the_image_of_a_docker_sandbox_has_rights_and_programs_of_its_own(tmp_pa
     assert "adduser" in failed.get("test_exec_as_user", "adduser")
 
 
+@pytest.mark.skipif(IMAGE is None, reason="set BENCHFLOW_DOCKER_IMAGE to an image of this engine")
+def test_a_connection_to_a_docker_sandbox_is_a_shell_of_its_user(tmp_path: Path) -> None:
+    facts = run_program(tmp_path, "connect.py", IMAGE)
+    assert facts["shell None"] == ["user=root dir=/var/tmp"]
+    assert facts["shell nobody"] == ["user=nobody dir=/var/tmp"]
+    assert facts["running"] == "true"
+    assert (facts["exec root"], facts["exec nobody"]) == ([0, "root"], [0, "nobody"])
+    code, output = facts["exec absent"]
+    assert (code, output) == (126, "")
+    assert facts["left"] == ""
+
+
 def test_inspect_eval_runs_a_task_in_our_sandbox(task_dir: Path) -> None:
     done = run_inspect(
         task_dir, "-m", "inspect_ai", "eval", "word_task.py@words", "--model", "none/none",

@@ -115,16 +115,20 @@ class BenchflowSandboxEnvironment(SandboxEnvironment):
         return body.decode() if text else body
 
     async def connection(self, *, user: str | None = None) -> SandboxConnection:
-        """Return the command that opens a shell in the sandbox.
+        """Return the command that opens a shell in the sandbox, in its working directory.
+
+        The default of `user` is the user of the sandbox.
 
         Raises:
             NotImplementedError: The provider is not `docker`.
         """
         if self.opened.provider != "docker":
             raise NotImplementedError(f"no shell for the provider {self.opened.provider!r}")
-        name = f"benchflow-{self.sandbox.id}"
-        as_user = ["--user", user] if user else []
-        command = shlex.join(["docker", "exec", "-it", *as_user, name, "sh", "-l"])
+        name, spec = f"benchflow-{self.sandbox.id}", self.sandbox.spec
+        as_user = user or spec.user
+        options = ["--user", as_user] if as_user else []
+        options += ["--workdir", spec.workdir] if spec.workdir else []
+        command = shlex.join(["docker", "exec", "-it", *options, name, "sh", "-l"])
         return SandboxConnection(type="benchflow", command=command, container=name)
 
     def default_polling_interval(self) -> float:
