@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from benchflow_adapters_inspect.export import InspectExporter
 from benchflow_adapters_inspect.logs import LogFile, import_log
-from benchflow_contracts import FinishedRollout, StoreError
+from benchflow_contracts import FinishedRollout, RolloutNode, StoreError
 from benchflow_testing.fakes import fake_finished_rollout
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
@@ -44,6 +44,38 @@ SAMPLE: dict[str, Any] = {
     ],
     "completed_at": "2026-01-01T00:00:09+00:00",
 }
+
+
+BRANCHED: list[dict[str, Any]] = [
+    {"event": "model", "output": {"choices": [{"message": {"id": "m3"}}]}},
+    {"event": "anchor", "anchor_id": "a"},
+    {"event": "span_begin", "id": "s1", "type": "branch", "name": "try again"},
+    {"event": "branch", "span_id": "s1", "from_anchor": "a"},
+    {"event": "span_begin", "id": "s2", "parent_id": "s1", "type": "agent", "name": "x"},
+    {
+        "event": "model",
+        "span_id": "s2",
+        "output": {
+            "choices": [
+                {
+                    "message": {
+                        "id": "b1",
+                        "content": "Is it 5?",
+                        "tool_calls": [{"id": "c2", "function": "ask", "arguments": {}}],
+                    }
+                }
+            ]
+        },
+    },
+    {"event": "tool", "span_id": "s2", "id": "c2", "function": "ask", "result": "no"},
+    {
+        "event": "model",
+        "span_id": "s2",
+        "output": {"choices": [{"message": {"id": "b2", "content": "5"}}]},
+    },
+    {"event": "score", "span_id": "s1", "scorer": "match", "score": {"value": "I"}},
+    {"event": "model", "output": {"choices": [{"message": {"id": "m5"}}]}},
+]
 
 
 def test_a_sample_is_a_tree_with_a_node_for_each_answer(tmp_path: Path) -> None:
@@ -89,11 +121,36 @@ def test_an_imported_rollout_is_marked_and_has_no_recorded_call(tmp_path: Path) 
     assert sample["metadata"]["benchflow"]["on_policy"] is False
 
 
-def test_our_own_log_is_imported_with_equal_rewards(tmp_path: Path) -> None:
-    InspectExporter().export("job", iter([fake_finished_rollout()]), tmp_path)
+def test_our_own_log_is_imported_as_the_same_tree(tmp_path: Path) -> None:
+    original = fake_finished_rollout()
+    InspectExporter().export("job", iter([original]), tmp_path)
     (path,) = tmp_path.glob("*.eval")
-    rewards = [leaf.reward for each in import_log(path) for leaf in each.tree.leaves]
-    assert rewards == [None, 1.0, 0.5]
+    (rollout,) = import_log(path)
+    assert [leaf.reward for leaf in rollout.tree.leaves] == [None, 1.0, 0.5]
+    assert _shape(rollout.tree.root) == _shape(original.tree.root)
+    assert "lost_branches" not in rollout.tree.meta["imported"]
+
+
+def test_the_branches_of_a_timeline_are_branches_of_the_tree(tmp_path: Path) -> None:
+    (leaf, other) = _imported(tmp_path, {**SAMPLE, "events": BRANCHED}).tree.leaves
+    assert [step.message for step in leaf.steps] == ["I", "4"]
+    assert [step.message for step in other.steps] == ["I", "Is it 5?", "5"]
+    assert other.steps[1].observations[0].content == "no"
+    assert other.steps[-1].stop_reason == "end_turn"
+    assert (leaf.reward, other.reward) == (1.0, 0.0)
+
+
+def test_a_branch_without_its_anchor_is_left_out_and_counted(tmp_path: Path) -> None:
+    events = [event for event in BRANCHED if event["event"] != "anchor"]
+    rollout = _imported(tmp_path, {**SAMPLE, "events": events})
+    assert len(rollout.tree.leaves) == 1
+    assert rollout.tree.meta["imported"]["lost_branches"] == 1
+
+
+def _shape(node: RolloutNode) -> list[Any]:
+    """Return the messages below a node, as a nested list. Children are in no order."""
+    said = "" if node.step is None else node.step.message
+    return [said, *sorted((_shape(child) for child in node.children), key=str)]
 
 
 @pytest.mark.parametrize("data", [b"", b"[]", b"{}", b"\xff", b'{"eval": 1}', b"[" * 100_000])
@@ -117,6 +174,20 @@ JSON = st.recursive(
     lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=8), inner),
     max_leaves=8,
 )
+
+
+@given(
+    place=st.integers(0, len(BRANCHED) - 1),
+    key=st.sampled_from(["event", "id", "span_id", "output", "anchor_id", "from_anchor", "score"]),
+    value=JSON,
+)
+@settings(max_examples=150, suppress_health_check=[HealthCheck.function_scoped_fixture])
+def test_an_event_of_a_wrong_type_never_breaks_the_import(
+    tmp_path: Path, place: int, key: str, value: object
+) -> None:
+    events = [{**each, key: value} if i == place else each for i, each in enumerate(BRANCHED)]
+    leaves = _imported(tmp_path, {**SAMPLE, "events": events}).tree.leaves
+    assert any([step.message for step in leaf.steps] == ["I", "4"] for leaf in leaves)
 
 
 @given(key=st.sampled_from(sorted(SAMPLE)), value=JSON)

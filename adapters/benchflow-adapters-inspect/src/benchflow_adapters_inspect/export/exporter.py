@@ -153,7 +153,9 @@ def _sample(
     instruction = text_of(rollout.instruction)
     metadata = {"benchflow": json_of(_facts(rollout, leaf, first))}
     described: Json = {"input": instruction, "target": "", "id": sample_id, "metadata": metadata}
-    messages = conversation(leaf.steps, rollout.instruction, rollout.tree.rollout_id)
+    # The scope of the events: a message has one id in a sample, as in Inspect's own logs.
+    scope = f"{rollout.tree.rollout_id}/{leaf.id}"
+    messages = conversation(leaf.steps, rollout.instruction, scope)
     answers = [each for each in messages if each["role"] == "assistant"]
     model = model_of(rollout, None)
     writer = EventWriter(rollout, leaf)

@@ -19,6 +19,9 @@ from benchflow_contracts import (
     VerifyResult,
 )
 
+from benchflow_adapters_inspect.tasks.sample_folder import slug
+
+from .branches import BranchReader
 from .log_file import Json, LogFile
 
 _WORDS = {"C": 1.0, "I": 0.0, "P": 0.5, "N": 0.0}
@@ -28,9 +31,11 @@ _MOST_TOKENS = 2**40
 def import_log(path: Path) -> Iterator[FinishedRollout]:
     """Yield a rollout for each sample and epoch, with one node for each message of the model.
 
-    The first score is the result `reward`; the others have the names of their scorers. A score
-    that is not a number is unscored. The trees have no recorded model calls and no
-    log-probabilities, and `meta["imported"]` names the log, so they are never on-policy data.
+    Branches of a sample's timeline are branches of its tree. In a log of BenchFlow the first epoch
+    of a rollout has the whole tree, so its other leaves are not rollouts of their own. The first
+    score is the result `reward`; the others have the names of their scorers. A score that is not a
+    number is unscored. The trees have no recorded model calls and no log-probabilities, and
+    `meta["imported"]` names the log, so they are never on-policy data.
 
     Raises:
         StoreError: The file is not a log of Inspect, or is damaged.
@@ -38,8 +43,16 @@ def import_log(path: Path) -> Iterator[FinishedRollout]:
     """
     log = LogFile(path)
     spec = cast("Json", log.header["eval"])
-    for sample in log.samples():
-        yield _Sample(path, spec, log.header, sample).rollout()
+    trees: set[tuple[str, object]] = set()
+    for row in log.samples():
+        sample = _Sample(path, spec, log.header, row)
+        key = str(row.get("id", "")), sample.tree_epoch
+        if key in trees and sample.tree_epoch != row.get("epoch"):
+            continue
+        rollout = sample.rollout()
+        if sample.has_branches:
+            trees.add((str(row.get("id", "")), row.get("epoch")))
+        yield rollout
 
 
 class _Sample:
@@ -52,6 +65,11 @@ class _Sample:
         self._attachments = _mapping(sample.get("attachments"))
         self._version = header.get("version")
         self._calls = self._model_events()
+        ours = _mapping(_mapping(sample.get("metadata")).get("benchflow"))
+        number = ours.get("tree_epoch")
+        self.tree_epoch = number if isinstance(number, int) else None
+        """The epoch that has the whole tree, in a log of BenchFlow."""
+        self.has_branches = False
 
     def rollout(self) -> FinishedRollout:
         sample_id, epoch = str(self._sample.get("id", "")), self._sample.get("epoch", 1)
@@ -59,20 +77,32 @@ class _Sample:
             r"[^A-Za-z0-9._-]+", "-", f"{self._spec.get('eval_id', 'eval')}-{sample_id}-{epoch}"
         )
         root = RolloutNode(id="n0")
-        index, node = {root.id: root}, root
+        nodes, node = dict[str, RolloutNode](), root
         for number, step in enumerate(self._steps(), 1):
             child = RolloutNode(id=f"n{number}", parent=node, step=step)
             node.children.append(child)
-            index[child.id] = node = child
+            nodes[step.id] = node = child
+        reader = BranchReader(nodes, root, self._branch_step, _result, self._blank)
+        reader.read([_mapping(each) for each in _list(self._sample.get("events"))])
+        self.has_branches = bool(reader.added)
+        if node.children:
+            # The last fork is after the last message.
+            tip = RolloutNode(id="tip", parent=node, step=self._blank("tip"))
+            node.children.insert(0, tip)
+            node = tip
         node.results.update(self._results())
         node.error = self._error()
-        meta = {"imported": {"format": "inspect", "log": self._path.name, "epoch": epoch}}
+        lost = reader.dropped
+        index = {each.id: each for each in root.subtree}
+        scored = any(leaf.results for leaf in root.leaves)
+        facts = {"format": "inspect", "log": self._path.name, "epoch": epoch}
+        meta = {"imported": {**facts, **({"lost_branches": lost} if lost else {})}}
         tree = RolloutTree(
             rollout_id=rollout_id,
-            task_id=f"{self._spec.get('task', 'task')}/{sample_id}",
+            task_id=f"{slug(str(self._spec.get('task', 'task')))}/{slug(sample_id)}",
             root=root,
             index=index,
-            status="completed" if node.results else "ungraded",
+            status="completed" if scored else "ungraded",
             meta=meta,
         )
         return FinishedRollout(
@@ -126,6 +156,17 @@ class _Sample:
             "started_at": started,
             "finished_at": max(started, _time(call.get("completed") or call.get("timestamp"))),
         }
+
+    def _branch_step(self, event: Json) -> Step:
+        choices = _list(_mapping(event.get("output")).get("choices"))
+        message = _mapping(_mapping(choices[0]).get("message")) if choices else {}
+        text, reasoning = self._content(message.get("content"))
+        return Step.model_validate(self._draft(message, text, reasoning, ""))
+
+    def _blank(self, ident: str) -> Step:
+        """Return the step of a node without an answer: only a node with a step can be recorded."""
+        at = _time(self._sample.get("completed_at"))
+        return Step(id=ident, started_at=at, finished_at=at)
 
     def _tool_call(self, call: Json) -> ToolCall:
         name = str(call.get("function") or "tool")

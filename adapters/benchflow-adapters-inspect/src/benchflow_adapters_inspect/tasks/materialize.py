@@ -8,9 +8,7 @@ Private functions of inspect-ai 0.3.285: `read_sandboxenv_file` and `resolve_sam
 # pyright: basic, reportMissingImports=false
 
 import asyncio
-import hashlib
 import os
-import re
 import shlex
 import shutil
 import tempfile
@@ -31,7 +29,7 @@ from inspect_ai.solver._task_state import Choices
 from benchflow_adapters_inspect.sandbox.settings import BenchflowSandboxConfig
 
 from .loading import load_inspect_task
-from .sample_folder import FORMAT, SampleFolder, TaskReference, load_sample, write_sample
+from .sample_folder import FORMAT, SampleFolder, TaskReference, load_sample, slug, write_sample
 from .setup_solver import ENVIRONMENT
 
 _PROVIDERS = {"benchflow", "docker", "local"}
@@ -64,9 +62,9 @@ def _write(
     task: Task, sample: Sample, index: int, reference: TaskReference, cache: Path
 ) -> Path | ListedTask:
     sample_id = str(index + 1 if sample.id is None else sample.id)
-    name = f"{_slug(task.name)}/{_slug(sample_id)}"
+    name = f"{slug(task.name)}/{slug(sample_id)}"
     with tempfile.TemporaryDirectory(dir=_made(cache)) as stage:
-        folder = Path(stage) / _slug(sample_id)
+        folder = Path(stage) / slug(sample_id)
         try:
             _write_folder(task, sample, index, reference, name, folder)
         except BenchFlowError as error:
@@ -195,13 +193,6 @@ def _notes(task: Task) -> Iterator[str]:
         yield f"the model roles {roles} are the model of the rollout"
     if not task.scorer:
         yield "the task has no scorer, so its rollouts have no reward"
-
-
-def _slug(text: str) -> str:
-    plain = re.sub(r"[^a-z0-9._-]+", "-", text.lower()).strip("-._") or "x"
-    if plain == text and len(text) <= 60:
-        return plain
-    return f"{plain[:60].strip('-._')}-{hashlib.sha256(text.encode()).hexdigest()[:8]}"
 
 
 def _made(path: Path) -> Path:

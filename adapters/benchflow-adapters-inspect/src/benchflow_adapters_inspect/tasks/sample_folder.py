@@ -2,6 +2,7 @@
 
 import hashlib
 import json
+import re
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Final, Literal
@@ -11,6 +12,7 @@ from pydantic import ValidationError
 
 SAMPLE_FILE: Final = "inspect-sample.json"
 FORMAT: Final = "inspect"
+_LONGEST_NAME: Final = 60
 _HINT: Final = "list the task again: inspect:FILE@TASK"
 
 
@@ -40,6 +42,15 @@ class SampleFolder(RareModel):
     instruction: str
     dockerfile: str = ""
     """Below `image/`; `""` if no image is built."""
+
+
+def slug(text: str) -> str:
+    """Return a name for an id and a directory. Different texts have different names."""
+    plain = re.sub(r"[^a-z0-9._-]+", "-", text.lower()).strip("-._") or "x"
+    if plain == text and len(text) <= _LONGEST_NAME:
+        return plain
+    digest = hashlib.sha256(text.encode("utf-8", "replace")).hexdigest()[:8]
+    return f"{plain[:_LONGEST_NAME].strip('-._')}-{digest}"
 
 
 def write_sample(
