@@ -136,6 +136,21 @@ def test_a_question_with_choices_is_scored_by_its_letter(
     assert leaf["reward"] == reward
 
 
+def test_hostile_scores_are_unscored_and_hostile_files_are_refused_by_name(tmp_path: Path) -> None:
+    facts = run_program(tmp_path, "hostile.py", tmp_path / "cache")
+    rewards = {kind: reward for kind, (reward, _) in facts["verdicts"].items()}
+    assert {kind for kind, reward in rewards.items() if reward is not None} == {"long explanation"}
+    errors = {kind: text for kind, (reward, text) in facts["verdicts"].items() if reward is None}
+    assert {kind for kind, text in errors.items() if len(text) > 3000} == set()
+    assert "SystemExit" in errors["exit"]
+    assert facts["verdicts"]["long explanation"][1] < 100_000
+    refused = {name.rpartition("/")[2]: reasons for name, reasons in facts["files"].items()}
+    assert refused.pop("good") == []
+    assert [len(reasons) for reasons in refused.values()] == [1] * 7
+    assert all("files[" in reason for (reason,) in refused.values())
+    assert list(tmp_path.rglob("evil")) == []
+
+
 def test_each_sample_is_listed_with_its_files_and_setup(task_dir: Path) -> None:
     done = _run(task_dir, "tasks", "list", "inspect:word_task.py@words", "--json")
     assert done.returncode == 0, done.stdout + done.stderr

@@ -106,7 +106,10 @@ def _write_folder(
     if settings.dockerfile is not None:
         source = Path(settings.dockerfile)
         dockerfile = source.name
-        shutil.copytree(source.parent, folder / "image")
+        try:
+            shutil.copytree(source.parent, folder / "image")
+        except OSError as error:
+            raise TaskError(f"the files of {source} cannot be copied: {error!s:.500}") from error
     sample_folder = SampleFolder(
         task=reference,
         index=index,

@@ -56,18 +56,30 @@ def slug(text: str) -> str:
 def write_sample(
     home: Path, sample: SampleFolder, files: Mapping[str, bytes], workdir: Mapping[str, bytes]
 ) -> None:
-    """Write a sample into the new directory `home`. `files` are relative to `/`."""
-    home.mkdir(parents=True)
+    """Write a sample into the directory `home`. `files` are relative to `/`.
+
+    Raises:
+        TaskError: The name of a file leads out of its directory, or cannot be a name.
+    """
+    home.mkdir(parents=True, exist_ok=True)
     for place, contents in (("root", files), ("workdir", workdir)):
         for name, data in contents.items():
-            path = home / place / name
-            if not path.resolve().is_relative_to((home / place).resolve()):
-                raise TaskError(f"the file {name!r} of a sample leads out of its directory")
-            path.parent.mkdir(parents=True, exist_ok=True)
-            path.write_bytes(data)
+            _write_file(home / place, name, data)
     document = sample.model_dump(mode="json", exclude_unset=True, exclude_none=True)
     text = json.dumps(document, indent=1, sort_keys=True, allow_nan=False)
     (home / SAMPLE_FILE).write_text(text + "\n", encoding="utf-8")
+
+
+def _write_file(root: Path, name: str, data: bytes) -> None:
+    try:
+        path = root / name
+        inside = path.resolve() != root.resolve() and path.resolve().is_relative_to(root.resolve())
+        if not inside:
+            raise TaskError(f"files[{name!r:.200}] leads out of its directory")
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(data)
+    except (OSError, ValueError) as error:
+        raise TaskError(f"files[{name!r:.200}] cannot be written: {error!s:.200}") from error
 
 
 def read_sample(path: Path) -> SampleFolder:

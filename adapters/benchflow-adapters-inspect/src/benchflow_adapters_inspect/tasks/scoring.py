@@ -45,6 +45,8 @@ from .sample_folder import SampleFolder
 from .sample_run import MESSAGES, STATE_KEY, enter_sample, new_state, restore_state
 from .setup_solver import SETUP_STATES
 
+_LONGEST_TEXT = 16 * 1024
+_MOST_VALUES = 1000
 _LOGGER = logging.getLogger(__name__)
 _WORDS = {"C": 1.0, "I": 0.0, "P": 0.5, "N": 0.0, "yes": 1.0, "true": 1.0, "no": 0.0, "false": 0.0}
 
@@ -119,9 +121,12 @@ async def _scores(
             name = registry_unqualified_name(scorer)
             try:
                 score = await scorer(state, Target(sample.target))
-            except Exception as error:  # noqa: BLE001 - any error of a stranger's scorer
+            except (Exception, SystemExit) as error:  # noqa: BLE001 - a stranger's scorer
                 text = f"{type(error).__name__}: {error}"
                 return RewardError(f"the scorer {name!r} failed: {text:.2000}")
+            if score is not None and not isinstance(score, Score):
+                kind = type(score).__name__
+                return RewardError(f"the scorer {name!r} returned a {kind}, and not a score")
             if score is not None:
                 results.append((name, score))
     finally:
@@ -129,7 +134,7 @@ async def _scores(
             # As in Inspect, a failed cleanup is only logged.
             try:
                 await task.cleanup(state)
-            except Exception:
+            except (Exception, SystemExit):
                 _LOGGER.exception("the cleanup of the task failed")
     return results
 
@@ -173,6 +178,9 @@ def _state(
 
 
 def _verdict(scores: Sequence[tuple[str, Score]], calls: int) -> VerifyResult:
+    count = sum(len(score.value) for _, score in scores if isinstance(score.value, list | dict))
+    if count > _MOST_VALUES:
+        raise RewardError(f"the scorers gave {count} values, more than {_MOST_VALUES}")
     items: dict[str, float] = {}
     first: float | None = None
     for name, score in scores:
@@ -182,11 +190,21 @@ def _verdict(scores: Sequence[tuple[str, Score]], calls: int) -> VerifyResult:
     if first is None:
         raise RewardError("the scorers gave no score")
     reported = {
-        name: {"value": score.value, "answer": score.answer, "explanation": score.explanation}
+        name: {
+            "value": _short(score.value),
+            "answer": _short(score.answer),
+            "explanation": _short(score.explanation),
+        }
         for name, score in scores
     }
     meta = {"inspect_scores": reported, "scorer_model_calls": calls}
     return VerifyResult(reward=first, items=items, grading="shared", meta=meta)
+
+
+def _short(value: object) -> object:
+    """Return a value, or the start of its text if the text is long."""
+    text = value if isinstance(value, str) else repr(value)
+    return value if len(text) <= _LONGEST_TEXT else f"{text[:_LONGEST_TEXT]} [cut]"
 
 
 def _values(name: str, value: object) -> dict[str, float]:
@@ -211,4 +229,4 @@ def _number(name: str, value: object) -> float:
             number = float("nan")
         if isfinite(number):
             return number
-    raise RewardError(f"the score {name!r} is not a number: {value!r}")
+    raise RewardError(f"the score {name!r} is not a number: {value!r:.200}")

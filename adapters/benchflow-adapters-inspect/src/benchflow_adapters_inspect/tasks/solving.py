@@ -80,7 +80,7 @@ async def solve(
         recorder.meta = {STATE_KEY: saved_state(state), "inspect_limit": limit}
     except TaskError as error:
         return AgentError(str(error), hint=error.hint)
-    except Exception as error:  # noqa: BLE001 - any error of a stranger's solver
+    except (Exception, SystemExit) as error:  # noqa: BLE001 - a stranger's solver
         text = f"the solver failed: {type(error).__name__}: {error}"
         return _cause(error) or AgentError(f"{text:.2000}")
     return None
@@ -115,7 +115,7 @@ async def _setup(folder: SampleFolder, sandbox: Sandbox) -> dict[str, Any] | Ben
         return saved_state(state)
     except TaskError as error:
         return EnvironmentError_(str(error), hint=error.hint)
-    except Exception as error:  # noqa: BLE001 - any error of a stranger's solver
+    except (Exception, SystemExit) as error:  # noqa: BLE001 - a stranger's solver
         text = f"the setup solver failed: {type(error).__name__}: {error}"
         return _cause(error) or EnvironmentError_(f"{text:.2000}")
 
