@@ -128,7 +128,7 @@ def test_our_own_log_is_imported_as_the_same_tree(tmp_path: Path) -> None:
     (rollout,) = import_log(path)
     assert [leaf.reward for leaf in rollout.tree.leaves] == [None, 1.0, 0.5]
     assert _shape(rollout.tree.root) == _shape(original.tree.root)
-    assert "lost_branches" not in rollout.tree.meta["imported"]
+    assert "lost_branches" not in str(rollout.tree.meta["imported"])
 
 
 def test_the_branches_of_a_timeline_are_branches_of_the_tree(tmp_path: Path) -> None:
@@ -144,7 +144,7 @@ def test_a_branch_without_its_anchor_is_left_out_and_counted(tmp_path: Path) -> 
     events = [event for event in BRANCHED if event["event"] != "anchor"]
     rollout = _imported(tmp_path, {**SAMPLE, "events": events})
     assert len(rollout.tree.leaves) == 1
-    assert rollout.tree.meta["imported"]["lost_branches"] == 1
+    assert "'lost_branches': 1" in str(rollout.tree.meta["imported"])
 
 
 def _shape(node: RolloutNode) -> list[Any]:
