@@ -20,28 +20,12 @@ from benchflow_contracts import (
     VerifyResult,
 )
 from benchflow_export import RolloutGroup, group_rollouts
+from lock import Lock
 from model_server import ModelServer
 from rollouts import OPTIONS
 
-CODE = "101"
 MAX_CALLS = 4
 REWARDS = (0.0, 0.3333, 0.6667, 1.0)
-
-
-@dataclass
-class Lock:
-    """The state of the lock, as `tasks/lock` has it."""
-
-    right: int = 0
-    is_jammed: bool = False
-
-    def dial(self, digit: str) -> str:
-        """Add a digit, and return the state as text."""
-        if not self.is_jammed and self.right < len(CODE):
-            self.is_jammed = digit != CODE[self.right]
-            self.right += not self.is_jammed
-        word = "jammed" if self.is_jammed else "right"
-        return "open 3" if self.right == len(CODE) else f"{word} {self.right}"
 
 
 @dataclass

@@ -1,7 +1,10 @@
 """The task of the example that trains a tiny model: its rewards are those of its state machine."""
 
 import asyncio
+import runpy
 import shutil
+import subprocess
+from itertools import product
 from pathlib import Path
 
 import benchflow
@@ -24,3 +27,16 @@ def test_the_lock_pays_for_each_digit_before_the_first_wrong_one(
     result = asyncio.run(benchflow.run(copy, agent="oracle"))
     assert result.record.error is None
     assert result.reward == reward
+
+
+def test_the_simulated_lock_has_the_states_of_the_program(tmp_path: Path) -> None:
+    program = (TASK / "environment/files/usr/local/bin/dial").read_text()
+    dial = tmp_path / "dial"
+    dial.write_text(program.replace("/workspace/lock", str(tmp_path / "lock")))
+    simulated = runpy.run_path(str(TASK.parents[1] / "lock.py"))["Lock"]
+    for digits in product("01", repeat=4):
+        (tmp_path / "lock").unlink(missing_ok=True)
+        lock = simulated()
+        script = "; ".join(f"sh {dial} {digit}" for digit in digits)
+        shown = subprocess.run(["sh", "-c", script], capture_output=True, text=True, check=True)
+        assert shown.stdout.split("\n")[:-1] == [lock.dial(digit) for digit in digits]
