@@ -2,6 +2,7 @@
 
 import asyncio
 import hashlib
+import logging
 import secrets
 import time
 from collections import Counter
@@ -10,7 +11,7 @@ from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
 from typing import Final
 
-from benchflow_contracts import Task, UsageError
+from benchflow_contracts import StoreError, Task, UsageError
 from benchflow_engine.preflight import check_agent
 from benchflow_serve_client import (
     Capacity,
@@ -48,6 +49,7 @@ from .slots import SlotPool
 from .store import IdempotentRequest, ServiceStore
 from .task_catalogue import TaskCatalogue, store_inline_task
 
+_logger = logging.getLogger(__name__)
 _UPKEEP_SEC: Final = 1.0
 _DATABASE: Final = "serve.db"
 _MAX_KEY: Final = 200
@@ -465,7 +467,10 @@ class RolloutService:
         while True:
             await asyncio.sleep(_UPKEEP_SEC)
             self.board.keep_up()
-            await self.delete_acknowledged()
+            try:
+                await self.delete_acknowledged()
+            except StoreError as error:
+                _logger.warning("old results are not deleted: %s", error)
 
 
 def _digest(request: RolloutRequest | GroupRequest) -> str:

@@ -3,7 +3,8 @@
 import asyncio
 import heapq
 import time
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any, Final, Literal
 
@@ -110,6 +111,17 @@ class Entry:
     def dump(self) -> str:
         """Return the row of the database."""
         return self.saved.model_dump_json(exclude_defaults=True)
+
+
+@contextmanager
+def unchanged_on_error(entry: Entry) -> Generator[None]:
+    """Leave a rollout as it was, if the block fails."""
+    before = entry.saved, entry.last_event
+    try:
+        yield
+    except BaseException:
+        entry.saved, entry.last_event = before
+        raise
 
 
 def without_key(request: RolloutRequest) -> tuple[RolloutRequest, SecretStr | None]:

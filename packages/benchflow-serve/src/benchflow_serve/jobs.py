@@ -317,7 +317,7 @@ class JobBoard:
             await self._drive(job, config)
             if not job.is_draining:
                 # A job that ended by itself does not begin again at each start of the service.
-                self._save(job, is_wanted=False)
+                self._note(job, is_wanted=False)
         except asyncio.CancelledError:
             if self._is_closed or not job.saved.is_wanted:
                 return
@@ -385,7 +385,7 @@ class JobBoard:
         """Note why a job ended. One that never began is forgotten, so that it can be corrected."""
         job.failure = error
         if not forget:
-            self._save(job, error=node_error(error), is_wanted=False)
+            self._note(job, error=node_error(error), is_wanted=False)
             return
         self._require_store().delete_job(job.saved.name)
         del self._jobs[job.saved.name]
@@ -398,6 +398,13 @@ class JobBoard:
             raise NotFoundError(
                 f"the service has no job {name!r}", hint="GET /v1/jobs lists them"
             ) from None
+
+    def _note(self, job: _Job, **fields: Any) -> None:  # noqa: ANN401 - fields of SavedJob
+        """Record how a job ended. If the disk is full, the next start finds it in its record."""
+        try:
+            self._save(job, **fields)
+        except StoreError as error:
+            _logger.warning("the state of job %s is not recorded: %s", job.saved.name, error)
 
     def _save(self, job: _Job, **fields: Any) -> None:  # noqa: ANN401 - fields of SavedJob
         job.saved = job.saved.model_copy(update=fields)

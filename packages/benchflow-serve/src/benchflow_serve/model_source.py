@@ -16,6 +16,10 @@ class ModelUse(Protocol):
         """Start the rollout."""
         ...
 
+    def cancel_begin(self) -> None:
+        """Return to the place in the queue: the start could not be recorded."""
+        ...
+
     def prepare(self, planes: Planes) -> Planes:
         """Return the planes whose gateway sends calls to the model."""
         ...
@@ -33,6 +37,9 @@ class FixedModel:
 
     def begin(self) -> None:
         """Do nothing: an endpoint does not change."""
+
+    def cancel_begin(self) -> None:
+        """Do nothing."""
 
     def prepare(self, planes: Planes) -> Planes:
         """Send the calls to the endpoint."""

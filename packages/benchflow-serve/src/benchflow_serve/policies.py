@@ -64,6 +64,10 @@ class PolicyUse:
         self.first = self.weights
         self.is_running = True
 
+    def cancel_begin(self) -> None:
+        """Return to the place in the queue: the start could not be recorded."""
+        self.is_running = False
+
     def prepare(self, planes: Planes) -> Planes:
         """Return the planes of the rollout, with a gateway that calls these weights.
 

@@ -26,7 +26,7 @@ from benchflow_contracts import (
 from benchflow_contracts.pausing import PauseSwitch
 from benchflow_kernel import TreeFold
 from benchflow_kernel.faults import node_error
-from benchflow_serve_client import LeafScore, Outcome, RolloutEvent
+from benchflow_serve_client import LeafScore, Outcome
 from benchflow_store import StoredRollout, new_rollout_id
 
 from .attempts import attempt_of
@@ -39,9 +39,11 @@ from .entries import (
     Stop,
     TokenRate,
     outcome_of,
+    unchanged_on_error,
     versions_after,
 )
 from .groups import SavedGroup
+from .journal import RolloutJournal
 from .model_source import FixedModel, ModelUse
 from .parts import ServerLostError, ServiceParts
 from .policies import PolicyOrder, PolicyUse
@@ -63,6 +65,7 @@ class RolloutBoard:
     def __init__(self, parts: ServiceParts, group: asyncio.TaskGroup) -> None:
         self._parts = parts
         self.store = parts.store
+        self._journal = RolloutJournal(parts.store)
         self._group = group
         self._home = parts.settings.directory / "rollouts"
         self.entries: dict[str, Entry] = {}
@@ -119,7 +122,7 @@ class RolloutBoard:
         key: tuple[str, IdempotentRequest] | None,
     ) -> None:
         """Record new rollouts, and put them into the queue."""
-        rows = [(e.seq, e.id, e.dump(), self._event(e, "queued")) for e in entries]
+        rows = [(e.seq, e.id, e.dump(), self._journal.event(e, "queued")) for e in entries]
         saved = None if group is None else (group.id, group.created_at, group.model_dump_json())
         self.store.add(rows, group=saved, key=key)
         for entry in entries:
@@ -160,7 +163,8 @@ class RolloutBoard:
         self._start_next()
 
     def keep_up(self) -> None:
-        """Queue the rollouts whose policy is registered again."""
+        """Write what a full disk refused. Queue the rollouts whose policy is registered again."""
+        self._journal.catch_up()
         waiting, self._without_policy = self._without_policy, []
         for entry in waiting:
             if entry.status.state == "queued":
@@ -181,9 +185,10 @@ class RolloutBoard:
     def acknowledge(self, entry: Entry) -> None:
         """Note that the client has the result. Idempotent."""
         if entry.saved.acknowledged_at is None:
-            entry.update(acknowledged_at=time.time())
-            entry.set_status(is_acknowledged=True)
-            self.store.save(entry.id, entry.dump())
+            with unchanged_on_error(entry):
+                entry.update(acknowledged_at=time.time())
+                entry.set_status(is_acknowledged=True)
+                self.store.save(entry.id, entry.dump())
 
     def delete_old(self, before: float) -> list[Entry]:
         """Delete the rollouts that were acknowledged before a time, and return them."""
@@ -194,6 +199,7 @@ class RolloutBoard:
         ]
         for entry in old:
             self.store.delete(entry.id)
+            self._journal.forget(entry)
             del self.entries[entry.id]
         return old
 
@@ -207,7 +213,7 @@ class RolloutBoard:
         if entry.status.state == "ended":
             return
         entry.update(stop=stop, keeps=keep)
-        self.store.save(entry.id, entry.dump())
+        self._journal.save(entry)
         if (work := entry.task) is None:
             self.queue.remove(entry)
             self._end(entry, outcome_of(stop))
@@ -250,14 +256,15 @@ class RolloutBoard:
         """Note that a rollout cannot be parked. A client may have left long ago."""
         entry.update(stop="none")
         entry.set_status(park_refusal=reason)
-        self._record(entry, "park_refused", reason=reason)
+        self._journal.record(entry, "park_refused", reason=reason)
 
     def resume(self, entry: Entry, key: tuple[str, IdempotentRequest] | None = None) -> None:
         """Put a parked rollout into the queue. `key` is recorded with it."""
-        entry.update(stop="none")
-        entry.set_status(state="queued")
-        event = self._event(entry, "resumed")
-        self.store.save(entry.id, entry.dump(), event, key)
+        with unchanged_on_error(entry):
+            entry.update(stop="none")
+            entry.set_status(state="queued")
+            event = self._journal.event(entry, "resumed")
+            self.store.save(entry.id, entry.dump(), (event,), key)
         entry.wake()
         self._enqueue(entry)
         self._start_next()
@@ -313,7 +320,7 @@ class RolloutBoard:
         assert entry.switch is not None, "a rollout that runs has a switch"
         entry.update(stop="park")
         entry.set_status(park_refusal=None)
-        self.store.save(entry.id, entry.dump())
+        self._journal.save(entry)
         entry.switch.request_save()
 
     def _requeue(self, entry: Entry, resumes: str | None = None) -> None:
@@ -325,19 +332,25 @@ class RolloutBoard:
     def _rerun(self, entry: Entry) -> None:
         """Queue a rollout from its begin. The leaves of its lost run do not count."""
         entry.set_status(state="queued", leaves=(), policy_versions=(), started_version=None)
-        self._record(entry, "rerun")
+        self._journal.record(entry, "rerun")
         self._enqueue(entry)
 
     def _start_next(self) -> None:
         slots = self._parts.slots
-        while not self.is_draining and len(self.queue) and slots.take():
+        while self._may_start and len(self.queue) and slots.take():
             entry = self.queue.pop()
             assert entry is not None, "a queue with a length has a next rollout"
-            self._start(entry)
+            if not self._start(entry):
+                self.queue.push(entry)
+                slots.give_back()
 
-    def _start(self, entry: Entry) -> None:
-        self.running.add(entry.id)
-        now = time.time()
+    @property
+    def _may_start(self) -> bool:
+        return not self.is_draining and not self._journal.is_failing
+
+    def _start(self, entry: Entry) -> bool:
+        """Start a rollout, if its start can be recorded. Else it is as before."""
+        saved, now = entry.saved, time.time()
         entry.switch, entry.is_saved = PauseSwitch(), False
         entry.switch.on_saved = partial(self._on_saved, entry)
         entry.switch.on_save_refused = partial(self._on_save_refused, entry)
@@ -353,9 +366,14 @@ class RolloutBoard:
             fields |= versions_after(entry, use.first.version)
             use.on_swap = partial(self._on_swap, entry)
         entry.set_status(**fields)
-        self._record(entry, "running", policy_version=entry.status.started_version)
+        if not self._journal.begin(entry, policy_version=entry.status.started_version):
+            use.cancel_begin()
+            entry.saved = saved
+            return False
+        self.running.add(entry.id)
         entry.task = self._group.create_task(self._run(entry, use), name=f"rollout {entry.id}")
         entry.task.add_done_callback(lambda _: self._release(entry, use))
+        return True
 
     def _release(self, entry: Entry, use: ModelUse) -> None:
         """Free the slot. A task that was cancelled before its first step has run nothing."""
@@ -397,7 +415,7 @@ class RolloutBoard:
         if isinstance(event, StepFinished) and event.step.usage is not None:
             self.tokens.add(event.step.usage.output_tokens)
         if isinstance(event, NodeScored) and event.name == "reward":
-            self._record(entry, "leaf", leaf=leaf_score(fold.tree, event.node))
+            self._journal.record(entry, "leaf", leaf=leaf_score(fold.tree, event.node))
 
     def _on_usage(self, entry: Entry, event: UsageReported) -> None:
         """End a rollout whose budget is used up."""
@@ -409,7 +427,7 @@ class RolloutBoard:
 
     def _on_swap(self, entry: Entry, version: str) -> None:
         entry.set_status(**versions_after(entry, version))
-        self._record(entry, "swapped", policy_version=version)
+        self._journal.record(entry, "swapped", policy_version=version)
 
     def _on_saved(self, entry: Entry) -> None:
         entry.is_saved = True
@@ -422,7 +440,7 @@ class RolloutBoard:
         if entry.use is not None:
             entry.use.close()
             entry.use = None
-        self._record(entry, "parked")
+        self._journal.record(entry, "parked")
 
     def _finish_from_disk(self, entry: Entry) -> None:
         stored = StoredRollout(self._home / entry.saved.attempts[-1])
@@ -472,18 +490,8 @@ class RolloutBoard:
             error=error,
             cause=cause,
         )
-        self._record(entry, "ended", outcome=outcome)
+        self._journal.record(entry, "ended", outcome=outcome)
         self._wake_all()
-
-    def _event(self, entry: Entry, kind: Any, **fields: Any) -> RolloutEvent:  # noqa: ANN401
-        entry.last_event += 1
-        return RolloutEvent(id=entry.last_event, kind=kind, at=time.time(), **fields)
-
-    def _record(self, entry: Entry, kind: str, **fields: Any) -> None:  # noqa: ANN401
-        """Record the state of a rollout with a new event, and wake its followers."""
-        event = self._event(entry, kind, **fields)
-        self.store.save(entry.id, entry.dump(), event)
-        entry.wake()
 
     def _wake_all(self) -> None:
         self.changed.set()

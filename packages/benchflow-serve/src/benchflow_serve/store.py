@@ -5,7 +5,7 @@ forced to the disk at each commit, so a power cut may lose the last ones.
 """
 
 import json
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
@@ -108,13 +108,13 @@ class ServiceStore:
         self,
         ident: str,
         body: str,
-        event: RolloutEvent | None = None,
+        events: Sequence[RolloutEvent] = (),
         key: tuple[str, IdempotentRequest] | None = None,
     ) -> None:
-        """Record the state of a rollout, with its newest event and the key of the request."""
+        """Record the state of a rollout, with its newest events and the key of the request."""
         with self._db.write_transaction():
             self._db.query("UPDATE rollouts SET body = ? WHERE id = ?", (body, ident))
-            if event is not None:
+            for event in events:
                 self._insert_event(ident, event)
             self._insert_key(key)
         self._db.tidy(is_idle=False)
