@@ -1,12 +1,12 @@
 """Episodes as tasks, without Gymnasium's package."""
 
 import pytest
-from benchflow_adapters_gymnasium.tasks import GymnasiumTasks, episode_task
+from benchflow_adapters_gymnasium.tasks import episode_task, gymnasium_tasks
 
 
 @pytest.mark.parametrize("address", ["CartPole-v1", "ALE/Pong-v5", "???"])
 def test_each_seed_is_one_task(address: str) -> None:
-    source = GymnasiumTasks()
+    source = gymnasium_tasks()
     (split,) = source.splits(address)
     assert split.size is None
     tasks = source.tasks(address, split.name, start=3, limit=4)

@@ -8,10 +8,12 @@ from typing import Any
 
 import httpx
 import pytest
-from benchflow_adapters_nemo_gym.world import NemoGymRows
+from benchflow_adapters_nemo_gym.world import NemoGymRows, environment, row_task
 from benchflow_adapters_nemo_gym.world_client import NemoGymClient
 from benchflow_contracts import EnvironmentError_, TaskError, UsageError, WorldCall
+from benchflow_engine.data_tasks import write_data_task
 from benchflow_env_outside import Conversation, WorldAnswer
+from benchflow_kernel import load_task
 
 ROW = {
     "responses_create_params": {
@@ -208,3 +210,13 @@ def test_rows_are_tasks_by_their_number(tmp_path: Path) -> None:
         source.splits(address)
     with pytest.raises(TaskError, match="cannot be read"):
         source.splits(f"127.0.0.1:80/{tmp_path}/absent.jsonl")
+
+
+@pytest.mark.parametrize("host", ["169.254.169.254", "example.org"])
+def test_a_task_reaches_only_hosts_that_the_operator_allows(
+    host: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("BENCHFLOW_WORLD_HOSTS", "127.0.0.1,169.254.169.254")
+    folder = write_data_task(row_task(dict(ROW), "rows/0", f"http://{host}:80"), tmp_path)
+    with pytest.raises(TaskError, match=host):
+        environment(load_task(folder))

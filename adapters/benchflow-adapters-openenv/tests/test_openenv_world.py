@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 from aiohttp import web
-from benchflow_adapters_openenv.tasks import OpenEnvTasks, episode_task
+from benchflow_adapters_openenv.tasks import episode_task, openenv_tasks
 from benchflow_adapters_openenv.world import OpenEnvClient
 from benchflow_contracts import EnvironmentError_
 
@@ -121,7 +121,7 @@ def test_a_session_that_ends_early_has_failed() -> None:
 
 
 def test_each_seed_and_each_reset_is_one_task() -> None:
-    tasks = OpenEnvTasks().tasks("127.0.0.1:8000", "seeds", start=2, limit=3)
+    tasks = openenv_tasks().tasks("127.0.0.1:8000", "seeds", start=2, limit=3)
     assert [task.seed for task in tasks] == [2, 3, 4]
     other = episode_task("http://127.0.0.1:8000", 2, level=1)
     names = [task.config.name for task in (*tasks, other)]

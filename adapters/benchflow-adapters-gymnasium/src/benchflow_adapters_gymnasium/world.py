@@ -19,9 +19,9 @@ from typing import Any, TypeVar
 import gymnasium
 import numpy as np
 from benchflow_contracts import EnvironmentFactory, Model, Task, TaskError
-from benchflow_env_outside import WorldAnswer, WorldTool, outside_environment
+from benchflow_env_outside import WorldAnswer, WorldTool, outside_environment, read_options
 from gymnasium import spaces
-from pydantic import Field, ValidationError
+from pydantic import Field
 
 NAME = "gymnasium"
 _T = TypeVar("_T")
@@ -59,15 +59,9 @@ def environment(task: Task, *, manifest: Path | None = None) -> EnvironmentFacto
 
 
 def _settings_of(task: Task) -> GymnasiumSettings:
-    try:
-        settings = GymnasiumSettings.model_validate(dict(task.config.environment.options))
-    except ValidationError as error:
-        fault = error.errors()[0]
-        where = ".".join(str(part) for part in fault["loc"])
-        raise TaskError(
-            f"task {task.id!r}: environment.options.{where}: {fault['msg']}",
-            hint='write [environment.options] with id = "CartPole-v1"',
-        ) from error
+    settings = read_options(
+        GymnasiumSettings, task, hint='write [environment.options] with id = "CartPole-v1"'
+    )
     for name, value in settings.kwargs.items():
         if isinstance(value, str) and not _SAFE_TEXT.fullmatch(value):
             raise TaskError(f"task {task.id!r}: kwargs.{name} is not a short word: {value!r:.80}")

@@ -21,8 +21,8 @@ from benchflow_contracts import (
     TaskSplit,
     UsageError,
 )
-from benchflow_env_outside import outside_environment
-from pydantic import Field, ValidationError
+from benchflow_env_outside import outside_environment, read_options, world_url
+from pydantic import Field
 
 from .hostile_json import as_object
 from .world_client import NemoGymClient, prompt_of
@@ -44,14 +44,12 @@ def environment(task: Task, *, manifest: Path | None = None) -> EnvironmentFacto
     """Return the environment of a row.
 
     Raises:
-        TaskError: The settings or the row are malformed.
+        TaskError: The settings are malformed, or the operator does not allow the host.
     """
     del manifest
-    try:
-        settings = NemoGymSettings.model_validate(task.config.environment.options)
-    except ValidationError as error:
-        raise TaskError(f"task {task.id!r}: {error}", hint="set options.url") from error
-    return outside_environment(task, NAME, lambda: NemoGymClient(settings.url))
+    settings = read_options(NemoGymSettings, task, hint="set options.url")
+    url = world_url(settings.url)
+    return outside_environment(task, NAME, lambda: NemoGymClient(url))
 
 
 class NemoGymRows:

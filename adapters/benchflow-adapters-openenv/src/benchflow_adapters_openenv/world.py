@@ -16,10 +16,14 @@ from benchflow_contracts import (
     EnvironmentFactory,
     Model,
     Task,
-    TaskError,
 )
-from benchflow_env_outside import WorldAnswer, WorldTool, outside_environment, world_url
-from pydantic import ValidationError
+from benchflow_env_outside import (
+    WorldAnswer,
+    WorldTool,
+    outside_environment,
+    read_options,
+    world_url,
+)
 
 NAME = "openenv"
 _MESSAGE_BYTES = 16 * 1024 * 1024
@@ -42,15 +46,9 @@ def environment(task: Task, *, manifest: Path | None = None) -> EnvironmentFacto
         TaskError: The settings are malformed, or the operator does not allow the host.
     """
     del manifest
-    try:
-        settings = OpenEnvSettings.model_validate(dict(task.config.environment.options))
-    except ValidationError as error:
-        fault = error.errors()[0]
-        where = ".".join(str(part) for part in fault["loc"])
-        raise TaskError(
-            f"task {task.id!r}: environment.options.{where}: {fault['msg']}",
-            hint='write [environment.options] with url = "http://HOST:PORT"',
-        ) from error
+    settings = read_options(
+        OpenEnvSettings, task, hint='write [environment.options] with url = "http://HOST:PORT"'
+    )
     url = world_url(settings.url)
     return outside_environment(task, NAME, lambda: OpenEnvClient(url), snapshots=settings.snapshots)
 

@@ -30,6 +30,7 @@ from benchflow_env_outside import (
     WorldAnswer,
     WorldTool,
     outside_environment,
+    read_options,
     world_url,
 )
 from benchflow_env_outside import ImageBlock as WorldImage
@@ -124,13 +125,9 @@ def environment(task: Task, *, manifest: Path | None = None) -> EnvironmentFacto
         TaskError: The options are malformed, or the address is not allowed.
     """
     del manifest
-    where = "task.toml:environment.options"
-    try:
-        settings = OrsSettings.model_validate(task.config.environment.options)
-    except ValidationError as error:
-        fault = error.errors(include_url=False)[0]
-        key = ".".join(map(str, fault["loc"]))
-        raise TaskError(f"{key}: {fault['msg']}", where=where) from error
+    settings = read_options(
+        OrsSettings, task, hint="write [environment.options] with url and environment"
+    )
     settings = settings.model_copy(update={"url": world_url(settings.url)})
     return outside_environment(
         task, _PROVIDER, lambda: OrsWorld(settings), snapshots=settings.snapshots

@@ -13,6 +13,7 @@ from .client import (
 )
 from .environment import DOOR, PORT, OutsideEnvironment, outside_environment
 from .limits import WorldLimits
+from .seeded_tasks import SeededTasks, read_options, seeded_task
 from .session import RecordedCall, WorldSession
 from .task_data import FILE, TaskData, read_task_data
 from .tool_server import ToolServer
@@ -29,6 +30,7 @@ __all__ = [
     "JudgesEpisode",
     "OutsideEnvironment",
     "RecordedCall",
+    "SeededTasks",
     "TaskData",
     "ToolServer",
     "WorldAnswer",
@@ -37,6 +39,8 @@ __all__ = [
     "WorldSession",
     "WorldTool",
     "outside_environment",
+    "read_options",
     "read_task_data",
+    "seeded_task",
     "world_url",
 ]
