@@ -11,8 +11,8 @@ NAMES = (
     "state_fork.py", "fork_cost.py", "grading.py", "export_samples.py", "prefix_breaks.py",
     "value_law.py", "credit_localisation.py", "credit_estimators.py", "root_baseline.py",
     "gateway.py", "analysis.py", "commit.py", "ray_job.py", "monitor.py", "dashboard.py",
-    "serve.py", "ors_chunks.py", "ors_calls.py", "nemo_provider.py", "remote_link.py",
-    "inspect_exec.py",
+    "serve.py", "ors_chunks.py", "ors_calls.py", "nemo_provider.py", "nemo_step.py",
+    "remote_link.py", "inspect_exec.py",
 )
 # fmt: on
 

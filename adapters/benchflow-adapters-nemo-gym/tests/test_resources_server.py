@@ -17,12 +17,15 @@ from benchflow_adapters_nemo_gym.rows import (
     write_project,
     write_rows,
 )
+from benchflow_adapters_nemo_gym.server_parts import scored_row
 from benchflow_contracts import Task, UsageError
+from benchflow_engine.scaffold import write_task
 from benchflow_engine.task_formats import runnable_task
 from benchflow_tool_sessions import SessionManager, ToolSpec
 from hypothesis import given
 from hypothesis import strategies as st
 from litestar import Litestar
+from litestar.exceptions import HTTPException
 from litestar.testing import TestClient
 from session_parts import config, task_at  # type: ignore[import-untyped,unused-ignore]
 
@@ -144,6 +147,51 @@ def test_the_errors_of_an_agent_are_texts_that_it_can_read(task: Task) -> None:
         assert client.post("/bash", content=b"[1]").status_code == 400
         assert client.post("/bash", content=b"{").status_code == 400
         assert client.post("/bash", content=b"[" * 100_000).status_code == 400
+
+
+def test_the_token_and_the_messages_of_another_session_give_no_reward_here(
+    tmp_path: Path,
+) -> None:
+    for name in ("a", "b"):
+        write_task(tmp_path / name)
+    tasks = [runnable_task(tmp_path / name) for name in ("a", "b")]
+    with serving(*tasks, sandbox="local") as client:
+        first = client.post("/seed_session", json=row_of(tasks[0])).json()
+        client.cookies.clear()
+        client.post("/seed_session", json=row_of(tasks[1]))
+        arguments = {"command": "touch /tmp/stolen"}
+        call = rpc("tools/call", name="bash", arguments=arguments)
+        client.post("/mcp", json=call, headers=first["mcp"]["headers"])
+        seen = client.post("/bash", json={"command": "ls /tmp/stolen"})
+        assert seen.status_code == 422
+        # A row of another task is refused, and a reward in the body is not read.
+        assert client.post("/verify", json=row_of(tasks[0])).status_code == 400
+        body = row_of(tasks[1]) | {"reward": 99.0, "rollout_id": "mine", "reward_components": {}}
+        graded = client.post("/verify", json=body).json()
+        assert graded["reward"] == 0.5
+        assert graded["rollout_id"] not in {"mine", first["benchflow"]["identity"]["rollout"]}
+        assert client.post("/verify", json=row_of(tasks[0])).status_code == 400
+
+
+def test_a_body_that_is_too_large_is_refused_and_the_session_continues(task: Task) -> None:
+    with serving(task, sandbox="local") as client:
+        client.post("/seed_session", json=row_of(task))
+        large = b'{"command": "' + b"x" * (64 * 1024 * 1024) + b'"}'
+        for path in ("/bash", "/verify", "/mcp", "/seed_session"):
+            assert client.post(path, content=large).status_code == 413
+        assert client.post("/bash", json={"command": "echo on"}).text == "on\n"
+
+
+@pytest.mark.parametrize(
+    ("reward", "components"),
+    [(None, {}), (float("nan"), {}), (float("inf"), {}), (1.0, {"a": float("nan")})],
+)
+def test_a_reward_that_is_missing_or_not_finite_is_never_returned(
+    reward: float | None, components: dict[str, float]
+) -> None:
+    with pytest.raises(HTTPException, match="no reward") as raised:
+        scored_row({}, "r", reward, components, None)
+    assert raised.value.status_code == 503
 
 
 @pytest.mark.parametrize(

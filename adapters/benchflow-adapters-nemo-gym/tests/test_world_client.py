@@ -220,3 +220,28 @@ def test_a_task_reaches_only_hosts_that_the_operator_allows(
     folder = write_data_task(row_task(dict(ROW), "rows/0", f"http://{host}:80"), tmp_path)
     with pytest.raises(TaskError, match=host):
         environment(load_task(folder))
+
+
+NOT_FINITE = ["NaN", "Infinity", "1e999", pytest.param("9" * 400, id="huge")]
+
+
+@pytest.mark.parametrize("text", [*NOT_FINITE, "true", "null", '"1"', "[1]"])
+def test_a_reward_that_is_not_a_finite_number_is_an_error(text: str) -> None:
+    asyncio.run(verify_with(f'{{"reward": {text}}}'))
+
+
+@pytest.mark.parametrize("text", NOT_FINITE)
+def test_a_part_of_a_reward_that_is_not_finite_is_an_error(text: str) -> None:
+    asyncio.run(verify_with(f'{{"reward": 1, "reward_components": {{"a": {text}}}}}'))
+
+
+async def verify_with(reply: str) -> None:
+    """Expect an error for a reply of `/verify`."""
+
+    def verify(_: httpx.Request, __: Any) -> httpx.Response:
+        return httpx.Response(200, content=reply.encode())
+
+    client = client_of({"/seed_session": seeded, "/verify": verify})
+    await client.open(ROW, 0)
+    with pytest.raises(EnvironmentError_, match="reward"):
+        await client.finish(Conversation(steps=(), calls=()))

@@ -5,7 +5,9 @@ Source of the format: nemo-gym 0.4.0, `simple_agent` and `gymnasium_agent`, and 
 """
 
 import json
+import math
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from typing import Any, Final, cast
 from uuid import uuid4
 
@@ -109,13 +111,14 @@ class NemoGymClient:
             return await self._step([message_item(conversation.last_message)])
         response = make_response(items_of(conversation))
         reply = await self._json("POST", "/verify", self._row | {"response": response})
-        reward = reply.get("reward")
-        if isinstance(reward, bool) or not isinstance(reward, int | float):
-            raise EnvironmentError_(f"/verify returned the reward {reward!r:.100}")
         parts = as_object(reply.get("reward_components"))
         return WorldAnswer(
-            reward=float(reward),
-            parts={key: float(value) for key, value in parts.items() if _is_number(value)},
+            reward=_number_of(reply.get("reward"), "/verify"),
+            parts={
+                key: _number_of(value, "/verify")
+                for key, value in parts.items()
+                if _is_number(value)
+            },
         )
 
     async def close(self) -> None:
@@ -134,9 +137,7 @@ class NemoGymClient:
     async def _step(self, output: list[dict[str, Any]], call_id: str = "") -> WorldAnswer:
         body = self._row | {"response": make_response(output)}
         reply = await self._json("POST", "/step", body)
-        reward = reply.get("reward")
-        if not _is_number(reward):
-            raise EnvironmentError_(f"/step returned the reward {reward!r:.100}")
+        reward = _number_of(reply.get("reward"), "/step")
         self._is_finished = bool(reply.get("terminated") or reply.get("truncated"))
         outputs = as_list(as_object(reply.get("info")).get("tool_outputs"))
         texts = [
@@ -147,7 +148,7 @@ class NemoGymClient:
         texts.append(as_text(reply.get("observation")))
         return WorldAnswer(
             "\n\n".join(text for text in texts if text),
-            reward=float(cast("float", reward)),
+            reward=reward,
             finished=self._is_finished,
             space="action",
         )
@@ -253,3 +254,15 @@ def _object_of(response: httpx.Response, path: str) -> dict[str, Any]:
 
 def _is_number(value: object) -> bool:
     return isinstance(value, int | float) and not isinstance(value, bool)
+
+
+def _number_of(value: object, path: str) -> float:
+    """Return a reward, which must be a finite number."""
+    number = math.nan
+    if _is_number(value):
+        # An integer may be too large for a float.
+        with suppress(OverflowError):
+            number = float(cast("float", value))
+    if not math.isfinite(number):
+        raise EnvironmentError_(f"{path} returned the reward {str(value)!r:.100}")
+    return number
