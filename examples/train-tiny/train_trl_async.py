@@ -2,6 +2,11 @@
 
     python train_trl_async.py --steps 40
 
+With a rollout service, the sandboxes may be on another machine:
+
+    bench serve tasks --agent policy --agent-env.BENCHFLOW_POLICY_MAX_CALLS 4 --slots 3
+    BENCHFLOW_SERVE_TOKEN=... python train_trl_async.py --remote http://127.0.0.1:8643
+
 BenchFlow's worker runs groups of rollouts all the time, and computes the advantages. TRL takes
 their rows, computes the loss, and sends new weights to the model server between two calls.
 
@@ -18,8 +23,9 @@ from pathlib import Path
 from types import SimpleNamespace
 
 import torch
-from benchflow_adapters_trainers import GroupWorker, prompt_rows
+from benchflow_adapters_trainers import GroupWorker, RemoteGroups, prompt_rows
 from benchflow_export import RequestedGroups
+from benchflow_serve_client import ModelEndpoint, ServeClient
 from datasets import Dataset
 from model_server import ModelServer, serving
 from rollouts import OPTIONS, LockRollouts
@@ -94,6 +100,16 @@ def on_cpu() -> None:
     packing._flash_attn = lambda: kernel  # noqa: SLF001 - TRL loads the kernel there
 
 
+def groups_of(url: str, directory: Path, service: str | None) -> LockRollouts | RemoteGroups:
+    """Return what runs the rollouts of the model at `url`: this process, or a service."""
+    if service is None:
+        return LockRollouts(url, directory)
+    endpoint = ModelEndpoint(url=url, model="tiny")
+    return RemoteGroups(
+        ServeClient(service), ["lock"], policy="tiny", endpoint=endpoint, options=OPTIONS
+    )
+
+
 class Report(TrainerCallback):
     """Prints the value of the weights after each step."""
 
@@ -118,13 +134,16 @@ def main() -> None:
     parser.add_argument("--rows", type=int, default=12, help="rows for each gradient step")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--rate", type=float, default=0.008)
+    parser.add_argument("--remote", help="URL of a `bench serve` with the task (default: none)")
     flags = parser.parse_args()
     on_cpu()
     options = OPTIONS.model_copy(update={"advantage": "intra+inter"})
     server = ModelServer(new_llama(flags.seed), flags.seed)
     with serving(server) as url, tempfile.TemporaryDirectory() as directory:
         server.model.save_pretrained(f"{directory}/model")
-        source = RequestedGroups(LockRollouts(url, Path(directory)), ["lock"], size=flags.rows)
+        source = RequestedGroups(
+            groups_of(url, Path(directory), flags.remote), ["lock"], size=flags.rows
+        )
         trainer = AsyncGRPOTrainer(
             model=f"{directory}/model",
             processing_class=tokenizer(),
