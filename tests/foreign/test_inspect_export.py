@@ -95,8 +95,18 @@ def test_a_log_of_inspect_is_scored_here_and_exported_in_other_formats(tmp_path:
     assert facts["prompts"] == ["Write the two words to answer.txt."] * 2
     assert facts["messages"] == ["wrote bluegreen"] * 2
     assert facts["scored_again"] == [1.0, 1.0]
-    assert facts["sft_rows"] == 2
+    assert (facts["own_rows"], facts["sft_rows"]) == (-1, 2)
     assert facts["token_rows"] == 0
+    program = "from benchflow.cli import main; main()"
+    done = run_inspect(
+        tmp_path, "-c", program, "rollout", "import", log, "--format", "inspect", "--json"
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    records = json.loads(done.stdout)
+    assert [(record["task_id"], record["reward"]) for record in records] == [
+        ("words/sample-1", 1.0),
+        ("words/sample-2", 1.0),
+    ]
 
 
 @contextmanager

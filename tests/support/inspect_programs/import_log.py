@@ -8,7 +8,16 @@ from pathlib import Path
 from typing import cast
 
 from benchflow_adapters_inspect.logs import import_log
-from benchflow_contracts import Evidence, Exporter, ExporterFactory, RolloutNode, VerifyResult
+from benchflow_contracts import (
+    Evidence,
+    Exporter,
+    ExporterFactory,
+    RolloutNode,
+    StoreError,
+    TakesTrainingOptions,
+    TrainingOptions,
+    VerifyResult,
+)
 from benchflow_kernel import Registry
 
 
@@ -22,11 +31,16 @@ class SaysBoth:
         return VerifyResult(reward=float("blue" in said and "green" in said))
 
 
-def lines(name: str) -> int:
-    """Return how many lines an exporter writes."""
+def lines(name: str, options: TrainingOptions) -> int:
+    """Return how many lines an exporter writes; -1 if it refuses the rollouts."""
     exporter: Exporter = cast("ExporterFactory", Registry().resolve("benchflow.exporters", name))()
+    assert isinstance(exporter, TakesTrainingOptions)
+    exporter = exporter.with_options(options)
     with tempfile.TemporaryDirectory() as directory:
-        exporter.export("job", iter(rollouts), Path(directory))
+        try:
+            exporter.export("job", iter(rollouts), Path(directory))
+        except StoreError:
+            return -1
         files = [path for path in Path(directory).rglob("*") if path.is_file()]
         return sum(len(path.read_text().splitlines()) for path in files)
 
@@ -41,8 +55,9 @@ print(
             "prompts": [leaf.steps[0].prompt for leaf in leaves],
             "messages": [leaf.steps[-1].message for leaf in leaves],
             "scored_again": [verdict.reward for verdict in verdicts],
-            "sft_rows": lines("sft"),
-            "token_rows": lines("tinker"),
+            "own_rows": lines("sft", TrainingOptions()),
+            "sft_rows": lines("sft", TrainingOptions(imported="train")),
+            "token_rows": lines("tinker", TrainingOptions(imported="train")),
         }
     )
 )
