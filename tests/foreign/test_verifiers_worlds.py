@@ -7,17 +7,19 @@ import json
 import os
 import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import pytest
+from gym_till import serving_till, write_rows
 from judge_package import install_once
 from scripted_llm import ModelReply, ModelRequest, ScriptedLlm, ToolUse
 
 pytestmark = [pytest.mark.foreign, pytest.mark.timeout(600)]
 TASKSETS = Path(__file__).parents[1] / "support" / "verifiers_tasksets"
 BENCH = Path(sys.executable).with_name("bench")
+EVAL = "from verifiers.v1.cli.eval.main import main; main()"
 _AGENT = ("--agent", "policy", "--model", "scripted", "--json")
 Answers = Callable[[int], ModelReply]
 """The answer to a model call, by the number of earlier answers."""
@@ -26,7 +28,7 @@ Answers = Callable[[int], ModelReply]
 @pytest.fixture(scope="module")
 def old() -> Path:
     """Return the Python of the last version with `load_environment`."""
-    return install_once("verifiers==0.3.1", "reasoning-gym==0.1.25")
+    return install_once("verifiers==0.3.1", "reasoning-gym==0.1.25", "staros-stardata==0.1.1")
 
 
 @pytest.fixture(scope="module")
@@ -54,16 +56,69 @@ def run(
     return record
 
 
+def refuse(python: Path, source: str, home: Path) -> str:
+    """Run a source of tasks that must be refused before a rollout; return the message."""
+    done = subprocess.run(
+        [BENCH, "run", source, *_AGENT, "--base-url", "http://127.0.0.1:9/v1"],
+        cwd=home,
+        env=_variables(BENCHFLOW_VERIFIERS_PYTHON=str(python)),
+        capture_output=True,
+        text=True,
+        timeout=300,
+        check=False,
+    )
+    assert done.returncode != 0
+    assert "Traceback" not in done.stderr
+    return done.stdout + done.stderr
+
+
 def run_alone(python: Path, ident: str, index: int, answers: Answers) -> float:
     """Run a rollout as verifiers does; return its reward."""
     with ScriptedLlm(_scripted(answers)) as llm:
-        words = [python, TASKSETS / "run_alone.py", ident, str(index), f"{llm.url}/v1"]
+        script = str(TASKSETS / "run_alone.py")
+        words = [str(python), script, ident, str(index), f"{llm.url}/v1"]
         done = subprocess.run(
             words, env=_variables(), capture_output=True, text=True, timeout=300, check=False
         )
     assert done.returncode == 0, done.stderr[-3000:]
     reward: float = json.loads(done.stdout.splitlines()[-1])["reward"]
     return reward
+
+
+def run_taskset_alone(
+    python: Path,
+    home: Path,
+    answers: Answers,
+    ident: str,
+    *words: object,
+    role: str = "agent",
+    **variables: str,
+) -> dict[str, Any]:
+    """Run the first task by verifiers' own `eval` and its `null` harness; return the trace."""
+    with ScriptedLlm(_scripted(answers)) as llm:
+        model = ("-m", "scripted", "--client.base-url", f"{llm.url}/v1")
+        place = ("--no-push", "--output-dir", home, "--run.dir", "run", "-n", 1)
+        seat = (f"--env.{role}.harness.id", "null", f"--env.{role}.runtime.type", "subprocess")
+        words = (ident, *seat, *words, *model, "--client.api-key-var", "KEY", *place)
+        done = subprocess.run(
+            [python, "-c", EVAL, *map(str, words)],
+            cwd=home,
+            env=_variables(KEY="none", **variables),
+            capture_output=True,
+            text=True,
+            timeout=300,
+            check=False,
+        )
+    assert done.returncode == 0, done.stdout[-3000:] + done.stderr[-3000:]
+    [episode] = map(json.loads, (home / "run" / "traces.jsonl").read_text().splitlines())
+    assert episode["ok"], (episode["errors"], episode["traces"][0]["errors"])
+    [trace] = episode["traces"]
+    return cast("dict[str, Any]", trace)
+
+
+def reward_of(trace: Mapping[str, Any]) -> float:
+    """Return the reward of a trace, as verifiers defines it."""
+    return sum(float(r["score"] * r["weight"]) for r in trace["rewards"].values())
 
 
 def _variables(**more: str) -> dict[str, str]:
@@ -81,7 +136,7 @@ def say(text: str) -> ModelReply:
     return ModelReply(text=text)
 
 
-def use(name: str, **arguments: object) -> ModelReply:
+def use(name: str, /, **arguments: object) -> ModelReply:
     return ModelReply(tools=(ToolUse(name, arguments),))
 
 
@@ -122,6 +177,62 @@ def test_a_published_environment_gives_its_own_reward(old: Path, tmp_path: Path)
     assert record["reward"] == run_alone(old, "old_reasoning", 0, answers) == 1.0
 
 
+def test_a_published_taskset_with_tools_gives_its_own_reward(new: Path, tmp_path: Path) -> None:
+    """The taskset `nemo_gym` of verifiers, with a server that speaks the wire of NeMo Gym."""
+    rows = write_rows(tmp_path / "rows.jsonl", 10)
+
+    def answers(tool: str) -> Answers:
+        return lambda number: use(tool, amount=3) if number < 2 else say("Done.")
+
+    with serving_till() as url:
+        arguments = json.dumps({"dataset": str(rows), "task": {"resources_url": url}})
+        record = run(
+            new,
+            "verifiers://nemo_gym?index=0",
+            answers("mcp__world__pay_in"),
+            tmp_path,
+            BENCHFLOW_VERIFIERS_ARGS=arguments,
+        )
+        place = ("--env.taskset.dataset", rows, "--env.taskset.task.resources-url", url)
+        trace = run_taskset_alone(new, tmp_path, answers("pay_in"), "nemo_gym", *place)
+    assert record["reward"] == reward_of(trace) == 0.6
+
+
+def test_a_published_taskset_of_several_turns_gives_its_own_reward(tmp_path: Path) -> None:
+    """The taskset `textarena` of verifiers and its engine. Its corpus is one word here.
+
+    `hangman` names the game, as the taskset needs it, and has no code of its own.
+    """
+    python = install_once("verifiers==0.4.0", "textarena==0.7.4", "nltk==3.9.2")
+    corpus = tmp_path / "nltk" / "corpora" / "words"
+    corpus.mkdir(parents=True)
+    for name in ("en", "en-basic"):
+        (corpus / name).write_text("lantern\n")
+    letters = ("[n]", "[q]", "[w]", "[z]", "[x]", "[y]", "[v]")
+
+    def spoken(number: int) -> ModelReply:
+        over = number == len(letters)
+        return say("Lost.") if over else use("mcp__world__say", message=letters[number])
+
+    def alone(number: int) -> ModelReply:
+        return say(letters[number])
+
+    variables = {"NLTK_DATA": str(tmp_path / "nltk")}
+    record = run(python, "verifiers://hangman?index=0", spoken, tmp_path, **variables)
+    trace = run_taskset_alone(python, tmp_path, alone, "hangman", role="player", **variables)
+    assert record["reward"] == reward_of(trace) == pytest.approx(2 / 7)
+
+
+def test_a_published_package_with_an_environment_gives_its_own_reward(
+    old: Path, tmp_path: Path
+) -> None:
+    """`staros-stardata`: the constraints of a poem, scored without a model."""
+    ident, poem = "stardata.envs.constraint_gym", "An old silent pond\nA frog jumps in\nSplash"
+    record = run(old, f"verifiers://{ident}?split=train&index=0", lambda _: say(poem), tmp_path)
+    assert record["reward"] == run_alone(old, ident, 0, lambda _: say(poem))
+    assert 0 < record["reward"] < 1
+
+
 def test_a_taskset_of_one_turn_gives_its_own_reward(new: Path, tmp_path: Path) -> None:
     record = run(new, "verifiers://count_words?index=1", lambda _: say("2"), tmp_path)
     assert record["reward"] == 2.5
@@ -132,6 +243,45 @@ def test_a_taskset_with_tools_gives_the_reward_of_its_state(new: Path, tmp_path:
     replies = [move, move, say("Done.")]
     record = run(new, "verifiers://stock_room?index=1", lambda n: replies[n], tmp_path)
     assert record["reward"] == 0.6
+
+
+def test_a_user_of_a_taskset_answers_what_the_agent_says(new: Path, tmp_path: Path) -> None:
+    """The agent uses a tool between the questions. The environment records a reward of its own."""
+
+    def spoken(number: int) -> ModelReply:
+        replies = [
+            use("mcp__world__say", message="4"),
+            use("mcp__world__count_letters", word="elephant"),
+            use("mcp__world__say", message="8"),
+            use("mcp__world__say", message="3"),
+            say("Done."),
+        ]
+        return replies[number]
+
+    def alone(number: int) -> ModelReply:
+        return [say("4"), use("count_letters", word="elephant"), say("8"), say("3")][number]
+
+    record = run(new, "verifiers://ask_twice?index=0", spoken, tmp_path)
+    trace = run_taskset_alone(new, tmp_path, alone, "ask_twice")
+    assert record["reward"] == reward_of(trace) == pytest.approx(2 / 3 - 0.25)
+
+
+def test_an_agent_that_leaves_a_conversation_is_scored_by_what_it_said(
+    new: Path, tmp_path: Path
+) -> None:
+    def spoken(number: int) -> ModelReply:
+        return use("mcp__world__say", message="3") if number == 0 else say("I am off.")
+
+    record = run(new, "verifiers://ask_twice?index=1", spoken, tmp_path)
+    assert record["reward"] == pytest.approx(1 / 2 - 0.25)
+
+
+def test_an_environment_of_several_agents_is_refused_by_its_field(
+    new: Path, tmp_path: Path
+) -> None:
+    done = refuse(new, "verifiers://two_seats", tmp_path)
+    assert "verifiers:env.black" in done
+    assert "white, black" in done
 
 
 def test_a_reward_function_that_fails_is_no_reward_of_zero(old: Path, tmp_path: Path) -> None:

@@ -11,10 +11,11 @@ from concurrent.futures import Future
 from pathlib import Path
 from typing import Any, Final, cast
 
-from benchflow_contracts import EnvironmentError_, UsageError
+from benchflow_contracts import EnvironmentError_, TaskError, UsageError
 
 PYTHON_VARIABLE: Final = "BENCHFLOW_VERIFIERS_PYTHON"
 """The operator's variable with the Python that has verifiers and the environments."""
+UNSUPPORTED_HINT: Final = "see docs/guides/verifiers.md for the environments that BenchFlow runs"
 _START: Final = """
 import importlib.util as u, sys
 home = sys.argv[1]
@@ -39,6 +40,7 @@ class HostProcess:
         Raises:
             UsageError: The Python cannot be started.
             EnvironmentError_: The environment cannot be loaded.
+            TaskError: BenchFlow cannot run the environment; `where` names the field.
         """
         home = Path(__file__).with_name("world_host")
         words = [python, "-P", "-c", _START, str(home), ident, json.dumps(dict(arguments))]
@@ -46,6 +48,8 @@ class HostProcess:
         self._waiting: dict[int, Future[Any]] = {0: Future()}
         self._numbers = itertools.count(1)
         self._lock = threading.Lock()
+        self._is_over = False
+        """Whether nothing reads answers any more: a later request would wait for ever."""
         loaded = self._waiting[0]
         try:
             self._process = subprocess.Popen(
@@ -64,19 +68,22 @@ class HostProcess:
             raise EnvironmentError_(
                 f"{ident!r} of verifiers did not load in {_START_SEC:g} s", retryable=True
             ) from error
-        except EnvironmentError_:
+        except (EnvironmentError_, TaskError):
             self.close()
             raise
 
     @property
     def is_alive(self) -> bool:
         """Whether the process runs."""
-        return self._process.poll() is None
+        return not self._is_over and self._process.poll() is None
 
     def request(self, method: str, **params: object) -> "Future[Any]":
-        """Send a request. The future has the result, or an `EnvironmentError_`."""
+        """Send a request. The future has the result, an `EnvironmentError_` or a `TaskError`."""
         future: Future[Any] = Future()
         with self._lock:
+            if self._is_over:
+                future.set_exception(self._gone("its process has ended"))
+                return future
             number = next(self._numbers)
             self._waiting[number] = future
             line = json.dumps({"id": number, "method": method, "params": params})
@@ -116,19 +123,28 @@ class HostProcess:
                 message = json.loads(line)
                 future = self._waiting.pop(message["id"])
             except (ValueError, KeyError, TypeError):
+                # A process whose answers cannot be read would let later requests wait for ever.
+                self._process.kill()
                 break
             if not future.set_running_or_notify_cancel():
                 continue
             if "error" in message:
-                problem = f"{self.ident!r} of verifiers: {message['error']}"
-                future.set_exception(EnvironmentError_(problem))
+                future.set_exception(self._error(message))
             else:
                 future.set_result(message["result"])
         with self._lock:
+            self._is_over = True
             waiting, self._waiting = self._waiting, {}
         for future in waiting.values():
             if future.set_running_or_notify_cancel():
                 future.set_exception(self._gone("its process has ended"))
+
+    def _error(self, message: Mapping[str, Any]) -> EnvironmentError_ | TaskError:
+        problem = f"{self.ident!r} of verifiers: {message['error']}"
+        if "field" in message:
+            where = f"verifiers:{message['field']}"
+            return TaskError(problem, where=where, hint=UNSUPPORTED_HINT)
+        return EnvironmentError_(problem)
 
     def _gone(self, why: str) -> EnvironmentError_:
         return EnvironmentError_(f"{self.ident!r} of verifiers is gone: {why}", retryable=True)
@@ -146,6 +162,7 @@ def host_process(ident: str, arguments: Mapping[str, Any]) -> HostProcess:
     Raises:
         UsageError: The operator has not named a Python.
         EnvironmentError_: The environment cannot be loaded.
+        TaskError: BenchFlow cannot run the environment; `where` names the field.
     """
     python = os.environ.get(PYTHON_VARIABLE)
     if not python:
@@ -157,6 +174,8 @@ def host_process(ident: str, arguments: Mapping[str, Any]) -> HostProcess:
     with _hosts_lock:
         found = _hosts.get(key)
         if found is None or not found.is_alive:
+            if found is not None:
+                found.close()
             found = _hosts[key] = HostProcess(python, ident, arguments)
         return found
 

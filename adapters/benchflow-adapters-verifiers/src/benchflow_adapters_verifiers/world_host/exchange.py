@@ -15,6 +15,19 @@ FAULTS: contextvars.ContextVar[list[str]] = contextvars.ContextVar("faults")
 """What the rollout of this context logged about a reward function that failed."""
 
 
+class UnsupportedError(ValueError):
+    """BenchFlow cannot run this environment or task.
+
+    Args:
+        problem: The reason.
+        field: The name of the field, class or function of verifiers that is not supported.
+    """
+
+    def __init__(self, problem: str, field: str) -> None:
+        super().__init__(problem)
+        self.field = field
+
+
 @dataclass(frozen=True)
 class Verdict:
     """The end of an episode."""
@@ -50,6 +63,10 @@ class Exchange:
         self._seen = 0
         self._task: asyncio.Task[None] | None = None
         self.verdict: Verdict | None = None
+        self.is_stopped = False
+        """Whether the agent has ended before the environment."""
+        self.rollout = ""
+        """The id of the rollout of verifiers, for environments that start several."""
 
     async def ask(
         self, messages: Sequence[Message], tools: Sequence[dict[str, Any]]
@@ -86,6 +103,7 @@ class Exchange:
         if self.verdict is not None:
             return self.verdict
         assert self._action is not None
+        self.is_stopped = action == STOP
         self._action.set_result(action)
         return await self._events.get()
 

@@ -5,6 +5,7 @@
 
 import json
 import logging
+import re
 import time
 from collections.abc import Sequence
 from typing import Any
@@ -14,7 +15,9 @@ from verifiers.legacy.errors import OverlongPromptError
 from verifiers.legacy.types import Response, ResponseMessage, ToolCall
 from verifiers.legacy.utils.env_utils import load_environment
 
-from .exchange import FAULTS, STOP, Exchange, Verdict, text_of
+from .exchange import FAULTS, STOP, Exchange, UnsupportedError, Verdict, text_of
+
+_FAULT = re.compile(r"Error calling (?:group )?reward function ([^:]+):")
 
 
 class _Faults(logging.Handler):
@@ -22,7 +25,7 @@ class _Faults(logging.Handler):
 
     def emit(self, record: logging.LogRecord) -> None:
         text = record.getMessage()
-        if text.startswith("Error calling") and (faults := FAULTS.get(None)) is not None:
+        if _FAULT.match(text) and (faults := FAULTS.get(None)) is not None:
             faults.append(text)
 
 
@@ -82,8 +85,9 @@ class LegacyWorlds:
         logging.getLogger("verifiers").addHandler(_Faults())
         self._env = load_environment(ident, **arguments)
         if self._env.requires_group_rollouts:
-            raise ValueError(
-                f"the rubric of {ident!r} scores groups, and BenchFlow scores each rollout alone"
+            raise UnsupportedError(
+                f"the rubric of {ident!r} scores groups, and BenchFlow scores each rollout alone",
+                "rubric",
             )
 
     @property
@@ -110,9 +114,9 @@ class LegacyWorlds:
 
     def reward_range(self) -> tuple[float, float]:
         """Return the range of the reward if each function is between 0 and 1."""
-        weights = getattr(self._env.rubric, "weights", None) or [1.0]
-        for rubric in getattr(self._env.rubric, "rubrics", ()):
-            weights = [*weights, *rubric.weights]
+        weights = [weight for each in _rubrics(self._env.rubric) for weight in each.weights] or [
+            1.0
+        ]
         low = sum(weight for weight in weights if weight < 0)
         return low, max(sum(weight for weight in weights if weight > 0), low + 1.0)
 
@@ -122,8 +126,23 @@ class LegacyWorlds:
         error = output.get("error")
         if error is not None:
             return Verdict(error=str(error.get("error_chain_str") or error), tail=_tail(output))
-        parts = {name: float(value) for name, value in output["metrics"].items()}
+        broken = self._forgive_metrics()
+        numbers = output["metrics"].items()
+        parts = {name: float(value) for name, value in numbers if name not in broken}
         return Verdict(reward=float(output["reward"]), parts=parts, tail=_tail(output))
+
+    def _forgive_metrics(self) -> set[str]:
+        """Return the functions that failed and whose weight is 0: they do not change the reward."""
+        faults = FAULTS.get([])
+        counted = {
+            getattr(func, "__name__", "")
+            for rubric in _rubrics(self._env.rubric)
+            for func, weight in zip(rubric.funcs, rubric.weights, strict=False)
+            if weight != 0
+        }
+        names = {text: _FAULT.match(text)[1] for text in faults}
+        faults[:] = [text for text in faults if names[text] in counted]
+        return {name for name in names.values() if name not in counted}
 
     def _dataset(self, split: str):
         if split == "train" and self._env.dataset is None and self._env.dataset_source is None:
@@ -132,6 +151,13 @@ class LegacyWorlds:
 
     async def aclose(self) -> None:
         """Close nothing: the environment ends with the process."""
+
+
+def _rubrics(rubric) -> list[Any]:
+    """Return a rubric and those inside of it."""
+    inner = getattr(rubric, "rubrics", ())
+    own = [rubric] if getattr(rubric, "weights", None) else []
+    return own + [each for part in inner for each in _rubrics(part)]
 
 
 def _tail(output: dict[str, Any]) -> Sequence[dict[str, Any]]:

@@ -8,10 +8,11 @@ import json
 import math
 import os
 import sys
+import traceback
 from dataclasses import dataclass, field
 from typing import Any
 
-from .exchange import STOP, Exchange, Turn, Verdict, text_of
+from .exchange import STOP, Exchange, Turn, UnsupportedError, Verdict, text_of
 
 OVER = "The episode is over."
 SAY = {
@@ -61,7 +62,11 @@ class Host:
         first = await exchange.begin(self._worlds.run(data, exchange, session))
         if isinstance(first, Verdict):
             raise EpisodeError(first.error or "the episode ended before its first model call")
-        tools = list(exchange.tools) or ([SAY] if self._worlds.speaks else [])
+        tools = list(exchange.tools)
+        if self._worlds.speaks:
+            if any(tool["name"] == SAY["name"] for tool in tools):
+                raise UnsupportedError("the environment has a tool 'say' of its own", "tools")
+            tools.append(SAY)
         prompt = text_of([each for each in first.messages if each.get("role") != "assistant"])
         return {"prompt": prompt, "tools": tools}
 
@@ -69,7 +74,7 @@ class Host:
         """Answer the model call that waits by a tool call; return what the environment says."""
         found = self._sessions[session]
         action = {"tool": name, "arguments": arguments}
-        if not found.exchange.tools:
+        if self._worlds.speaks and name == SAY["name"]:
             message = arguments.get("message")
             if not isinstance(message, str):
                 return {"text": "message must be a string", "failed": True}
@@ -114,6 +119,12 @@ def _load(ident: str, arguments: dict[str, Any]) -> Any:  # noqa: ANN401 - one o
     return V1Worlds(ident, arguments)
 
 
+def _failure(error: Exception) -> dict[str, str]:
+    if isinstance(error, UnsupportedError):
+        return {"error": str(error)[:4000], "field": error.field}
+    return {"error": f"{type(error).__name__}: {error}"[-4000:]}
+
+
 async def _serve(host: Host, answers: int) -> None:
     reader = asyncio.StreamReader(limit=64 << 20)
     loop = asyncio.get_running_loop()
@@ -127,8 +138,7 @@ async def _serve(host: Host, answers: int) -> None:
             message["result"] = await methods[request["method"]](**request["params"])
             line = json.dumps(message, allow_nan=False)
         except Exception as error:  # noqa: BLE001 - a failure of any environment is an answer
-            message = {"id": request["id"], "error": f"{type(error).__name__}: {error}"[-4000:]}
-            line = json.dumps(message)
+            line = json.dumps({"id": request["id"], **_failure(error)})
         os.write(answers, line.encode() + b"\n")
 
     running: set[asyncio.Task[None]] = set()
@@ -149,8 +159,13 @@ def main(ident: str, arguments: str) -> None:
     try:
         host = Host(ident, json.loads(arguments))
     except Exception as error:
-        message = {"id": 0, "error": f"{type(error).__name__}: {error}"[-4000:]}
-        os.write(answers, json.dumps(message).encode() + b"\n")
+        os.write(answers, json.dumps({"id": 0, **_failure(error)}).encode() + b"\n")
         raise SystemExit(1) from error
     os.write(answers, b'{"id": 0, "result": null}\n')
-    asyncio.run(_serve(host, answers))
+    loop = asyncio.new_event_loop()
+    try:
+        loop.run_until_complete(_serve(host, answers))
+    except BaseException:  # noqa: BLE001 - also the end of the process
+        # Code of an environment may end the process. Waiting for its other tasks may take for ever.
+        traceback.print_exc()
+        os._exit(1)

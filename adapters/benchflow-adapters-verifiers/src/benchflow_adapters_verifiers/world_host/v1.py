@@ -16,6 +16,7 @@ from typing import Any
 import httpx
 from aiohttp import web
 from verifiers.v1.clients import EvalClientConfig, ModelContext
+from verifiers.v1.configs.agent import agent_config_fields
 from verifiers.v1.configs.harness import HarnessConfig
 from verifiers.v1.dialects.chat import message_to_wire
 from verifiers.v1.envs.single_agent import SingleAgentEnv
@@ -23,14 +24,19 @@ from verifiers.v1.harness import Harness
 from verifiers.v1.harnesses.utils.mcp import call_mcp, connect_mcp
 from verifiers.v1.runtimes import ProgramResult
 from verifiers.v1.types import SamplingConfig
-from verifiers.v1.utils.loaders import environment_class, load_environment, resolve_env_config
+from verifiers.v1.utils.loaders import load_environment, resolve_env_config
 
-from .exchange import Exchange, Verdict
+from .exchange import STOP, Exchange, UnsupportedError, Verdict
 
 _HARNESS = "benchflow_agent_harness"
 _AGENT_SEC = 24 * 3600.0
 """Seconds that a model call waits for the agent, whose own limits are shorter."""
+_LARGEST_REWARD = 1e6
 _KEY = "BENCHFLOW_EXCHANGE_KEY"
+
+
+_exchanges: dict[str, Exchange] = {}
+"""The exchanges of the episodes that run, by the name of their model."""
 
 
 class AgentHarness(Harness[HarnessConfig]):
@@ -38,11 +44,16 @@ class AgentHarness(Harness[HarnessConfig]):
 
     APPENDS_SYSTEM_PROMPT = True
     SUPPORTS_MCP = True
+    SUPPORTS_RESUME = True
     EXECUTES_CODE = False
     NEEDS_CONTAINER = False
 
     async def launch(self, ctx, trace, runtime, endpoint, secret, mcp_urls, data, **_):
         """Let the model act until it answers without a tool call."""
+        exchange = _exchanges[ctx.model]
+        exchange.rollout = exchange.rollout or trace.id
+        if exchange.rollout != trace.id:
+            return ProgramResult(1, "", "the environment runs its agent more than once")
         system, prompt = self.resolve_prompt(data)
         messages = [] if not system else [{"role": "system", "content": system}]
         if isinstance(prompt, str):
@@ -61,7 +72,9 @@ class AgentHarness(Harness[HarnessConfig]):
                     body["tools"] = tools
                 answer = await http.post(f"{endpoint}/chat/completions", json=body, headers=headers)
                 if answer.status_code >= 400:
-                    return ProgramResult(1, "", answer.text)
+                    # A harness that ends well after a failed call has handled it: the user of the
+                    # environment gets no answer, and the episode is scored as it is.
+                    return ProgramResult(0 if exchange.is_stopped else 1, "", answer.text)
                 message = answer.json()["choices"][0]["message"]
                 messages.append({k: v for k, v in message.items() if v is not None})
                 if not message.get("tool_calls"):
@@ -77,18 +90,16 @@ class AgentHarness(Harness[HarnessConfig]):
 class V1Worlds:
     """One taskset, and its episodes."""
 
-    speaks = False
-
     def __init__(self, ident: str, arguments: dict[str, Any]) -> None:
         module = types.ModuleType(_HARNESS)
         vars(module).update(AgentHarness=AgentHarness, __all__=["AgentHarness"])
         sys.modules[_HARNESS] = module
-        if environment_class(ident) is not SingleAgentEnv:
-            raise ValueError(f"{ident!r} has an environment of several agents")
+        taskset = {"taskset": {"id": ident, **arguments}}
+        role = _only_role(ident, resolve_env_config(taskset))
         agent = {"harness": {"id": _HARNESS}, "runtime": {"type": "subprocess"}}
-        config = {"taskset": {"id": ident, **arguments}, "agent": agent}
-        self._env = load_environment(resolve_env_config(config))
-        self._exchanges: dict[str, Exchange] = {}
+        self._env = load_environment(resolve_env_config({**taskset, role: agent}))
+        self.speaks = type(self._env).run is not SingleAgentEnv.run
+        """Whether the environment has a user that answers the agent."""
         self._stack = AsyncExitStack()
         self._url = ""
 
@@ -102,7 +113,9 @@ class V1Worlds:
         """Return the data of tasks, with the text of the prompt."""
         if split not in {None, "all"}:
             raise ValueError(f"the taskset has no split {split!r}, but only 'all'")
-        found = itertools.islice(iter(self._env.taskset), start, start + limit)
+        found = list(itertools.islice(iter(self._env.taskset), start, start + limit))
+        for task in found:
+            self._check(task)
         return [
             {
                 "data": task.data.model_dump(mode="json", exclude_none=True),
@@ -111,8 +124,34 @@ class V1Worlds:
             for task in found
         ]
 
+    def _check(self, task) -> None:
+        data = task.data
+        wanted = {
+            "NEEDS_CONTAINER": task.NEEDS_CONTAINER,
+            "data.image": data.image,
+            "data.agent_user": data.agent_user,
+            "data.network_allow": data.network_allow != ["*"],
+            "data.network_block": data.network_block,
+            "data.skills": data.skills,
+        }
+        for field in filter(wanted.get, wanted):
+            raise UnsupportedError(
+                f"the task {data.id or data.idx!r} sets {field}, and a world runs on this machine"
+                " without a container",
+                f"task.{field}",
+            )
+        if data.prompt is None and not self.speaks:
+            problem = f"the task {data.id or data.idx!r} has neither a prompt nor a user"
+            raise UnsupportedError(problem, "task.data.prompt")
+
     def reward_range(self) -> tuple[float, float]:
-        """Return the range of the reward if each function is between 0 and 1."""
+        """Return the range of the reward if each function is between 0 and 1.
+
+        An environment with code of its own may record any reward.
+        """
+        own = type(self._env)
+        if own.run is not SingleAgentEnv.run or own.finalize is not SingleAgentEnv.finalize:
+            return -_LARGEST_REWARD, _LARGEST_REWARD
         kind = type(self._env.taskset).task_type()
         weights = [
             getattr(each, "_vf_weight", 1.0)
@@ -127,7 +166,7 @@ class V1Worlds:
         await self._serve()
         kind = type(self._env.taskset).task_type()
         task = kind(kind.data_type().model_validate(data), self._env.config.taskset.task)
-        self._exchanges[session] = exchange
+        _exchanges[session] = exchange
         context = ModelContext(
             client=EvalClientConfig(base_url=self._url, api_key_var=_KEY),
             model=session,
@@ -136,7 +175,7 @@ class V1Worlds:
         try:
             episode = await self._env.run_episode(task, context)
         finally:
-            del self._exchanges[session]
+            del _exchanges[session]
         errors = [*episode.errors, *(error for t in episode.traces for error in t.errors)]
         if not episode.ok or len(episode.traces) != 1:
             return Verdict(error=errors[-1].message[-2000:] if errors else "the episode failed")
@@ -156,11 +195,13 @@ class V1Worlds:
 
         async def complete(request: web.Request) -> web.Response:
             body = await request.json()
-            exchange = self._exchanges.get(body.get("model"))
+            exchange = _exchanges.get(body.get("model"))
             if request.headers.get("Authorization") != f"Bearer {key}" or exchange is None:
                 return web.Response(status=401)
             tools = [each["function"] for each in body.get("tools") or ()]
             action = await exchange.ask(body["messages"], tools)
+            if action == STOP:
+                return web.Response(status=400, text="the agent has ended")
             return web.json_response(_completion(body["model"], action, len(body["messages"])))
 
         app = web.Application(client_max_size=64 << 20)
@@ -176,6 +217,19 @@ class V1Worlds:
     async def aclose(self) -> None:
         """Stop the endpoint and the shared servers."""
         await self._stack.aclose()
+
+
+def _only_role(ident: str, config: Any) -> str:  # noqa: ANN401 - a class of verifiers
+    """Return the name of the agent of an environment."""
+    roles = list(agent_config_fields(config))
+    if len(roles) != 1:
+        raise UnsupportedError(
+            f"the environment of {ident!r} has the agents {', '.join(roles)}, and BenchFlow runs"
+            " one agent in it",
+            f"env.{roles[-1]}",
+        )
+    [role] = roles
+    return role
 
 
 def _completion(model: str, action: dict[str, Any], number: int) -> dict[str, Any]:
