@@ -6,12 +6,13 @@ import asyncio
 import json
 import random
 import threading
+from concurrent.futures import ThreadPoolExecutor
 from http.server import BaseHTTPRequestHandler, HTTPServer
 from typing import TYPE_CHECKING, Any
 
 import pytest
 from benchflow_contracts import UsageError
-from benchflow_dashboard.monitor.alerts import AlertManager, open_alerts, silence
+from benchflow_dashboard.monitor.alerts import ALERT_COLUMNS, AlertManager, open_alerts, silence
 from benchflow_dashboard.monitor.config import WebhookTable
 from benchflow_dashboard.monitor.database import MonitorDatabase
 from benchflow_dashboard.monitor.metrics import Selection, quantile, sample, series
@@ -21,6 +22,7 @@ from benchflow_dashboard.monitor.webhook import SIGNATURE_HEADER, WebhookSender,
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+    from benchflow_dashboard.monitor.rules import Rule
     from benchflow_store.database import Location
 
 HOUR = 3600.0
@@ -135,6 +137,58 @@ def test_an_alert_opens_once_and_is_resolved_when_its_rule_is_quiet(
     assert restarted.check() == []
     manager.close()
     restarted.close()
+
+
+class MeetingRules(list["Rule"]):
+    """Rules that two checks begin to read at the same time."""
+
+    meeting: threading.Barrier
+
+    def __iter__(self) -> Iterator[Rule]:
+        self.meeting.wait(30)
+        return super().__iter__()
+
+
+def test_two_servers_that_check_at_one_time_open_and_resolve_an_alert_once(
+    database: MonitorDatabase, location: Location
+) -> None:
+    _keep(database, [("1", START - 60, 0.0)])
+    table = {"name": "low", "kind": "threshold", "metric": "reward:quality", "below": 0.5}
+    rules = MeetingRules(read_rules([{**table, "min_n": 1}]))
+    rules.meeting = threading.Barrier(2)
+    clock = Clock()
+    managers = [
+        AlertManager(location, rules, sends=True, quiet_sec=60.0, clock=clock) for _ in range(2)
+    ]
+
+    def check_all() -> int:
+        with ThreadPoolExecutor(2) as pool:
+            return sum(len(found) for found in pool.map(AlertManager.check, managers))
+
+    assert check_all() == 1
+    assert check_all() == 0
+    clock.now = START + 2 * HOUR
+    assert check_all() == 1
+
+    for manager in managers:
+        manager.close()
+    assert open_alerts(database) == []
+    sent = database.query("SELECT event FROM monitor_deliveries ORDER BY event")
+    assert sent == [("opened",), ("resolved",)]
+
+
+def test_a_database_in_which_an_alert_is_open_twice_keeps_the_older_one(
+    database: MonitorDatabase, location: Location
+) -> None:
+    with database.transaction():
+        database.query("DROP INDEX monitor_alerts_open")
+        for name, opened in (("new", START + 1), ("old", START)):
+            values = f"('{name}', 'low', '1', {opened}, NULL, '', 1, 0, NULL, NULL, 0)"
+            database.query(f"INSERT INTO monitor_alerts ({ALERT_COLUMNS}) VALUES {values}")
+
+    MonitorDatabase(location).close()
+
+    assert [alert.id for alert in open_alerts(database)] == ["old"]
 
 
 def test_each_version_has_an_alert_of_its_own_and_few_rollouts_have_none(

@@ -36,6 +36,9 @@ class Alert:
 class AlertManager:
     """Checks the rules and keeps the alerts. Use it from one thread at a time.
 
+    Several servers may check the rules of one database: each alert is opened, sent and resolved
+    once.
+
     A rule that fires again for a group whose alert is open makes no new alert. An alert is resolved
     when its rule did not fire for `quiet_sec`, so a value that swings around its limit makes one
     alert. That also holds for a server that was restarted: the state is in the database.
@@ -71,12 +74,13 @@ class AlertManager:
             key = (finding.rule, finding.group)
             if finding.is_firing:
                 self._fired[key] = now
-                if key not in is_open:
-                    changed.append(self._open(finding, now))
+                if key not in is_open and (opened := self._open(finding, now)):
+                    changed.append(opened)
         for key, alert in is_open.items():
             # After a restart, the time of the last check that fired is not known.
-            if now - self._fired.setdefault(key, now) >= self._quiet_sec:
-                changed.append(self._resolve(alert, now))
+            is_quiet = now - self._fired.setdefault(key, now) >= self._quiet_sec
+            if is_quiet and (resolved := self._resolve(alert, now)):
+                changed.append(resolved)
         return changed
 
     def close(self) -> None:
@@ -85,7 +89,8 @@ class AlertManager:
         if database is not None:
             database.close()
 
-    def _open(self, finding: Finding, now: float) -> Alert:
+    def _open(self, finding: Finding, now: float) -> Alert | None:
+        """Open an alert; `None` if another server has opened it since this check began."""
         alert = Alert(
             id=uuid.uuid4().hex,
             rule=finding.rule,
@@ -101,20 +106,24 @@ class AlertManager:
         )
         sql = (
             f"INSERT INTO monitor_alerts ({ALERT_COLUMNS}) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)"  # noqa: S608
+            " ON CONFLICT (rule, grp) WHERE resolved IS NULL DO NOTHING RETURNING id"
         )
         values = (
             *(alert.id, alert.rule, alert.group, now, None, alert.message, alert.n, alert.value),
             *(alert.baseline, alert.baseline_n, int(alert.is_silenced)),
         )
         with self._connected().transaction() as database:
-            database.query(sql, values)
+            if not database.query(sql, values):
+                return None
             self._queue(database, alert, "opened", now)
         return alert
 
-    def _resolve(self, alert: Alert, now: float) -> Alert:
+    def _resolve(self, alert: Alert, now: float) -> Alert | None:
+        """Resolve an alert; `None` if another server has resolved it."""
         with self._connected().transaction() as database:
-            sql = "UPDATE monitor_alerts SET resolved = ? WHERE id = ?"
-            database.query(sql, (now, alert.id))
+            sql = "UPDATE monitor_alerts SET resolved = ? WHERE id = ? AND resolved IS NULL"
+            if not database.query(f"{sql} RETURNING id", (now, alert.id)):
+                return None
             self._queue(database, alert, "resolved", now)
         return alert
 

@@ -118,10 +118,11 @@ class MonitorDatabase:
             location.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
         self._db = connect(location, "create")
         with self._db.write_transaction(exclusive=True):
+            scripts = files("benchflow_dashboard.monitor")
             for table, script in (("monitor_spans", "schema.sql"), ("monitor_evals", "evals.sql")):
                 if not self._db.has_table(table):
-                    scripts = files("benchflow_dashboard.monitor")
                     self._db.run_script((scripts / script).read_text())
+            self._db.run_script((scripts / "open_alerts.sql").read_text())
 
     def close(self) -> None:
         """Close the connection."""
