@@ -266,7 +266,7 @@ def test_reports_follow_the_runs_and_keep_choices_and_focus(
     new_page: Callable[..., Page], dashboard: DashboardProcess, rollout: GrowingRollout
 ) -> None:
     failures = new_page("/failures")
-    paths = ["/jobs/walk/compare", "/search?q=result", "/cost", "/fleet", "/actions"]
+    paths = ["/jobs/walk/compare", "/search?q=result", "/cost", "/rewards", "/fleet", "/actions"]
     others = [failures.context.new_page() for _ in [*paths, ""]]
     for page, path in zip(others, [*paths, f"{rollout.url}/diff"], strict=True):
         page.goto(path)

@@ -20,6 +20,8 @@ STOPS = {
     "diff": "/r/{demo}/diff?a=n7&b=n8",
     "search": "/search?q=review",
     "failures": "/failures",
+    "rewards": "/rewards",
+    "export": "/export",
     "monitor": "/monitor",
 }
 """The stops of the tour, in order, and their pages."""
