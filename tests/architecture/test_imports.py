@@ -172,6 +172,19 @@ ALLOWED = {
         "benchflow_sandbox_core",
         "benchflow_sandbox_native",
     },
+    "benchflow_sandbox_e2b": {
+        "benchflow_contracts",
+        "benchflow_sandbox_remote",
+        "e2b",
+        "httpx",
+    },
+    "benchflow_testing_clouds": {
+        "benchflow_contracts",
+        "connectrpc",
+        "e2b",
+        "protobuf",
+        "uvicorn",
+    },
     "benchflow_sandbox_remote": {
         "benchflow_contracts",
         "benchflow_sandbox_core",
