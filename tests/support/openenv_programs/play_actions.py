@@ -1,4 +1,7 @@
-"""Play tool calls by OpenEnv's generic client: `play_actions.py URL ACTIONS`. Prints the reward."""
+"""Play scripts by OpenEnv's generic client: `play_actions.py URL SCRIPTS`. Prints the rewards.
+
+A script is a list of tool calls, each a name and its arguments.
+"""
 
 # pyright: basic, reportMissingImports=false
 
@@ -9,14 +12,17 @@ from openenv.core.generic_client import GenericEnvClient
 
 
 def main() -> None:
-    url, actions = sys.argv[1], json.loads(sys.argv[2])
+    url, scripts = sys.argv[1], json.loads(sys.argv[2])
+    rewards = []
     with GenericEnvClient(base_url=url).sync() as env:
-        env.reset(seed=0)
-        for name, arguments in actions:
-            call = {"type": "call_tool", "tool_name": name, "arguments": arguments}
-            last = env.step(call)
-    assert last.done
-    sys.stdout.write(json.dumps(last.reward) + "\n")
+        for actions in scripts:
+            env.reset(seed=0)
+            for name, arguments in actions:
+                call = {"type": "call_tool", "tool_name": name, "arguments": arguments}
+                last = env.step(call)
+            assert last.done
+            rewards.append(last.reward)
+    sys.stdout.write(json.dumps(rewards) + "\n")
 
 
 main()

@@ -1,6 +1,7 @@
 """A uvicorn server that leaves signals to its caller, and one that ends at a signal."""
 
 import asyncio
+import logging
 import signal
 import socket
 from collections.abc import Callable, Generator
@@ -13,6 +14,11 @@ from benchflow_contracts import UsageError
 
 BACKLOG: Final = 1024
 _GRACE_SEC: Final = 2
+
+
+def _is_no_cancellation(record: logging.LogRecord) -> bool:
+    """Leave out requests that are cancelled after the grace at the end of the server."""
+    return record.exc_info is None or record.exc_info[0] is not asyncio.CancelledError
 
 
 class AsgiServer(uvicorn.Server):
@@ -33,6 +39,7 @@ class AsgiServer(uvicorn.Server):
                 ws=sockets,
             )
         )
+        logging.getLogger("uvicorn.error").addFilter(_is_no_cancellation)
         self.has_started = asyncio.Event()
         """Set when requests are answered, or when the start has failed."""
 
