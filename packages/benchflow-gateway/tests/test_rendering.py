@@ -1,6 +1,7 @@
 """The chat endpoint over token engines, with the real package `renderers`."""
 
 import asyncio
+import sys
 from collections.abc import Callable
 from contextlib import AsyncExitStack
 from pathlib import Path
@@ -380,3 +381,12 @@ def test_a_wrong_family_or_tokenizer_is_a_typed_error(tmp_path: Path) -> None:
 def test_a_message_list_with_other_things_is_refused() -> None:
     with pytest.raises(ChatRequestError, match="expected a list of messages"):
         ChatRequest.of({"messages": [USER, 3]})
+
+
+def test_an_engine_whose_package_is_missing_says_what_to_install(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setitem(sys.modules, "tinker", None)
+    with pytest.raises(UsageError, match="the engine 'tinker' needs tinker") as error:
+        engine_of("tinker", "http://x", None)  # type: ignore[arg-type]
+    assert error.value.hint == "pip install tinker"

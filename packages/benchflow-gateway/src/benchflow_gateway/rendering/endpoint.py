@@ -31,13 +31,18 @@ class RenderingEndpoint:
         session: aiohttp.ClientSession,
         *,
         context_tokens: int | None = None,
+        api_key: str | None = None,
     ) -> None:
-        """Prepare the endpoint. A prompt of `context_tokens` or more tokens is refused."""
+        """Prepare the endpoint. A prompt of `context_tokens` or more tokens is refused.
+
+        Raises:
+            UsageError: The package of the engine is not installed.
+        """
         self.conversations = Conversations(renderer)
         self.missing_logprobs = 0
         """The number of answers whose tokens cannot be trained on."""
         self._renderer = renderer
-        self._engine = engine_of(kind, url, session)
+        self._engine = engine_of(kind, url, session, api_key)
         self._context_tokens = context_tokens
 
     async def complete(self, request: ChatRequest) -> tuple[Document, Sampled]:
@@ -132,7 +137,9 @@ async def serve_rendering(
     headers = {} if api_key is None else {"Authorization": f"Bearer {api_key}"}
     timeout = aiohttp.ClientTimeout(total=None, sock_connect=_CONNECT_SEC)
     async with aiohttp.ClientSession(headers=headers, timeout=timeout) as session:
-        endpoint = RenderingEndpoint(renderer, kind, url, session, context_tokens=context_tokens)
+        endpoint = RenderingEndpoint(
+            renderer, kind, url, session, context_tokens=context_tokens, api_key=api_key
+        )
         runner = web.AppRunner(endpoint.app(), access_log=None)
         await runner.setup()
         try:

@@ -10,7 +10,7 @@ import aiohttp
 from benchflow_gateway.documents import Document, as_document, documents, items_of, text_of
 from benchflow_gateway.errors import RefusedError
 
-EngineKind = Literal["vllm", "skyrl", "sglang"]
+EngineKind = Literal["vllm", "skyrl", "sglang", "tinker"]
 _MISSING = -9999.0
 """vLLM's log-probability of a token whose log-probability is not known."""
 
@@ -123,8 +123,20 @@ class SglangEngine:
         )
 
 
-def engine_of(kind: EngineKind, url: str, session: aiohttp.ClientSession) -> Engine:
-    """Return the engine of a kind at a base URL, with or without `/v1`."""
+def engine_of(
+    kind: EngineKind, url: str, session: aiohttp.ClientSession, api_key: str | None = None
+) -> Engine:
+    """Return the engine of a kind at a base URL, with or without `/v1`.
+
+    The session has the key; the client of Tinker gets `api_key`.
+
+    Raises:
+        UsageError: The package of the engine is not installed.
+    """
+    if kind == "tinker":
+        from .tinker_engine import TinkerEngine  # noqa: PLC0415 - needs this module
+
+        return TinkerEngine(url, api_key)
     return SglangEngine(session, url) if kind == "sglang" else GenerateEngine(session, url, kind)
 
 

@@ -44,7 +44,7 @@ async def probe(
 
 async def render(
     *,
-    engine: Literal["vllm", "skyrl", "sglang"] = "vllm",
+    engine: Literal["vllm", "skyrl", "sglang", "tinker"] = "vllm",
     upstream: str,
     family: str,
     tokenizer: Path,
@@ -64,7 +64,7 @@ async def render(
         bench gateway render --upstream http://127.0.0.1:8000 --family qwen3 --tokenizer ./Qwen3-8B
 
     Args:
-        engine: Wire of the engine.
+        engine: Wire of the engine. `tinker` needs the package of this name.
         upstream: Base URL of the engine.
         family: Model family of the package `renderers`, such as qwen3.
         tokenizer: The model's tokenizer.json, or its directory.
