@@ -72,18 +72,27 @@ async def solve(
             async with _active(task, state, folder.index):
                 limit, state = await _run(task, state, model)
         except asyncio.CancelledError:
-            recorder.meta = {STATE_KEY: saved_state(sample_state() or state)}
+            _record(recorder, sample_state() or state, "time")
             raise
-        recorder.add_results(tool_results(state.messages))
-        if recorder.count == 0:
-            recorder.add_message(state.output.completion)
-        recorder.meta = {STATE_KEY: saved_state(state), "inspect_limit": limit}
+        _record(recorder, state, limit)
     except TaskError as error:
         return AgentError(str(error), hint=error.hint)
     except (Exception, SystemExit) as error:  # noqa: BLE001 - a stranger's solver
         text = f"the solver failed: {type(error).__name__}: {error}"
         return _cause(error) or AgentError(f"{text:.2000}")
     return None
+
+
+def _record(recorder: StepRecorder, state: TaskState, limit: str | None) -> None:
+    """Put the state into the last step. A solver without a model gets a step of its own.
+
+    Raises:
+        TaskError: The state cannot be recorded.
+    """
+    recorder.add_results(tool_results(state.messages))
+    if recorder.count == 0:
+        recorder.add_message(state.output.completion)
+    recorder.meta = {STATE_KEY: saved_state(state), "inspect_limit": limit}
 
 
 def _model(endpoint: Endpoint | None, name: str | None, recorder: StepRecorder) -> Model:
