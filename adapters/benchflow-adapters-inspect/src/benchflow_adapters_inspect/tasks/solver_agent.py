@@ -76,7 +76,7 @@ class InspectSolverAgent(BaseAgent):
         if self._task is None:
             raise AgentError(
                 "the agent 'inspect-solver' needs a sample of Inspect",
-                hint="bench eval create inspect:FILE.py@TASK --agent inspect-solver",
+                hint="bench eval create -p inspect:FILE.py@TASK --agent inspect-solver",
             )
         try:
             return SolverSession(sandbox, role, read_sample(self._task.path))
