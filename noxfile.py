@@ -92,7 +92,9 @@ def _works(python: Path) -> bool:
 
 PYTHONS = _interpreters()
 OLDEST, NEWEST = PYTHONS[0], PYTHONS[-1]
-BOXED = {f"benchflow-sandbox-{kind}" for kind in ("docker", "e2b", "local", "remote")}
+BOXED = {"benchflow-testing-clouds"} | {
+    f"benchflow-sandbox-{kind}" for kind in ("docker", "e2b", "local", "remote")
+}
 """Packages whose tests start boxes, some as other users, who can run Debian's own Python alone."""
 
 HEAVY = {*BOXED, "benchflow-sandbox-native"}
