@@ -1,8 +1,27 @@
-"""Runs the benchmarks one after the other, in a fixed order."""
+"""Runs the benchmarks one after the other, in a fixed order.
+
+Left out, and why:
+
+- `agents_fork.py` installs real agents, and takes minutes.
+- `peer_*.py` measure another project, and are run by its benchmarks.
+- `verifiers_world.py` needs the directory of an environment of verifiers.
+- `call_fork.py`, `dashboard_tree.py`, `monitor_client.py` and `serve_process.py` take more than a
+  minute. Run them alone.
+- `monitor_ingest.py`, `question_to_child.py`, `state_backends.py`, `state_fork_rollout.py` and
+  `twin_warmth.py`: how long they take was not measured on a quiet machine.
+- `dashboard_live.py`, `memory.py`, `model_server.py`, `null_job.py`, `report.py` and `worlds.py`
+  are parts of others.
+"""
 
 import subprocess
 import sys
+import tempfile
 from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).parents[2] / "tests/support"))
+
+from foreign_program import workspace_environment
+from judge_package import install_once
 
 # fmt: off
 NAMES = (
@@ -12,15 +31,26 @@ NAMES = (
     "value_law.py", "credit_localisation.py", "credit_estimators.py", "root_baseline.py",
     "gateway.py", "analysis.py", "commit.py", "ray_job.py", "monitor.py", "dashboard.py",
     "serve.py", "ors_chunks.py", "ors_calls.py", "nemo_provider.py", "nemo_step.py",
-    "remote_link.py", "inspect_exec.py",
+    "remote_link.py", "inspect_exec.py", "tool_sessions.py", "record_read.py",
 )
 # fmt: on
+
+FOREIGN = {
+    "gymnasium_step.py": "gymnasium[classic-control,toy-text]==1.4.0",
+    "openenv_step.py": "openenv==0.10.0",
+}
+"""Benchmarks that need a foreign package, which is fetched by its name."""
 
 
 def main() -> None:
     """Stop at the first benchmark that fails."""
+    home = Path(__file__).parent
     for name in NAMES:
-        subprocess.run([sys.executable, Path(__file__).with_name(name)], check=True)
+        subprocess.run([sys.executable, home / name], check=True)
+    with tempfile.TemporaryDirectory() as directory:
+        environment = workspace_environment(Path(directory))
+        for name, package in FOREIGN.items():
+            subprocess.run([install_once(package), home / name], env=environment, check=True)
 
 
 if __name__ == "__main__":

@@ -47,6 +47,7 @@ def test_gymnasium_plays_our_tasks_in_every_way(tmp_path: Path) -> None:
     assert why
     assert [w for w in played["warnings"] if "render" not in w] == []
     assert played["three"] == [3, [1.0, 0.0, 1.0], [True] * 3, [False] * 3]
+    assert played["processes"] == [2, [1.0, 0.0], [True] * 2, [False] * 2]
     chosen = played["chosen"]
     assert chosen[:4] == chosen[4:8]
     assert (set(chosen[:4]), chosen[8]) == ({"task", "other"}, "other")
@@ -71,6 +72,25 @@ def test_cart_pole_keeps_truncated_and_terminated_apart(tmp_path: Path) -> None:
     assert first["texts"] == second["texts"]
     assert "not in Discrete(2)" in first["texts"][3]
     assert first["texts"][5].endswith("The episode has ended: truncated.")
+
+
+@pytest.mark.parametrize("name", ["CartPole-v1", "FrozenLake-v1"])
+def test_the_copies_of_a_vector_are_one_episode(tmp_path: Path, name: str) -> None:
+    # CartPole has a vector of its own; Gymnasium makes one of FrozenLake's copies.
+    moves: list[Any] = [[0, 1], [1], *([[n % 2, 1 - n % 2] for n in range(9)])]
+    played = _play(tmp_path, name, 3, moves, num_envs=2, max_episode_steps=5)
+    assert "2 copies" in played["prompt"]
+    first, second = played["leaves"]
+    assert first["texts"] == second["texts"]
+    assert "not in MultiDiscrete" in first["texts"][1]
+    values = [value for value, _ in first["events"]]
+    assert first["reward"] == second["reward"]
+    if name == "CartPole-v1":
+        assert first["reward"] == 10.0
+        assert values[:5] == [2.0] * 5
+        assert first["texts"][5].endswith("The episode has ended: truncated.")
+    else:
+        assert "The episode has ended" in " ".join(first["texts"])
 
 
 def test_one_seed_is_one_game_of_blackjack(tmp_path: Path) -> None:

@@ -5,6 +5,7 @@
 import json
 import sys
 import warnings
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +17,7 @@ from gymnasium.utils.env_checker import check_env
 from session_parts import config as quick_config
 
 HOME = Path.cwd()
+RIGHT = "hello, world\n"
 GREET = {"name": "bash", "arguments": {"command": "echo hello, world > greeting.txt"}}
 
 
@@ -81,15 +83,19 @@ def check() -> list[str]:
     return [str(each.message) for each in seen]
 
 
-def play_three() -> Any:
-    vector = gymnasium.vector.SyncVectorEnv([make] * 3)
+def in_processes(count: int) -> Any:
+    # Gymnasium's shared memory knows only the characters of `spaces.Text`.
+    return gymnasium.vector.AsyncVectorEnv([make] * count, shared_memory=False)
+
+
+def play_vector(vector: Any, texts: Sequence[str]) -> Any:
     prompts, _ = vector.reset(seed=3)
     actions = [
         json.dumps({"name": "write_file", "arguments": {"path": "greeting.txt", "content": text}})
-        for text in ("hello, world\n", "no\n", "hello, world\n")
+        for text in texts
     ]
     vector.step(tuple(actions))
-    _, rewards, terminated, truncated, _ = vector.step((submit(),) * 3)
+    _, rewards, terminated, truncated, _ = vector.step((submit(),) * len(texts))
     vector.close()
     return [len(prompts), rewards.tolist(), terminated.tolist(), truncated.tolist()]
 
@@ -110,7 +116,8 @@ result = {
     "limit": play_to_the_limit(),
     "unscored": play_without_a_verdict(),
     "warnings": check(),
-    "three": play_three(),
+    "three": play_vector(gymnasium.vector.SyncVectorEnv([make] * 3), [RIGHT, "no", RIGHT]),
+    "processes": play_vector(in_processes(2), [RIGHT, "no"]),
     "chosen": choose_tasks(),
 }
 sys.stdout.write(json.dumps(result) + "\n")

@@ -39,6 +39,9 @@ class GymnasiumSettings(Model):
     """Arguments of `gymnasium.make`. A text is a short word: a task does not choose paths here."""
     max_episode_steps: int | None = Field(default=None, gt=0)
     """Steps before the episode is truncated; `None`: as the environment is registered."""
+    num_envs: int | None = Field(default=None, gt=0, le=64)
+    """Copies in a `VectorEnv`. An action has a part for each copy, and the episode ends when each
+    copy has ended once. `None`: one environment."""
 
 
 def environment(task: Task, *, manifest: Path | None = None) -> EnvironmentFactory:
@@ -127,10 +130,17 @@ class GymnasiumClient:
         more: dict[str, Any] = {}
         if settings.max_episode_steps is not None:
             more["max_episode_steps"] = settings.max_episode_steps
-        env = self._env = gymnasium.make(settings.id, **more, **settings.kwargs)
+        if settings.num_envs is None:
+            env, copies = gymnasium.make(settings.id, **more, **settings.kwargs), ""
+        else:
+            copies = f"{settings.num_envs} copies of "
+            env = FirstEpisodes(
+                gymnasium.make_vec(settings.id, settings.num_envs, **more, **settings.kwargs)
+            )
+        self._env = env
         observation, _ = env.reset(seed=seed)
         return WorldAnswer(
-            f"You act in the Gymnasium environment {settings.id} by the tool `step`.\n"
+            f"You act in {copies}the Gymnasium environment {settings.id} by the tool `step`.\n"
             f"Actions: {env.action_space}. Observations: {env.observation_space}.\n"
             f"Collect as much reward as you can until the episode ends.\n"
             f"Observation: {text_of(env.observation_space, observation)}"
@@ -149,6 +159,42 @@ class GymnasiumClient:
             parts={"terminated": float(terminated), "truncated": float(truncated)} if end else {},
             finished=bool(terminated or truncated),
         )
+
+
+class FirstEpisodes(gymnasium.Env[Any, Any]):
+    """The first episode of each copy in a `VectorEnv`, as one episode.
+
+    The reward is the sum over the copies that have not ended. The vector resets a copy that has
+    ended; its later rewards do not count.
+    """
+
+    def __init__(self, vector: "gymnasium.vector.VectorEnv[Any, Any, Any]") -> None:
+        self._vector = vector
+        self.action_space, self.observation_space = vector.action_space, vector.observation_space
+        self._ended = np.zeros(vector.num_envs, dtype=bool)
+        self._was_truncated = False
+
+    def reset(
+        self, *, seed: int | None = None, options: dict[str, Any] | None = None
+    ) -> tuple[Any, dict[str, Any]]:
+        """Reset all copies. Copy n has the seed plus n."""
+        self._ended[:] = False
+        self._was_truncated = False
+        observation, info = self._vector.reset(seed=seed, options=options)
+        return observation, info
+
+    def step(self, action: Any) -> tuple[Any, float, bool, bool, dict[str, Any]]:  # noqa: ANN401 - the signature of Gymnasium
+        """Step all copies. The end is truncated if a copy was truncated."""
+        observation, rewards, terminated, truncated, info = self._vector.step(action)
+        reward = float(rewards[~self._ended].sum())
+        self._was_truncated |= bool((truncated & ~self._ended).any())
+        self._ended |= terminated | truncated
+        done, was_truncated = bool(self._ended.all()), self._was_truncated
+        return observation, reward, done and not was_truncated, done and was_truncated, info
+
+    def close(self) -> None:
+        """Close all copies."""
+        self._vector.close()
 
 
 class ActionError(Exception):
