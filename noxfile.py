@@ -132,6 +132,9 @@ OF_GRADING = tuple(f"tests/integration/test_{name}.py" for name in (
     "harbor_grading", "observed_verifier",
 ))
 """Slow tests of what cheating agents get."""
+
+FOREIGN = tuple(f"tests/foreign/test_{n}.py" for n in ("gymnasium", "mcp_client", "openenv", "ors"))
+"""Tests with the packages that install fast. They fail if a package cannot be installed."""
 # fmt: on
 
 OF_FAULTS = (
@@ -162,6 +165,7 @@ LANES = {
     "browser": ("browser",),
     "checks": ("lint", "types"),
     "wheel": ("wheel",),
+    "foreign": ("foreign",),
 }
 """Sessions that run one after the other. The lanes that need the most processor time are first."""
 
@@ -482,9 +486,9 @@ def trainers(session: nox.Session) -> None:
 
 @nox.session(python=PYTHONS[:1])
 def foreign(session: nox.Session) -> None:
-    """Run the adapters with the packages that they adapt, which are fetched by package name."""
+    """Run adapters with the real packages; all of them: `nox -s foreign -- tests/foreign`."""
     _sync_all(session)
-    _pytest(session, "-m", "foreign", "--reruns=0", *(session.posargs or ("tests/foreign",)))
+    _pytest(session, "-m", "foreign", *(session.posargs or FOREIGN))
 
 
 @nox.session(python=PYTHONS[:1])
