@@ -89,9 +89,17 @@ def sandboxes() -> list[str]:
 
 def test_our_agent_plays_a_row_of_the_agent_server(task: Path, tmp_path: Path) -> None:
     words = (task, "--protocol", "nemo-gym-agent", "--agent", "oracle", "--client-files", "nemo")
-    with task_server(tmp_path, *words) as (shown, _):
+    public = ("--host", "0.0.0.0", "--allow-remote", "--allowed-host", "gym.example.org")
+    with task_server(tmp_path, *words, *public) as (shown, _):
         row = json.loads((tmp_path / "nemo/rows.jsonl").read_text())
-        answer = httpx.post(f"{shown['url']}/run", json=row, timeout=60).json()
+        config = json.loads((tmp_path / "nemo/benchflow.yaml").read_text())
+        port = shown["url"].rpartition(":")[2]
+        agent = config["benchflow_simple_agent"]["responses_api_agents"]["benchflow"]
+        assert (agent["host"], str(agent["port"])) == ("gym.example.org", port)
+        named = {"Host": f"gym.example.org:{port}"}
+        url = f"http://127.0.0.1:{port}/run"
+        answer = httpx.post(url, json=row, headers=named, timeout=60).json()
+        assert httpx.post(url, json=row, headers={"Host": "x.org"}).status_code == 421
     assert answer["reward"] == 1.0
     assert (tmp_path / "jobs" / answer["rollout_id"] / "events.jsonl").exists()
 

@@ -1,8 +1,8 @@
 """Entry points of `benchflow.task_servers`, which also load without the extra `server`."""
 
-from benchflow_contracts import UsageError
+from importlib import import_module
 
-_EXTRA = "install the extra: pip install 'benchflow[nemo-gym]'"
+from benchflow_contracts import UsageError
 
 
 def resources_server() -> object:
@@ -11,11 +11,7 @@ def resources_server() -> object:
     Raises:
         UsageError: The extra is not installed.
     """
-    try:
-        from .served import ResourcesTaskServer  # noqa: PLC0415 - it needs an extra
-    except ModuleNotFoundError as error:
-        raise UsageError(f"a server needs the package {error.name!r}", hint=_EXTRA) from error
-    return ResourcesTaskServer()
+    return _served("ResourcesTaskServer")
 
 
 def agent_server() -> object:
@@ -24,8 +20,15 @@ def agent_server() -> object:
     Raises:
         UsageError: The extra is not installed.
     """
+    return _served("AgentTaskServer")
+
+
+def _served(name: str) -> object:
     try:
-        from .served import AgentTaskServer  # noqa: PLC0415 - it needs an extra
+        module = import_module(f"{__package__}.served")
     except ModuleNotFoundError as error:
-        raise UsageError(f"a server needs the package {error.name!r}", hint=_EXTRA) from error
-    return AgentTaskServer()
+        raise UsageError(
+            f"the server needs the package {error.name!r}",
+            hint="install the extra: pip install 'benchflow[nemo-gym]'",
+        ) from error
+    return getattr(module, name)()

@@ -175,12 +175,21 @@ async def _serve(
                 public_paths=server.public_paths,
             )
             url = url_of(listener)
-            files = await _write_files(server, settings, url, client_files)
+            reached = _client_url(url, address.host, settings.hosts)
+            files = await _write_files(server, settings, reached, client_files)
             await serve_until_signal(
                 AsgiServer(gate),
                 listener,
                 lambda: on_ready(RunningTaskServer(url, verifier is not None, files)),
             )
+
+
+def _client_url(url: str, host: str, names: Collection[str]) -> str:
+    """Return the address for clients: 0.0.0.0 is not an address that they reach."""
+    name = next(iter(names), None)
+    if name is None or host not in {"0.0.0.0", "::"}:  # noqa: S104 - compared, not bound
+        return url
+    return f"http://{name}:{url.rpartition(':')[2]}"
 
 
 async def _write_files(

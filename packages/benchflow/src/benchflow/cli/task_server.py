@@ -36,7 +36,8 @@ class AddressFlags:
     """File of tokens, one a line, as text or as `sha256:HEX` (default: $BENCHFLOW_SERVE_TOKEN,
     then no token). ORS sends a token as `X-API-Key`, OpenEnv as `Authorization: Bearer`."""
     allowed_host: tuple[str, ...] = ()
-    """Name that clients use for this server in the `Host` header. Repeatable."""
+    """Name that clients use for this server in the `Host` header. Repeatable; needed with
+    --host 0.0.0.0. The files for clients have the first one."""
     allow_remote: bool = False
     """Permission for other machines to reach a protocol without tokens, such as NeMo Gym's."""
 
