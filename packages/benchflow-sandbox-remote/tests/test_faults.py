@@ -60,6 +60,23 @@ def test_a_command_that_runs_while_the_network_is_away_is_not_lost(with_sandbox)
     with_sandbox(test)
 
 
+def test_a_short_call_waits_for_the_network_as_long_as_the_session(with_sandbox, monkeypatch):
+    limit = 0.2
+    monkeypatch.setattr("benchflow_sandbox_core.fifo.init._PROMPT_SECONDS", limit)
+
+    async def test(sandbox, cloud):
+        cloud.is_away = True
+        await cloud.cut()
+        async with asyncio.TaskGroup() as group:
+            running = group.create_task(sandbox.exec("echo here"))
+            await asyncio.sleep(3 * limit)
+            assert not running.done()
+            cloud.is_away = False
+        assert running.result().stdout == "here\n"
+
+    with_sandbox(test)
+
+
 def test_a_sandbox_that_stays_away_is_lost_and_every_call_says_so(with_sandbox):
     async def test(sandbox, cloud):
         process = await sandbox.spawn("cat")

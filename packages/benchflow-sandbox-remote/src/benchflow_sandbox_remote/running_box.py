@@ -37,6 +37,7 @@ class RemoteBox:
         )
         self.on_connection: OnConnection = _ignore
         """Called with each connection that waits inside for a port of the host."""
+        self._lost_after = lost_after
         self.accounts = GuestAccounts()
         self.shell = "/bin/sh"
         self._streams = LinkStreams(self.session)
@@ -50,7 +51,12 @@ class RemoteBox:
             SandboxError: The link cannot be reached, or its init does not answer.
         """
         await self.session.start()
-        self._init = FifoInit(self._streams, self._report_connection)
+        self._init = FifoInit(
+            self._streams,
+            self._report_connection,
+            # A call waits as long as the session may take to connect again.
+            prompt_seconds=self._lost_after + _READY_SECONDS,
+        )
         try:
             async with asyncio.timeout(_READY_SECONDS):
                 await self._init.ping()

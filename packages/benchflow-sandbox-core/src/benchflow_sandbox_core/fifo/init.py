@@ -27,17 +27,21 @@ class FifoInit:
     """Sends frames and gives each response to its caller.
 
     `on_connection` is called with each connection that waits inside, and with the index of
-    the guest's port.
+    the guest's port. A short call without an answer for `prompt_seconds`, by default a minute,
+    ends the connection.
     """
 
     def __init__(
         self,
         fifos: StreamDirectory,
         on_connection: Callable[[int, int], None] = lambda _connection, _index: None,
+        *,
+        prompt_seconds: float | None = None,
     ) -> None:
         self._fifos = fifos
         self._pipes = fifos.open_stream(CONTROL)
         self._on_connection = on_connection
+        self._prompt_seconds = prompt_seconds or _PROMPT_SECONDS
         # A restored guest may still send a response to a call of its predecessor.
         self._next = (secrets.randbits(31) << 32) + 1
         self._pending: dict[int, asyncio.Future[int]] = {}
@@ -192,7 +196,7 @@ class FifoInit:
     async def _ask(self, code: int, body: bytes, operation: str, *, prompt: bool = True) -> int:
         number, answer = self._expect(operation)
         try:
-            async with asyncio.timeout(_PROMPT_SECONDS if prompt else None):
+            async with asyncio.timeout(self._prompt_seconds if prompt else None):
                 await self._send(number, code, body, operation)
                 return await answer
         except TimeoutError as error:
