@@ -6,6 +6,7 @@ ALIASES = {
     "codex": "codex-acp",
     "gemini-cli": "gemini",
     "kimi-cli": "kimi",
+    "kimi-code": "kimi",
     "qwen-code": "qwen",
     "qwen-coder": "qwen",
     "vibe": "mistral-vibe",
