@@ -127,13 +127,10 @@ def test_a_message_limit_of_the_task_ends_its_solver_which_is_scored(task_dir: P
     assert leaf["items"] == {"as_the_setup_said.same": 1.0, "as_the_setup_said.messages": 3.0}
 
 
-@pytest.mark.parametrize(("agent", "reward"), [("policy", 1.0), ("inspect-solver", 1.0)])
-def test_a_question_with_choices_is_scored_by_its_letter(
-    task_dir: Path, agent: str, reward: float
-) -> None:
+def test_a_question_with_choices_is_scored_by_its_letter(task_dir: Path) -> None:
     with ScriptedLlm(lambda request: ModelReply(text="ANSWER: B")) as llm:
-        (leaf,) = _leaves(_bench(task_dir, llm, "letters", "--agent", agent))
-    assert leaf["reward"] == reward
+        (leaf,) = _leaves(_bench(task_dir, llm, "letters"))
+    assert leaf["reward"] == 1.0
 
 
 def test_hostile_scores_are_unscored_and_hostile_files_are_refused_by_name(tmp_path: Path) -> None:
@@ -159,16 +156,10 @@ def test_each_sample_is_listed_with_its_files_and_setup(task_dir: Path) -> None:
 
 
 def _bench(directory: Path, llm: ScriptedLlm, task: str, *args: str, check: bool = True) -> Path:
-    name, _, query = task.partition("?")
-    # The first sample alone: a directory of one sample is a task.
-    listing = _run(
-        directory, "tasks", "list", f"inspect:word_task.py@{name}{'?' if query else ''}{query}"
-    )
-    assert listing.returncode == 0, listing.stdout + listing.stderr
-    samples = sorted((directory / "cache" / "benchflow" / "inspect").glob("*/*"))
-    sample = next(path for path in samples if path.name in {"sample-1", "one"})
-    done = _run(
-        directory, "run", str(sample), *(() if "--agent" in args else ("--agent", "policy")),
+    name, mark, query = task.partition("?")
+    done = run_inspect(
+        directory, PROGRAMS / "run_sample.py", f"inspect:word_task.py@{name}{mark}{query}",
+        *(() if "--agent" in args else ("--agent", "policy")),
         "--base-url", f"{llm.url}/v1", "--model", "scripted", "--jobs-dir", "jobs", *args,
     )  # fmt: skip
     assert not check or done.returncode == 0, done.stdout + done.stderr
