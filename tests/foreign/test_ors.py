@@ -1,5 +1,6 @@
 """Our side of the Open Reward Standard, judged by the two published packages."""
 
+import asyncio
 import json
 import os
 import subprocess
@@ -10,7 +11,11 @@ from typing import Any
 
 import judge_package
 import pytest
+from benchflow_adapters_ors import OrsGroupReward
+from benchflow_contracts import RewardError, RolloutNode, Step
+from benchflow_engine.data_tasks import data_source, write_data_task
 from benchflow_engine.scaffold import write_task
+from benchflow_kernel import load_task
 from benchflow_store import StoredRollout
 from ors_server import served
 from ors_streams import PEERS, random_streams
@@ -105,6 +110,32 @@ def counter(peer: tuple[str, Path]) -> Iterator[str]:
         assert process.stdout is not None
         yield process.stdout.readline().strip()
         process.terminate()
+
+
+@pytest.fixture(scope="module")
+def leaves() -> list[RolloutNode]:
+    """Two leaves: the second one has the longer answer."""
+    nodes = [RolloutNode(id="n0"), RolloutNode(id="n1")]
+    found: list[RolloutNode] = []
+    for node, text in zip(nodes, ("one", "three"), strict=True):
+        step = Step(id="s", prompt="Say it.", message=text, started_at=0, finished_at=0)
+        found.append(RolloutNode(id=f"{node.id}.1", parent=node, step=step))
+    return found
+
+
+def test_a_published_server_scores_our_leaves_as_a_group_or_says_that_it_cannot(
+    counter: str, peer: tuple[str, Path], leaves: list[RolloutNode], tmp_path: Path
+) -> None:
+    address = counter.removeprefix("http://")
+    task = data_source(f"ors://{address}/counter?split=train&index=0")
+    assert task is not None
+    loaded = load_task(write_data_task(next(task.read()), tmp_path))
+    scoring = OrsGroupReward().score_group(loaded, leaves)
+    if peer[0] == "openreward":
+        assert [verdict.reward for verdict in asyncio.run(scoring)] == [3.0, 5.0]
+    else:
+        with pytest.raises(RewardError, match="does not score groups"):
+            asyncio.run(scoring)
 
 
 def add(number: int) -> ModelReply:

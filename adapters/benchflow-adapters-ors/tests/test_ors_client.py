@@ -16,9 +16,18 @@ from benchflow_adapters_ors import (
     OrsSession,
     OrsSessionLostError,
     OrsUnreachableError,
+    world,
 )
 from benchflow_adapters_ors.sse import encode_event, encode_result
-from benchflow_adapters_ors.wire import TextBlock, ToolOutput, ToolSuccess
+from benchflow_adapters_ors.wire import (
+    GroupCandidate,
+    GroupMessage,
+    GroupScore,
+    GroupScores,
+    TextBlock,
+    ToolOutput,
+    ToolSuccess,
+)
 from benchflow_adapters_ors.world import API_KEY, SECRETS, OrsSettings, OrsTasks, OrsWorld
 from benchflow_contracts import TaskError, UsageError
 
@@ -126,6 +135,71 @@ def test_a_session_that_starts_is_waited_for() -> None:
 
     play(server, act)
     assert len(server.bodies("/env/call")) == 9
+
+
+def scores(*rewards: float) -> bytes:
+    found = GroupScores(scores=tuple(GroupScore(reward=reward) for reward in rewards))
+    return CALL_ID + b"".join(encode_result(found))
+
+
+CANDIDATES = [
+    GroupCandidate(
+        messages=(GroupMessage(role="assistant", blocks=({"type": "text", "text": text},)),)
+    )
+    for text in ("a", "b")
+]
+
+
+def test_scores_of_a_group_are_read_once_after_a_lost_connection() -> None:
+    server = Server(env__score_group=[CutStream(CALL_ID), scores(1.0, 0.25)], env__prompt=[[]])
+
+    async def act(session: OrsSession) -> None:
+        found = await session.score_group(CANDIDATES)
+        assert [score.reward for score in found] == [1.0, 0.25]
+
+    play(server, act)
+    assert [body.get("task_id") for body in server.bodies("/env/score_group")] == [None, "c1"]
+
+
+@pytest.mark.parametrize(
+    ("answer", "message"),
+    [
+        ((404, "no such route"), "does not score groups"),
+        (scores(1.0), "1 scores for 2"),
+        (CALL_ID + encode_event("error", "the judge failed"), "the judge failed"),
+    ],
+)
+def test_a_group_without_all_scores_is_an_error_and_never_zero(answer: Any, message: str) -> None:
+    server = Server(env__score_group=[answer], env__prompt=[[]])
+
+    async def act(session: OrsSession) -> None:
+        with pytest.raises(OrsError, match=message):
+            await session.score_group(CANDIDATES)
+
+    play(server, act)
+
+
+def test_an_address_may_name_a_toolset_for_the_session(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    page = {"tasks": [{"a": 1}], "env_name": "env"}
+    server = Server(env__task_range=[page], env__prompt=[[]])
+    transport = httpx.MockTransport(server)
+    monkeypatch.setattr(
+        world, "client_for", lambda url, start_sec=1.0: OrsClient(url, transport=transport)
+    )
+    [data] = OrsTasks().tasks("127.0.0.1/env@cli", "train", start=0, limit=1)
+    settings = OrsSettings.model_validate(data.config.environment.options)
+    assert (settings.environment, settings.toolset) == ("env", "cli")
+
+    async def act() -> None:
+        session = OrsWorld(settings)
+        await session.open(data.data, 0)
+        await session.close()
+
+    asyncio.run(act())
+    [created] = server.bodies("/create")
+    assert created["toolset_name"] == "cli"
 
 
 def test_no_call_is_sent_after_the_end_of_the_episode() -> None:

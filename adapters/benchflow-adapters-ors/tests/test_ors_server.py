@@ -3,7 +3,7 @@
 import asyncio
 import base64
 import json
-from collections.abc import AsyncGenerator, Callable, Coroutine
+from collections.abc import AsyncGenerator, Callable, Coroutine, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
@@ -11,7 +11,7 @@ from typing import Any
 import httpx
 import pytest
 from benchflow_adapters_ors.server import DefaultEnvironment, OrsServerSettings, create_app
-from benchflow_contracts import Evidence, RewardError, RolloutNode, UsageError, VerifyResult
+from benchflow_contracts import Evidence, RewardError, RolloutNode, Task, UsageError, VerifyResult
 from benchflow_engine.config import AgentConfig, RewardConfig, RunConfig, SandboxConfig
 from benchflow_engine.scaffold import write_task
 from benchflow_testing.fakes import FakeReward, FakeSandboxProvider
@@ -241,6 +241,86 @@ def test_a_session_exists_from_its_creation_to_its_deletion(tmp_path: Path) -> N
             assert answer.status_code == 410
 
     run(tmp_path, play)
+
+
+class Lengths:
+    """Scores a candidate by the length of its last answer; an empty one has no score."""
+
+    name = "group"
+
+    async def score_group(self, task: Task, leaves: Sequence[RolloutNode]) -> list[VerifyResult]:
+        assert task.id == "a"
+        texts = [leaf.leaves[0].steps[-1].message for leaf in leaves]
+        return [
+            VerifyResult(reward=float(len(text))) if text else VerifyResult.unscored("empty")
+            for text in texts
+        ]
+
+
+def candidate(*texts: str) -> dict[str, Any]:
+    turns = zip(("user", "assistant") * len(texts), texts, strict=False)
+    return {
+        "messages": [
+            {"role": role, "blocks": [{"type": "text", "text": text}]} for role, text in turns
+        ]
+    }
+
+
+async def scored(client: Client, sid: str, body: Any) -> tuple[str, str, str]:
+    """Return the id of the work, the kind of its last event, and the text of the result."""
+    answer = await client.post("/score_group", body, sid)
+    found = events(answer.text)
+    return found[0][1], found[-1][0], "".join(d for e, d in found if e in {"chunk", "end", "error"})
+
+
+def test_candidates_are_scored_together_and_one_without_a_score_is_an_error(
+    tmp_path: Path,
+) -> None:
+    async def play(client: Client) -> None:
+        sid = await client.open()
+        listed = (await client.http.get("/tools")).json()
+        assert listed["supports_score_group"] is True
+        two = {"candidates": [candidate("q", "aaa"), candidate("q", "b")]}
+        ident, kind, text = await scored(client, sid, two)
+        assert kind == "end"
+        assert [each["reward"] for each in json.loads(text)["scores"]] == [3.0, 1.0]
+        assert (await scored(client, sid, {**two, "task_id": ident}))[2] == text
+        one = {"candidates": [candidate("q", "aaa"), candidate("q", "")]}
+        _, kind, text = await scored(client, sid, one)
+        assert (kind, "candidate 1 has no score: empty" in text) == ("error", True)
+        assert (await client.post("/score_group", {"candidates": []}, sid)).status_code == 422
+
+    run(tmp_path, play, group_reward=Lengths())
+
+
+def test_a_server_without_a_group_reward_says_so(tmp_path: Path) -> None:
+    async def play(client: Client) -> None:
+        sid = await client.open()
+        answer = await client.post("/score_group", {"candidates": [candidate("q", "a")]}, sid)
+        assert answer.status_code == 404
+        assert (await client.http.get("/tools")).json()["supports_score_group"] is False
+
+    run(tmp_path, play)
+
+
+def test_a_session_has_the_tools_of_its_toolset_and_can_always_be_submitted(
+    tmp_path: Path,
+) -> None:
+    async def play(client: Client) -> None:
+        source = {"split": "train", "index": 0}
+        sid = await client.open({**source, "toolset_name": "shell"})
+        headers = {"X-Session-ID": sid}
+        listed = (await client.http.get("/task_tools", headers=headers)).json()
+        assert [tool["name"] for tool in listed["tools"]] == ["bash", "submit"]
+        _, refused = await client.call(sid, "read_file", path="/x")
+        assert refused["reason"] == "not_found"
+        _, verdict = await client.call(sid, "submit")
+        assert verdict["output"]["reward"] == 0.5
+        wrong = {**source, "toolset_name": "cli"}
+        answer = await client.post("/create", wrong, await client.new_id())
+        assert (answer.status_code, "known: shell" in answer.text) == (400, True)
+
+    run(tmp_path, play, toolsets={"shell": ("bash",)})
 
 
 def test_an_idle_session_is_gone(tmp_path: Path) -> None:

@@ -51,6 +51,10 @@ class Counter(Environment):
             finished=is_done,
         )
 
+    async def score_group(self, candidates):
+        """Score by the length of the last message. ors-sdk does not have this route."""
+        return [float(len(each.messages[-1].blocks[0].text)) for each in candidates]
+
     @tool
     async def spaces(self) -> ToolOutput:
         """Return many spaces."""

@@ -2,10 +2,12 @@
 
 from .client import OrsClient, OrsSession
 from .errors import OrsError, OrsProtocolError, OrsSessionLostError, OrsUnreachableError
+from .group import OrsGroupReward
 
 __all__ = [
     "OrsClient",
     "OrsError",
+    "OrsGroupReward",
     "OrsProtocolError",
     "OrsSession",
     "OrsSessionLostError",

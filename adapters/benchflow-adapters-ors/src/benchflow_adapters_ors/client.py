@@ -4,7 +4,7 @@ import asyncio
 import base64
 import json
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from types import TracebackType
 from typing import Any, Final, Self, TypeVar
@@ -25,6 +25,10 @@ from .wire import (
     CallResult,
     CreateRequest,
     ErrorAnswer,
+    GroupCandidate,
+    GroupScore,
+    GroupScores,
+    ScoreGroupRequest,
     Split,
     SplitRequest,
     TaskCount,
@@ -54,6 +58,7 @@ _COUNT: Final = TypeAdapter(TaskCount)
 _PAGE: Final = TypeAdapter(TaskPage)
 _ANY: Final[TypeAdapter[Any]] = TypeAdapter(Any)
 _DETAIL: Final = TypeAdapter(ErrorAnswer)
+_SCORES: Final = TypeAdapter(GroupScores)
 
 
 class OrsClient:
@@ -165,15 +170,48 @@ class OrsClient:
         Raises:
             OrsError: The tool failed, or the result cannot be read.
         """
+        return await self._run(
+            f"/{environment}/call",
+            sid,
+            lambda ident: CallRequest(name=name, input=dict(given), task_id=ident),
+        )
+
+    async def score_group(
+        self, environment: str, sid: str, candidates: Sequence[GroupCandidate]
+    ) -> Sequence[GroupScore]:
+        """Return one score for each candidate, by comparison. The server scores at most once.
+
+        Raises:
+            OrsError: The environment does not score groups, failed, or sent too few scores.
+        """
+        given = tuple(candidates)
+        try:
+            text = await self._run(
+                f"/{environment}/score_group",
+                sid,
+                lambda ident: ScoreGroupRequest(candidates=given, task_id=ident),
+            )
+        except OrsSessionLostError as error:
+            if error.status == 404:
+                message = f"environment {environment!r} does not score groups: {error}"
+                raise OrsError(message, status=404) from error
+            raise
+        scores = _checked(_SCORES, text.encode("utf-8", "surrogatepass")).scores
+        if len(scores) != len(given):
+            raise OrsProtocolError(f"the server sent {len(scores)} scores for {len(given)}")
+        return scores
+
+    async def _run(self, path: str, sid: str, request_of: Callable[[str | None], Model]) -> str:
+        """Send a request whose result is a stream, and read the result once and whole."""
         reader = ResultReader()
         deadline, tries = time.monotonic() + self._start_sec, 0
         while True:
-            request = CallRequest(name=name, input=dict(given), task_id=reader.task_id)
+            request = request_of(reader.task_id)
             retry_after = None
             try:
                 async with self._http.stream(
                     "POST",
-                    f"/{environment}/call",
+                    path,
                     content=_json(request),
                     headers={**_headers(sid), "Accept": "text/event-stream"},
                     timeout=httpx.Timeout(_SILENCE_SEC, connect=_CONNECT_SEC),
@@ -236,7 +274,10 @@ class OrsSession:
         task_spec: Mapping[str, JsonValue],
         *,
         secrets: Mapping[str, str] | None = None,
+        toolset: str | None = None,
     ) -> None:
+        """Prepare the session. `toolset` is the name of more tools that the server knows."""
+        self._toolset = toolset
         self._client = client
         self._environment = environment
         self._task_spec = dict(task_spec)
@@ -266,7 +307,9 @@ class OrsSession:
             OrsError: The server refuses the task.
         """
         self.sid = await self._client.new_session_id()
-        body = {"env_name": self._environment, "task_spec": self._task_spec}
+        body: dict[str, Any] = {"env_name": self._environment, "task_spec": self._task_spec}
+        if self._toolset is not None:
+            body["toolset_name"] = self._toolset
         try:
             await self._create({**body, "secrets": self._secrets} if self._secrets else body)
         except OrsError as error:
@@ -304,6 +347,11 @@ class OrsSession:
         result = _checked(_RESULT, text.encode("utf-8", "surrogatepass"))
         self.is_finished = isinstance(result, ToolSuccess) and result.output.finished
         return result
+
+    async def score_group(self, candidates: Sequence[GroupCandidate]) -> Sequence[GroupScore]:
+        """Return one score for each candidate; see `OrsClient.score_group`."""
+        await self.prompt()
+        return await self._client.score_group(self._environment, self._sid(), candidates)
 
     async def close(self) -> None:
         """Delete the session. Idempotent; a server that does not answer is ignored."""

@@ -183,3 +183,38 @@ class CallRequest(Model):
     input: Mapping[str, JsonValue] = {}
     task_id: str | None = None
     """The id of a call that was made before. The tool does not run again."""
+
+
+class GroupMessage(Model):
+    """One turn of a candidate. Blocks of other types than text and image are not read."""
+
+    role: Literal["system", "user", "assistant", "tool"]
+    blocks: tuple[JsonObject, ...]
+    detail: JsonValue = None
+
+
+class GroupCandidate(Model):
+    """One rollout of a group that is compared."""
+
+    messages: tuple[GroupMessage, ...]
+    metadata: JsonValue = None
+
+
+class ScoreGroupRequest(Model):
+    """A request to score the rollouts of one task together, or to read the scores again."""
+
+    candidates: Annotated[tuple[GroupCandidate, ...], Field(min_length=1, max_length=1000)]
+    task_id: str | None = None
+
+
+class GroupScore(Answer):
+    """The score of a candidate, beside the rewards of its own session."""
+
+    reward: Annotated[FiniteFloat, Field(strict=True)]
+    metadata: JsonValue = None
+
+
+class GroupScores(Answer):
+    """One score for each candidate, in order."""
+
+    scores: tuple[GroupScore, ...]

@@ -58,6 +58,8 @@ class OrsSettings(Model):
     url: str
     environment: str = Field(pattern=r"^[A-Za-z0-9_.-]+$")
     snapshots: Literal["replay", "none"] = "replay"
+    toolset: str | None = Field(default=None, pattern=r"^[A-Za-z0-9_.-]+$")
+    """More tools for the session, by a name that the server knows, such as `cli`."""
 
 
 class OrsWorld:
@@ -72,11 +74,15 @@ class OrsWorld:
     async def open(self, task: Mapping[str, Any], seed: int) -> WorldAnswer:
         """Create the session, and return its prompt. The standard has no seed."""
         del seed
-        secrets = _secrets_for(self._settings.url)
+        secrets = secrets_for(self._settings.url)
         name = self._settings.environment
-        self._client = client = _client_for(self._settings.url)
+        self._client = client = client_for(self._settings.url)
         self._session = session = OrsSession(
-            client, name, task.get("task_spec") or {}, secrets=secrets
+            client,
+            name,
+            task.get("task_spec") or {},
+            secrets=secrets,
+            toolset=self._settings.toolset,
         )
         await session.open()
         return WorldAnswer(_content(await session.prompt()))
@@ -125,17 +131,29 @@ def environment(task: Task, *, manifest: Path | None = None) -> EnvironmentFacto
         TaskError: The options are malformed, or the address is not allowed.
     """
     del manifest
-    settings = read_options(
-        OrsSettings, task, hint="write [environment.options] with url and environment"
-    )
-    settings = settings.model_copy(update={"url": world_url(settings.url)})
+    settings = settings_of(task)
     return outside_environment(
         task, _PROVIDER, lambda: OrsWorld(settings), snapshots=settings.snapshots
     )
 
 
+def settings_of(task: Task) -> OrsSettings:
+    """Return the settings of a task.
+
+    Raises:
+        TaskError: The options are malformed, or the address is not allowed.
+    """
+    settings = read_options(
+        OrsSettings, task, hint="write [environment.options] with url and environment"
+    )
+    return settings.model_copy(update={"url": world_url(settings.url)})
+
+
 class OrsTasks:
-    """The tasks of `ors://HOST:PORT/ENVIRONMENT`. With TLS: `ors://https://HOST/ENVIRONMENT`."""
+    """The tasks of `ors://HOST:PORT/ENVIRONMENT`. With TLS: `ors://https://HOST/ENVIRONMENT`.
+
+    `ENVIRONMENT@TOOLSET` adds a toolset of the server to each session.
+    """
 
     def splits(self, address: str) -> Sequence[TaskSplit]:
         """Return the splits of the environment.
@@ -168,16 +186,20 @@ class OrsTasks:
         chosen = split or _only(self.splits(address), address)
         page = _ask(url, lambda client: client.tasks(name, chosen, start, start + limit))
         numbered = enumerate(page.tasks[:limit], start)
-        return [_task(url, page.env_name or name, chosen, *each) for each in numbered]
+        options = {"url": url, "environment": page.env_name or name}
+        if toolset := address.rpartition("/")[2].partition("@")[2]:
+            options["toolset"] = toolset
+        return [_task(options, chosen, *each) for each in numbered]
 
 
-def _task(url: str, name: str, split: str, number: int, spec: JsonValue) -> DataTask:
+def _task(options: Mapping[str, str], split: str, number: int, spec: JsonValue) -> DataTask:
+    name = options["environment"]
     if not isinstance(spec, dict):
         raise TaskError(f"task {number} of {name!r} is not a JSON object")
     slug = "".join(c if c.isalnum() and c.isascii() else "-" for c in f"{name}-{split}".lower())
     config = {
         "name": f"{slug.strip('-') or 'ors'}/{number}",
-        "environment": {"provider": _PROVIDER, "options": {"url": url, "environment": name}},
+        "environment": {"provider": _PROVIDER, "options": options},
         "verifier": {"type": "environment", "options": {"rule": "sum"}, "reward_range": _RANGE},
     }
     return DataTask(
@@ -203,12 +225,12 @@ def _address(address: str) -> tuple[str, str]:
         raise UsageError(
             f"ors://{address} does not name an environment", hint="give ors://HOST:PORT/ENVIRONMENT"
         )
-    return world_url(base, where=f"ors://{address}"), name
+    return world_url(base, where=f"ors://{address}"), name.partition("@")[0]
 
 
 def _ask(url: str, read: Callable[[OrsClient], Awaitable[_T]]) -> _T:
     async def ask() -> _T:
-        async with _client_for(url, start_sec=30) as client:
+        async with client_for(url, start_sec=30) as client:
             return await read(client)
 
     try:
@@ -219,14 +241,16 @@ def _ask(url: str, read: Callable[[OrsClient], Awaitable[_T]]) -> _T:
         raise TaskError(f"cannot read the tasks of {url}: {error}", hint=error.hint) from error
 
 
-def _client_for(url: str, start_sec: float = 600) -> OrsClient:
+def client_for(url: str, start_sec: float = 600) -> OrsClient:
+    """Return a client with the operator's key. The key goes only to a trusted host."""
     key = os.environ.get(API_KEY)
     if key:
         _expect_trusted(url, API_KEY)
     return OrsClient(url, api_key=key, start_sec=start_sec)
 
 
-def _secrets_for(url: str) -> dict[str, str]:
+def secrets_for(url: str) -> dict[str, str]:
+    """Return the operator's secrets for a server, which must be a trusted host."""
     text = os.environ.get(SECRETS)
     if not text:
         return {}

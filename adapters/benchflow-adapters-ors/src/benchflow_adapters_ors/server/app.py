@@ -1,13 +1,13 @@
 """The server of our tasks: its application, and its process."""
 
 import asyncio
-from collections.abc import AsyncGenerator, Callable
+from collections.abc import AsyncGenerator, Callable, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
 
-from benchflow_contracts import SandboxProvider, UsageError
+from benchflow_contracts import GroupReward, SandboxProvider, UsageError
 from benchflow_engine.config import RunConfig
 from benchflow_engine.http_listener import open_listener, url_of
 from benchflow_serve.asgi_server import BACKLOG, AsgiServer, serve_until_signal
@@ -66,6 +66,10 @@ class OrsServerSettings:
     limits: SessionLimits = field(default_factory=SessionLimits)
     most: int = 64
     """Sessions that are open at one time."""
+    toolsets: Mapping[str, tuple[str, ...]] = field(default_factory=dict[str, tuple[str, ...]])
+    """Tools by the name of a toolset that a client may choose. `submit` is in each of them."""
+    group_reward: GroupReward | None = None
+    """Scores the candidates of a client together: the route `score_group`."""
     idle_sec: float = IDLE_SEC
     """Seconds without a request until a session is deleted."""
 
@@ -104,6 +108,8 @@ def create_app(settings: OrsServerSettings, *, provider: SandboxProvider | None 
         "catalogue": EnvironmentCatalogue(environments),
         "keys": TokenVerifier(digests),
         "allowed_secrets": frozenset(settings.allowed_secrets),
+        "toolsets": {name: frozenset(tools) for name, tools in settings.toolsets.items()},
+        "group_reward": settings.group_reward,
     }
 
     @asynccontextmanager

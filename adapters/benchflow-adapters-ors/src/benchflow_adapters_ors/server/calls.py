@@ -2,16 +2,17 @@
 
 import asyncio
 import uuid
-from collections.abc import AsyncGenerator, Mapping, Sequence
-from typing import Final
+from collections.abc import AsyncGenerator, Callable, Coroutine, Mapping, Sequence
+from typing import Any, Final
 
-from benchflow_contracts import BenchFlowError
+from benchflow_contracts import BenchFlowError, Task
 from benchflow_tool_sessions import (
     SUBMIT,
     Outcome,
     SessionEndedError,
     ToolResult,
     ToolSession,
+    ToolSpec,
 )
 from pydantic import JsonValue
 
@@ -34,22 +35,41 @@ LINGER_SEC: Final = 60.0
 class SessionCalls:
     """Runs the calls of a session. The episode ends once, and pays its reward once."""
 
-    def __init__(self, session: ToolSession) -> None:
+    def __init__(
+        self, session: ToolSession, task: Task, toolset: frozenset[str] | None = None
+    ) -> None:
+        """Prepare the calls. `toolset` are the tools of the session; `None` has all of them."""
         self.session = session
+        self.task = task
+        self._toolset = toolset
         self._calls: dict[str, asyncio.Task[tuple[bytes, ...]]] = {}
         self._finisher: str | None = None
         """The call that gets the verdict. Later calls are refused."""
 
-    async def stream(self, request: CallRequest) -> AsyncGenerator[bytes]:
-        """Yield the events of a call. A request with a `task_id` reads the call of that id again.
+    async def tools(self) -> list[ToolSpec]:
+        """Return the tools of the session that its toolset has, and `submit`."""
+        tools, chosen = await self.session.tools(), self._toolset
+        return [tool for tool in tools if chosen is None or tool.name in {*chosen, SUBMIT}]
 
-        The call runs to its end when the reader goes away.
+    def stream(self, request: CallRequest) -> AsyncGenerator[bytes]:
+        """Yield the events of a call; see `stream_result`."""
+
+        def run(ident: str) -> Coroutine[Any, Any, tuple[bytes, ...]]:
+            return self._run(ident, request.name, request.input)
+
+        return self.stream_result(request.task_id, run)
+
+    async def stream_result(
+        self, ident: str | None, run: Callable[[str], Coroutine[Any, Any, tuple[bytes, ...]]]
+    ) -> AsyncGenerator[bytes]:
+        """Yield the events of `run`. With an `ident`, read the result of that id again.
+
+        The work runs to its end when the reader goes away.
         """
-        ident = request.task_id
         if ident is None:
             ident = uuid.uuid4().hex
             # The session owns the task: a reader may go away, and another one may come.
-            task = asyncio.create_task(self._run(ident, request.name, request.input))  # noqa: TID251
+            task = asyncio.create_task(run(ident))  # noqa: TID251
             self._calls[ident] = task
             task.add_done_callback(lambda _: self._forget_later(ident))
         call = self._calls.get(ident)
@@ -91,7 +111,7 @@ class SessionCalls:
     ) -> ToolSuccess | ToolFailure:
         if self._finisher is not None:
             return _after_the_end(name)
-        if all(tool.name != name for tool in await self.session.tools()):
+        if all(tool.name != name for tool in await self.tools()):
             return ToolFailure(error=f"{name[:200]!r} is not a valid tool", reason="not_found")
         if name == SUBMIT:
             self._finisher = ident

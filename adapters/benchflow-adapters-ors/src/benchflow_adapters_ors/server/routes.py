@@ -1,9 +1,9 @@
 """The requests of the Open Reward Standard."""
 
-from collections.abc import AsyncGenerator, Iterable
+from collections.abc import AsyncGenerator, Coroutine, Iterable, Mapping
 from typing import Annotated, Any, Final, TypeVar
 
-from benchflow_contracts import Model
+from benchflow_contracts import GroupReward, Model
 from benchflow_serve.security import PUBLIC
 from benchflow_tool_sessions import SUBMIT, ToolSpec
 from benchflow_tool_sessions.sandbox_tools import SPECS
@@ -17,6 +17,7 @@ from benchflow_adapters_ors.wire import (
     SESSION_HEADER,
     CallRequest,
     CreateRequest,
+    ScoreGroupRequest,
     SplitRequest,
     TaskRangeRequest,
     TaskRequest,
@@ -25,6 +26,7 @@ from benchflow_adapters_ors.wire import (
 )
 
 from .catalogue import EnvironmentCatalogue, ServedEnvironment, spec_of
+from .groups import score_candidates
 from .http_errors import RequestError
 from .secrets import read_secrets
 from .sessions import SessionTable
@@ -61,7 +63,7 @@ async def list_environments(request: _Request) -> list[str]:
 async def list_tools(request: _Request, name: _Env) -> dict[str, Any]:
     """Return the tools that each task has. A session may have more."""
     _environment(request, name)
-    return _tool_list((*SPECS, _SUBMIT_SPEC))
+    return _tool_list(request, (*SPECS, _SUBMIT_SPEC))
 
 
 @get("/{name:str}/splits")
@@ -119,8 +121,7 @@ async def create(request: _Request) -> dict[str, str]:
     """Start the sandbox of a session, and return at once."""
     sid = _sid(request)
     body = await _body(request, CreateRequest)
-    if body.toolset_name is not None:
-        raise RequestError(400, f"unknown toolset {body.toolset_name[:200]!r}")
+    toolset = _toolset(request, body.toolset_name)
     header, allowed = request.headers.get(SECRETS_HEADER), request.app.state["allowed_secrets"]
     secrets = read_secrets(body.secrets, header, allowed)
     environment = _catalogue(request).find(body.env_name)
@@ -130,7 +131,7 @@ async def create(request: _Request) -> dict[str, str]:
         assert body.split is not None
         assert body.index is not None
         task = environment.task_at(body.split, body.index)
-    _sessions(request).create(sid, environment.name, task, secrets)
+    _sessions(request).create(sid, environment.name, task, secrets, toolset)
     return {"sid": sid}
 
 
@@ -167,7 +168,7 @@ async def show_messages(request: _Request, name: _Env) -> list[dict[str, Any]]:
 async def list_task_tools(request: _Request, name: _Env) -> dict[str, Any]:
     """Return the tools of the session."""
     calls = await _sessions(request).calls(_sid(request), _named(name))
-    return _tool_list(await calls.session.tools())
+    return _tool_list(request, await calls.tools())
 
 
 @post("/{name:str}/call", status_code=200)
@@ -176,6 +177,31 @@ async def call(request: _Request, name: _Env) -> Stream:
     body = await _body(request, CallRequest)
     calls = await _sessions(request).calls(_sid(request), _named(name))
     return _stream(calls.stream(body))
+
+
+@post("/{name:str}/score_group", status_code=200)
+async def score_group(request: _Request, name: _Env) -> Stream:
+    """Score candidates of the session's task together, and stream the scores."""
+    calls = await _sessions(request).calls(_sid(request), _named(name))
+    reward: GroupReward | None = request.app.state["group_reward"]
+    if reward is None:
+        raise RequestError(404, "the server does not score groups")
+    body = await _body(request, ScoreGroupRequest)
+
+    def run(_: str) -> Coroutine[Any, Any, tuple[bytes, ...]]:
+        return score_candidates(reward, calls.task, body.candidates)
+
+    return _stream(calls.stream_result(body.task_id, run))
+
+
+def _toolset(request: _Request, name: str | None) -> frozenset[str] | None:
+    toolsets: Mapping[str, frozenset[str]] = request.app.state["toolsets"]
+    if name is None:
+        return None
+    if name not in toolsets:
+        known = ", ".join(toolsets) or "none"
+        raise RequestError(400, f"unknown toolset {name[:200]!r}; known: {known}")
+    return toolsets[name]
 
 
 def _stream(events: AsyncGenerator[bytes]) -> Stream:
@@ -218,13 +244,14 @@ def _tasks(environment: ServedEnvironment, specs: list[dict[str, Any]]) -> dict[
     return {"tasks": specs, "env_name": environment.name}
 
 
-def _tool_list(tools: Iterable[ToolSpec]) -> dict[str, Any]:
+def _tool_list(request: _Request, tools: Iterable[ToolSpec]) -> dict[str, Any]:
     # The published clients build a class of exactly these three keys.
     shown = [
         {"name": t.name, "description": t.description, "input_schema": dict(t.input_schema)}
         for t in tools
     ]
-    return {"tools": shown, "terminal_tool": _TERMINAL.model_dump(), "supports_score_group": False}
+    scores = request.app.state["group_reward"] is not None
+    return {"tools": shown, "terminal_tool": _TERMINAL.model_dump(), "supports_score_group": scores}
 
 
 ROUTES: Final = (
@@ -244,4 +271,5 @@ ROUTES: Final = (
     show_messages,
     list_task_tools,
     call,
+    score_group,
 )

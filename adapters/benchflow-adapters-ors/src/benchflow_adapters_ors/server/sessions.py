@@ -57,7 +57,14 @@ class SessionTable:
         ident = uuid.uuid4().hex
         return f"{ident}.{self._seal(ident)}"
 
-    def create(self, sid: str, environment: str, task: Task, variables: Mapping[str, str]) -> None:
+    def create(
+        self,
+        sid: str,
+        environment: str,
+        task: Task,
+        variables: Mapping[str, str],
+        toolset: frozenset[str] | None = None,
+    ) -> None:
         """Start a sandbox for a session.
 
         Args:
@@ -65,6 +72,7 @@ class SessionTable:
             environment: The name of the environment of the task.
             task: The task.
             variables: Secrets of the client, for the commands of its tools.
+            toolset: The names of the tools (default: all).
 
         Raises:
             RequestError: The id is unknown or in use, or there are too many sessions.
@@ -76,7 +84,7 @@ class SessionTable:
         if len(self._entries) >= self._most:
             raise RequestError(429, "too many sessions are open", Retry_After=_FULL_RETRY_SEC)
         # The table owns the task: the request that starts it returns at once.
-        opening = asyncio.create_task(self._open(sid, task, variables))  # noqa: TID251
+        opening = asyncio.create_task(self._open(sid, task, variables, toolset))  # noqa: TID251
         self._entries[sid] = _Entry(environment, opening)
 
     async def calls(self, sid: str, environment: str | None) -> SessionCalls:
@@ -134,13 +142,15 @@ class SessionTable:
             for entry in entries:
                 group.create_task(self._end(entry))
 
-    async def _open(self, sid: str, task: Task, variables: Mapping[str, str]) -> SessionCalls:
+    async def _open(
+        self, sid: str, task: Task, variables: Mapping[str, str], toolset: frozenset[str] | None
+    ) -> SessionCalls:
         config = self._config
         if variables:
             agent = config.agent.model_copy(update={"env": {**config.agent.env, **variables}})
             config = config.model_copy(update={"agent": agent})
         session = await self._manager.open(task, config=config, slot=sid[:32])
-        return SessionCalls(session)
+        return SessionCalls(session, task, toolset)
 
     def _find(self, sid: str) -> _Entry:
         entry = self._entries.get(sid)
