@@ -4,7 +4,6 @@ Left out, and why:
 
 - `agents_fork.py` installs real agents, and takes minutes.
 - `peer_*.py` measure another project, and are run by its benchmarks.
-- `verifiers_world.py` needs the directory of an environment of verifiers.
 - `call_fork.py`, `dashboard_tree.py`, `monitor_client.py` and `serve_process.py` take more than a
   minute. Run them alone.
 - `monitor_ingest.py`, `question_to_child.py`, `state_backends.py`, `state_fork_rollout.py` and
@@ -32,6 +31,7 @@ NAMES = (
     "gateway.py", "analysis.py", "commit.py", "ray_job.py", "monitor.py", "dashboard.py",
     "serve.py", "ors_chunks.py", "ors_calls.py", "nemo_provider.py", "nemo_step.py",
     "remote_link.py", "inspect_exec.py", "tool_sessions.py", "record_read.py",
+    "verifiers_world.py",
 )
 # fmt: on
 

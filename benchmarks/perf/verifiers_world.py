@@ -4,19 +4,26 @@ The environment does nothing, and runs in the process of the operator's Python. 
 is that of this process: the session with the world and the client of the host. A second line has
 the time of the host, which is verifiers' own loop and our exchange.
 
-`BENCHFLOW_VERIFIERS_PYTHON=... python verifiers_world.py [--calls 2000] [--env old_till]`. The
-directory of the environment must be in `PYTHONPATH`.
+`python verifiers_world.py [--calls 2000] [--env busy_till]`. Without `$BENCHFLOW_VERIFIERS_PYTHON`,
+it installs verifiers 0.3.1 with uv, once.
 """
 
 import argparse
 import asyncio
+import os
 import resource
+import sys
 import time
+from pathlib import Path
 
-from benchflow_adapters_verifiers.host_process import close_hosts
+from benchflow_adapters_verifiers.host_process import PYTHON_VARIABLE, close_hosts
 from benchflow_adapters_verifiers.world import VerifiersClient, VerifiersTasks
 from benchflow_env_outside import WorldLimits, WorldSession
 from report import emit
+
+SUPPORT = Path(__file__).parents[2] / "tests" / "support"
+sys.path.insert(0, str(SUPPORT))
+from judge_package import install_once  # noqa: E402
 
 BOUND_MS = 3.0
 EPISODE = 100
@@ -47,6 +54,11 @@ def main() -> None:
     parser.add_argument("--env", default="busy_till")
     parser.add_argument("--tool", default="pay_in")
     options = parser.parse_args()
+    if PYTHON_VARIABLE not in os.environ:
+        os.environ[PYTHON_VARIABLE] = str(install_once("verifiers==0.3.1"))
+    os.environ["PYTHONPATH"] = (
+        f"{SUPPORT / 'verifiers_tasksets'}:{os.environ.get('PYTHONPATH', '')}"
+    )
     try:
         spent = asyncio.run(measure(options.env, options.tool, options.calls))
     finally:
