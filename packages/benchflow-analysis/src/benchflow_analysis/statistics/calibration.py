@@ -70,9 +70,13 @@ def calibrate(predictions: Sequence[Prediction], bins: int = 5) -> Calibration |
 
 def held_out(values: Mapping[str, Sequence[float]]) -> list[Prediction]:
     """Return each value with the mean of the others of its task: rollouts are independent."""
-    return [
-        Prediction(value, fmean([*group[:at], *group[at + 1 :]]))
-        for group in values.values()
-        if len(group) > 1
-        for at, value in enumerate(group)
-    ]
+    predictions = list[Prediction]()
+    for group in values.values():
+        if len(group) < 2:
+            continue
+        total, least, most = math.fsum(group), min(group), max(group)
+        for value in group:
+            mean = (total - value) / (len(group) - 1)
+            # The rounding of a difference must not lead out of the range of the values.
+            predictions.append(Prediction(value, min(max(mean, least), most)))
+    return predictions
