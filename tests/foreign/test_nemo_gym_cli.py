@@ -1,11 +1,11 @@
 """NeMo Gym's commands, started as a user starts them, play our task."""
 
-import asyncio
 import json
 import os
 import signal
 import socket
 import subprocess
+import sys
 from collections.abc import Generator
 from contextlib import contextmanager
 from pathlib import Path
@@ -13,13 +13,7 @@ from typing import Any
 
 import nemo_gym_home
 import pytest
-from benchflow_adapters_nemo_gym.resources_server import create_resources_app
-from benchflow_adapters_nemo_gym.rows import make_config, task_rows, write_project
-from benchflow_engine.config import RunConfig, SandboxConfig
 from benchflow_engine.scaffold import write_task
-from benchflow_engine.task_formats import runnable_task
-from benchflow_tool_sessions import SessionManager
-from nemo_broker_parts import serving_app
 from scripted_llm import ModelReply, ModelRequest, ScriptedLlm, ToolUse
 
 pytestmark = [pytest.mark.foreign, pytest.mark.timeout(300)]
@@ -48,7 +42,7 @@ def make_home(home: Path) -> None:
 
 
 def command(name: str, *args: str) -> list[str]:
-    """Return a command of NeMo Gym with the configuration of the run."""
+    """Return a command of NeMo Gym."""
     return [str(nemo_gym_home.python(nemo_gym_home.PINNED).parent / name), *args]
 
 
@@ -85,12 +79,32 @@ def running(args: list[str], home: Path) -> Generator[None]:
                 process.communicate(timeout=30)
 
 
-def play(home: Path, rows: list[dict[str, Any]], url: str, llm_url: str) -> dict[str, Any]:
+@contextmanager
+def serving(task: Path, home: Path) -> Generator[None]:
+    """Run `bench tasks serve`, which writes a project into `home`; stop it as Ctrl-C does."""
+    process = subprocess.Popen(
+        [
+            *(Path(sys.executable).parent / "bench", "tasks", "serve", task),
+            *("--protocol", "nemo-gym", "--sandbox", "local", "--port", "0"),
+            *("--jobs-dir", home / "jobs", "--client-files", home, "--json"),
+        ],
+        stdout=subprocess.PIPE,
+        text=True,
+    )
+    assert process.stdout is not None
+    try:
+        assert process.stdout.readline()
+        yield
+    finally:
+        process.send_signal(signal.SIGINT)
+        process.communicate(timeout=60)
+
+
+def play(home: Path, llm_url: str) -> dict[str, Any]:
     """Start the servers and collect rollouts by commands; return the only rollout."""
-    config = make_config(url)
-    config["head_server"] = {"host": "127.0.0.1", "port": free_port()}
-    write_project(home, rows, config)
     args = [
+        "+head_server.host=127.0.0.1",
+        f"+head_server.port={free_port()}",
         "+config_paths=[benchflow.yaml,responses_api_models/vllm_model/configs/vllm_model.yaml]",
         f"+policy_base_url={llm_url}/v1",
         "+policy_api_key=unused",
@@ -122,7 +136,6 @@ def play(home: Path, rows: list[dict[str, Any]], url: str, llm_url: str) -> dict
 
 def test_ng_run_and_ng_collect_rollouts_play_our_task(tmp_path: Path):
     write_task(tmp_path / "task")
-    task = runnable_task(tmp_path / "task")
     make_home(tmp_path)
 
     def act(request: ModelRequest) -> ModelReply:
@@ -131,16 +144,8 @@ def test_ng_run_and_ng_collect_rollouts_play_our_task(tmp_path: Path):
         solve = "printf 'hello, world\\n' > greeting.txt"
         return ModelReply(tools=(ToolUse("bash", {"command": solve}),))
 
-    async def main() -> dict[str, Any]:
-        config = RunConfig(sandbox=SandboxConfig(provider="local"))
-        async with SessionManager.running(config) as manager:
-            rows = await task_rows(manager, [task])
-            app = create_resources_app(manager, [task], secret=b"a secret of tests only")
-            with ScriptedLlm(act) as llm:
-                async with serving_app(app, "/sandboxes") as url:
-                    return await asyncio.to_thread(play, tmp_path, rows, url, llm.url)
-
-    rollout = asyncio.run(main())
+    with ScriptedLlm(act) as llm, serving(tmp_path / "task", tmp_path):
+        rollout = play(tmp_path, llm.url)
     assert rollout["reward"] == 1.0
     kinds = [item["type"] for item in rollout["response"]["output"]]
     assert kinds == ["function_call", "function_call_output", "message"]

@@ -1,7 +1,6 @@
 """The servers of `bench tasks serve`, and the files that NeMo Gym needs to use them."""
 
 import asyncio
-import json
 import secrets
 from collections.abc import AsyncGenerator, Iterable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
@@ -15,7 +14,7 @@ from litestar.types import ASGIApp
 
 from .agent_server import create_agent_app
 from .resources_server import create_resources_app
-from .rows import make_config, make_row, task_rows, write_rows
+from .rows import make_config, make_row, task_rows, write_project
 
 
 class ResourcesTaskServer(BaseTaskServer):
@@ -37,7 +36,7 @@ class ResourcesTaskServer(BaseTaskServer):
     async def write_client_files(
         self, settings: TaskServerSettings, url: str, directory: Path
     ) -> Sequence[Path]:
-        """Write `rows.jsonl` and `benchflow.yaml`. Each task is started once, for its tools.
+        """Write a project of NeMo Gym. Each task is started once, for its tools.
 
         Raises:
             BenchFlowError: A task does not start.
@@ -78,7 +77,7 @@ class AgentTaskServer(BaseTaskServer):
     async def write_client_files(
         self, settings: TaskServerSettings, url: str, directory: Path
     ) -> Sequence[Path]:
-        """Write `rows.jsonl`, without tools, and `benchflow.yaml`."""
+        """Write a project of NeMo Gym, whose rows have no tools."""
         rows = [make_row(task, ()) for task in settings.tasks]
         return await asyncio.to_thread(_write, directory, rows, make_config(url, agent_url=url))
 
@@ -96,8 +95,5 @@ def _running(settings: TaskServerSettings) -> AbstractAsyncContextManager[Sessio
 def _write(
     directory: Path, rows: Iterable[dict[str, Any]], config: Mapping[str, Any]
 ) -> Sequence[Path]:
-    paths = (directory / "rows.jsonl", directory / "benchflow.yaml")
-    write_rows(rows, paths[0])
-    # JSON is YAML.
-    paths[1].write_text(json.dumps(config, indent=1) + "\n")
-    return paths
+    write_project(directory, rows, config)
+    return (directory / "rows.jsonl", directory / "benchflow.yaml")
