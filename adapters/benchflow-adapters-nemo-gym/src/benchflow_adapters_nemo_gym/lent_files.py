@@ -45,7 +45,7 @@ async def read_as_user(sandbox: Sandbox, path: str, local: Path, max_bytes: int)
         await process.stdin.aclose()
         async with asyncio.TaskGroup() as tasks:
             errors = tasks.create_task(_read_start(process.stderr))
-            is_whole = tasks.create_task(_save(process.stdout, local, max_bytes))
+            is_whole = tasks.create_task(_save(process, local, max_bytes))
         if not is_whole.result():
             raise TransferError(f"{path!r:.300} is larger than {max_bytes} bytes")
         await _check(process, errors.result(), path)
@@ -64,15 +64,17 @@ async def _feed(process: Process, local: Path) -> None:
         return
 
 
-async def _save(stream: ByteReader, local: Path, max_bytes: int) -> bool:
-    """Save a stream; return whether all of it is there. The rest of a long one is dropped."""
+async def _save(process: Process, local: Path, max_bytes: int) -> bool:
+    """Save the output; return whether all of it is there. A file may have no end."""
     size = 0
     with local.open("wb") as file:
-        while chunk := await stream.read(_CHUNK):
+        while chunk := await process.stdout.read(_CHUNK):
             size += len(chunk)
-            if size <= max_bytes:
-                file.write(chunk)
-    return size <= max_bytes
+            if size > max_bytes:
+                await process.kill()
+                return False
+            file.write(chunk)
+    return True
 
 
 async def _read_start(stream: ByteReader) -> str:
