@@ -121,4 +121,4 @@ def test_a_runner_that_is_killed_leaves_no_sandbox_after_its_lifetime(with_provi
         assert server.made == {}
         assert time.time() - ends < 5
 
-    with_provider(test, lifetime=2.0)
+    with_provider(test, lifetime=10.0)

@@ -66,7 +66,7 @@ class LocalCloudSandbox:
 
 
 class LocalCloud:
-    """An account of it. It deletes a sandbox at the end of its lifetime."""
+    """An account of it. It notes each extension of a lifetime."""
 
     def __init__(self, lines=False):
         self.local = LocalProvider()
@@ -75,7 +75,7 @@ class LocalCloud:
         self.records = {}
         self.failures = []
         """Errors of the next calls of `create`, each before or after its work."""
-        self.timers = {}
+        self.extensions = asyncio.Queue()
 
     async def create(self, spec, *, key, labels, lifetime):
         before, after = self.failures.pop(0) if self.failures else (None, None)
@@ -86,7 +86,6 @@ class LocalCloud:
             made = LocalCloudSandbox(await self.local.create(plain), self.lines)
             self.made[key] = made
             self.records[made.id] = CloudRecord(made.id, labels, time.time())
-            await self.extend(made.id, lifetime)
         if after:
             raise after
         return self.made[key]
@@ -97,13 +96,7 @@ class LocalCloud:
                 yield self.records[made.id]
 
     async def extend(self, sandbox, lifetime):
-        if sandbox in self.timers:
-            self.timers[sandbox].cancel()
-        loop = asyncio.get_running_loop()
-        self.timers[sandbox] = loop.call_later(lifetime, self._expire, sandbox)
-
-    def _expire(self, sandbox):
-        self.expiring = asyncio.get_running_loop().create_task(self.delete(sandbox))
+        await self.extensions.put((sandbox, lifetime))
 
     async def delete(self, sandbox):
         for made in self.made.values():
@@ -111,8 +104,6 @@ class LocalCloud:
                 await made.delete()
 
     async def aclose(self):
-        for timer in self.timers.values():
-            timer.cancel()
         await self.local.aclose()
 
 

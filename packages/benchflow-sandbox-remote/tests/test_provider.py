@@ -2,7 +2,6 @@
 
 import asyncio
 import time
-from contextlib import suppress
 
 import pytest
 from benchflow_contracts.errors import (
@@ -55,25 +54,24 @@ def test_wrong_credentials_are_not_tried_again(with_provider):
     with_provider(test)
 
 
-def test_a_sandbox_lives_while_its_runner_renews_it_and_not_longer(with_provider):
+def test_a_runner_extends_its_sandboxes_while_it_runs_and_not_longer(with_provider):
     async def test(provider):
-        sandbox = await provider.create(SPEC)
-        (cloud,) = provider.cloud.made.values()
-        # Each renewal replaces the timer, so three timers are two renewals.
-        timers = set()
-        async with asyncio.timeout(30):
-            while len(timers) < 3:
-                timers.add(id(provider.cloud.timers[sandbox.id]))
-                await asyncio.sleep(0.05)
-        assert (await sandbox.exec("echo alive")).stdout == "alive\n"
-        provider._heartbeat.cancel()  # as a runner that was killed
-        async with asyncio.timeout(30):
-            with suppress(SandboxLostError):
-                while (await sandbox.exec("true")).ok:
-                    continue
-        assert cloud.is_deleted
+        cloud = provider.cloud
+        first, second = await provider.create(SPEC), await provider.create(SPEC)
+        extended = {await cloud.extensions.get() for _ in range(4)}
+        assert extended == {(first.id, 0.4), (second.id, 0.4)}
+        await first.teardown()
+        while not cloud.extensions.empty():
+            cloud.extensions.get_nowait()
+        later = {await cloud.extensions.get() for _ in range(3)}
+        assert later == {(second.id, 0.4)}
+        await provider.aclose()
+        while not cloud.extensions.empty():
+            cloud.extensions.get_nowait()
+        with pytest.raises(TimeoutError):
+            await asyncio.wait_for(cloud.extensions.get(), 1)
 
-    with_provider(test, lifetime=1.0, lost_after=2.0)
+    with_provider(test, lifetime=0.4)
 
 
 def test_sandboxes_of_every_runner_are_listed_and_only_overdue_ones_are_reaped(with_provider):
