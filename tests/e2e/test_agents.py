@@ -36,5 +36,5 @@ def test_every_shipped_agent_is_listed_and_can_be_shown(bench: Any) -> None:
         "claude-agent-acp",
         "codex-acp",
     } <= names
-    for name in names - {"oracle", "nop", "tool-session"}:
+    for name in names - {"oracle", "nop", "tool-session", "inspect-solver"}:
         assert bench("agent", "show", name, "--json")["declaration"]["id"] == name

@@ -34,6 +34,7 @@ from benchflow_dashboard.monitor.metrics import Selection, sample
 from benchflow_dashboard.monitor.reader import MonitorReader
 from benchflow_dashboard.monitor.scoring import OnlineScorer
 from benchflow_dashboard.monitor.views import MonitorQuery, monitor_view
+from benchflow_dashboard.pages.format import metric
 from litestar.testing import TestClient
 from made_rollouts import write_inputs, write_rollout
 from postgres_server import new_database, running_postgres
@@ -211,9 +212,10 @@ def test_the_page_and_the_command_show_the_eval_beside_production(
     assert rewards["tool_errors"]["evals"]["1.8"]["mean"] == pytest.approx(2 / 3)
     assert rewards["verdict"]["cells"]["1.8"]["n"] == 0
     # The page has each mean and n of an eval that the command prints, and no other.
-    printed = re.findall(r"eval ([\d.e-]+) n (\d+)", page)
-    lines = [each for one in shown["charts"] for each in one["lines"] if each["eval"]]
-    means = [(f"{each['eval']['whole']['mean']:.3g}", each["eval"]["whole"]) for each in lines]
+    printed = re.findall(r"eval ([^<>,]+) n (\d+)", page)
+    lines = [(one, each) for one in shown["charts"] for each in one["lines"] if each["eval"]]
+    wholes = [(one["metric"], each["eval"]["whole"]) for one, each in lines]
+    means = [(metric(whole["mean"], name), whole) for name, whole in wholes]
     means += [(f"{e['mean']:.2f}", e) for row in shown["rewards"] for e in row["evals"].values()]
     assert printed == [(text, str(whole["n"])) for text, whole in means]
     assert page.count('class="band"') == len(lines)

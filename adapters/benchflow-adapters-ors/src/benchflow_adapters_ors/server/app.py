@@ -97,20 +97,7 @@ def create_app(settings: OrsServerSettings, *, provider: SandboxProvider | None 
         TaskError: A task is malformed.
         UsageError: An environment has no tasks, or a name that cannot be used.
     """
-    options = settings.config.adapter_options()
-    environments = [
-        ServedEnvironment.read(each, options) if isinstance(each, str) else each
-        for each in settings.environments
-    ]
-    key = settings.api_key
-    digests = None if key is None else [token_digest(key.get_secret_value())]
-    state = {
-        "catalogue": EnvironmentCatalogue(environments),
-        "keys": TokenVerifier(digests),
-        "allowed_secrets": frozenset(settings.allowed_secrets),
-        "toolsets": {name: frozenset(tools) for name, tools in settings.toolsets.items()},
-        "group_reward": settings.group_reward,
-    }
+    state = _initial_state(settings)
 
     @asynccontextmanager
     async def lifespan(app: Litestar) -> AsyncGenerator[None]:
@@ -147,6 +134,23 @@ def create_app(settings: OrsServerSettings, *, provider: SandboxProvider | None 
         openapi_config=None,
         logging_config=None,
     )
+
+
+def _initial_state(settings: OrsServerSettings) -> dict[str, Any]:
+    options = settings.config.adapter_options()
+    environments = [
+        ServedEnvironment.read(each, options) if isinstance(each, str) else each
+        for each in settings.environments
+    ]
+    key = settings.api_key
+    digests = None if key is None else [token_digest(key.get_secret_value())]
+    return {
+        "catalogue": EnvironmentCatalogue(environments),
+        "keys": TokenVerifier(digests),
+        "allowed_secrets": frozenset(settings.allowed_secrets),
+        "toolsets": {name: frozenset(tools) for name, tools in settings.toolsets.items()},
+        "group_reward": settings.group_reward,
+    }
 
 
 class DefaultEnvironment:
