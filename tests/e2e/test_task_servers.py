@@ -11,7 +11,9 @@ import pytest
 from benchflow.cli.entry import run
 from benchflow_adapters_ors import OrsClient, OrsSession
 from benchflow_adapters_ors.wire import ToolSuccess
+from benchflow_contracts import UsageError
 from benchflow_engine.scaffold import write_task
+from benchflow_tool_sessions import TaskSet
 from task_server import BENCH, task_server
 
 pytestmark = pytest.mark.timeout(240)
@@ -124,3 +126,8 @@ def test_a_server_that_cannot_be_is_refused(
     assert out == ""
     assert error in shown["error"]
     assert hint in shown["hint"]
+
+
+def test_the_selection_of_a_source_is_not_a_name() -> None:
+    with pytest.raises(UsageError, match="is not a number"):
+        TaskSet.read("gymnasium://CartPole-v1?split=seeds&index=x")

@@ -30,11 +30,6 @@ def test_directories_of_splits_are_splits_and_one_of_them_can_be_chosen(tmp_path
         TaskSet.read(str(tmp_path), split="dev")
 
 
-def test_the_selection_of_a_source_is_not_a_name() -> None:
-    with pytest.raises(UsageError, match="is not a number"):
-        TaskSet.read("gymnasium://CartPole-v1?split=seeds&index=x")
-
-
 def test_each_task_is_served_once(tmp_path: Path) -> None:
     write_task(tmp_path / "one")
     found = TaskSet.read(str(tmp_path / "one"))
