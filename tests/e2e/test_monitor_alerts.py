@@ -55,11 +55,16 @@ url = "URL"
 
 
 class Hook:
-    """A receiver of alerts. It refuses the first delivery of each alert."""
+    """A receiver of alerts. It refuses the first delivery of each alert.
+
+    A server that is killed while it delivers repeats the delivery, so each `id` and `event` counts
+    once.
+    """
 
     def __init__(self) -> None:
         self.bodies: list[tuple[dict[str, Any], bytes, str]] = []
         self.refused: set[str] = set()
+        self.taken: set[str] = set()
         hook = self
 
         class Handler(BaseHTTPRequestHandler):
@@ -68,7 +73,8 @@ class Hook:
                 alert = json.loads(body)
                 is_first = (key := f"{alert['id']} {alert['event']}") not in hook.refused
                 hook.refused.add(key)
-                if not is_first:
+                if not is_first and key not in hook.taken:
+                    hook.taken.add(key)
                     signature = self.headers["X-BenchFlow-Signature"]
                     hook.bodies.append((alert, body, signature))
                 self.send_response(503 if is_first else 204)

@@ -28,7 +28,11 @@ def sign(key: str, timestamp: int, body: str) -> str:
 
 
 class WebhookSender:
-    """Sends what `AlertManager` queued. A delivery survives a restart of the server."""
+    """Sends what `AlertManager` queued. A delivery survives a restart of the server.
+
+    A server that is killed after the receiver took a delivery, and before that is noted, sends it
+    again. Its body has the same `id` and `event`.
+    """
 
     def __init__(
         self,
