@@ -54,9 +54,7 @@ def _typed(doing: str, error: Exception) -> SandboxError | None:
             typed = HostError(message, hint="check the connection to E2B")
         case e2b.SandboxException() if (error.status_code or 0) >= 500:
             typed = HostError(message, hint="try again later")
-        case e2b.SandboxException() if error.status_code in {400, 404} or isinstance(
-            error, _REFUSED
-        ):
+        case e2b.SandboxException() if _is_refused(error):
             typed = SandboxUnsupportedError(message, hint="name a template of your account")
         case e2b.SandboxException():
             typed = SandboxError(message)

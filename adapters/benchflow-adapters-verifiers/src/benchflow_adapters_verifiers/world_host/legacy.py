@@ -140,8 +140,9 @@ class LegacyWorlds:
             for func, weight in zip(rubric.funcs, rubric.weights, strict=False)
             if weight != 0
         }
-        names = {text: _FAULT.match(text)[1] for text in faults}
-        faults[:] = [text for text in faults if names[text] in counted]
+        names = {text: match[1] for text in faults if (match := _FAULT.match(text))}
+        # A fault without the name of its function counts.
+        faults[:] = [text for text in faults if names.get(text) in {*counted, None}]
         return {name for name in names.values() if name not in counted}
 
     def _dataset(self, split: str):
