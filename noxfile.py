@@ -92,9 +92,7 @@ def _works(python: Path) -> bool:
 
 PYTHONS = _interpreters()
 OLDEST, NEWEST = PYTHONS[0], PYTHONS[-1]
-BOXED = {"benchflow-testing-clouds"} | {
-    f"benchflow-sandbox-{kind}" for kind in ("docker", "e2b", "local", "remote")
-}
+BOXED = {p for p in PACKAGES if p.endswith(("-docker", "-e2b", "-local", "-remote", "-clouds"))}
 """Packages whose tests start boxes, some as other users, who can run Debian's own Python alone."""
 
 HEAVY = {*BOXED, "benchflow-sandbox-native"}

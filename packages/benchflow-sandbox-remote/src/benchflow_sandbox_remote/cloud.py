@@ -1,4 +1,4 @@
-"""What a cloud has to offer, so that a sandbox of ours can run there."""
+"""The calls of a cloud's SDK that remote sandboxes need."""
 
 import secrets
 from collections.abc import AsyncIterator, Mapping, Sequence
