@@ -52,7 +52,7 @@ async def inbound(steps: int) -> list[float]:
 
 
 async def outbound(home: Path, steps: int) -> tuple[list[float], list[float]]:
-    """Return the CPU milliseconds of each call of a tool of ours, and of each empty request."""
+    """Return the CPU milliseconds of each tool call, and of each empty request."""
     write_task(home / "task")
     task = runnable_task(home / "task")
     config = RunConfig(sandbox=SandboxConfig(provider="local"))

@@ -1,4 +1,4 @@
-"""NeMo Gym 0.7.0: its environment servers, and agents that borrow a sandbox of ours."""
+"""NeMo Gym 0.7.0: its environment servers, and agents that use a BenchFlow sandbox."""
 
 import asyncio
 import json

@@ -66,7 +66,7 @@ def create_broker_app(
         allowed_hosts: Names in the `Host` header, besides the loopback.
 
     Raises:
-        UsageError: A token or the secret is too short, or there is no token.
+        UsageError: `tokens` is empty, or a token or the secret is too short.
     """
     access = BrokerAccess.of(tokens, None if secret is None else SessionSigner(secret))
 

@@ -1,8 +1,8 @@
 """Streams of recorded events, which a client may read as slowly as it likes.
 
-A reader takes pages from the database. So an event is recorded once, whoever reads it, and the one
-who records it never waits: a reader that stops has one page in memory at most. The operating
-system cuts its connection after `STALLED_SEC`; `Last-Event-ID` resumes after the last event.
+A reader takes pages from the database, so each event is stored once for all readers. A writer never
+waits for a reader, and a stalled reader has at most one page in memory. The operating system cuts
+its connection after `STALLED_SEC`. `Last-Event-ID` resumes after the last event.
 """
 
 import asyncio

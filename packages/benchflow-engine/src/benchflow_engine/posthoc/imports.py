@@ -26,7 +26,7 @@ from benchflow_engine.planes import load_rewards
 
 GROUP: Final = "benchflow.importers"
 FOREIGN_VERDICT: Final = "imported"
-"""The name of the verdict of the file, if a reward of ours replaced the verdict."""
+"""The name of the verdict of the file, after a BenchFlow reward has replaced it."""
 _NAME_CHARS: Final = 100
 
 
