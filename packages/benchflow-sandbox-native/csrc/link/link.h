@@ -5,6 +5,7 @@
  *   session.c  records of a connection, and the two byte streams of the session
  *   streams.c  the pipes of bf-guest, with credit for each end
  *   listen.c   the socket of the sandbox, and the connection to the host
+ *   family.c   the processes below the link: kill, stop and continue them
  *   dial.c     `bf-link dial`: the standard streams as a connection, also as lines of base64
  *
  * A connection carries records. Both sides number the bytes of the session, and keep what the
