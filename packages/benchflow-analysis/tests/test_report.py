@@ -14,7 +14,8 @@ from benchflow_analysis import (
     to_markdown,
     write_plot,
 )
-from benchflow_contracts import StoreError, UsageError
+from benchflow_contracts import StoreError, UsageError, VerifyResult
+from benchflow_store import GroupRecord, GroupVerdict, LostMember, append_group
 from pydantic import ValidationError
 
 TASKS = [f"t{at}" for at in range(20)]
@@ -307,3 +308,30 @@ def test_a_plot_that_cannot_be_written_is_refused(write_facts, tmp_path, monkeyp
     with pytest.raises(UsageError, match="vl-convert-python") as caught:
         write_plot(report, tmp_path / "a.svg")
     assert "benchflow-analysis[plots]" in str(caught.value.hint)
+
+
+def test_a_group_reward_is_beside_the_own_rewards_and_in_no_other_number(write_facts):
+    job = write_facts("j", {"base": BASE, "better": BETTER})
+    before = analyse([job])
+    for variant, rewards in (("base", (1.0, 0.0)), ("better", (1.0, None))):
+        leaves = tuple(
+            GroupVerdict(rollout=f"r{at}", leaf="n1", result=result_of(reward))
+            for at, reward in enumerate(rewards)
+        )
+        lost = (LostMember(name="r9", reason="it failed"),)
+        record = GroupRecord(
+            task="t0", task_digest="d", variant=variant, reward="rank", leaves=leaves, lost=lost
+        )
+        append_group(job, record)
+    report = analyse([job])
+    base, better = report.group_rewards
+    assert (base.name, base.group.mean, base.group.leaves, base.group.lost) == ("base", 0.5, 2, 1)
+    assert (better.own_mean, better.group.mean, better.group.unscored) == (1.0, 1.0, 1)
+    assert report.model_copy(update={"group_rewards": ()}) == before
+    assert "| base | rank | 0.500 | " in to_markdown(report)
+    [table] = [each for each in report_tables(report) if each.title == "Group rewards"]
+    assert table.columns[2:4] == ("mean", "own mean")
+
+
+def result_of(reward):
+    return VerifyResult.unscored("why") if reward is None else VerifyResult(reward=reward)

@@ -54,7 +54,9 @@ def test_a_leaf_of_the_tree_belongs_to_the_boundary_of_its_branch(kind, boundary
 
 
 def test_every_branch_of_the_tree_has_a_boundary_of_its_own():
-    branches = BenchFlowError.__subclasses__()
+    # Other packages have branches of their own.
+    known = BenchFlowError.__subclasses__()
+    branches = [branch for branch in known if branch.__module__.startswith("benchflow_contracts.")]
     boundaries = [branch.boundary for branch in branches]
     assert len(set(boundaries)) == len(boundaries)
     assert "internal" not in boundaries

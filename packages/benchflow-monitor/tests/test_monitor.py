@@ -10,6 +10,7 @@ import textwrap
 import time
 from typing import TYPE_CHECKING
 
+import httpx
 import pytest
 from benchflow_monitor import Monitor, MonitorLimits
 
@@ -271,6 +272,23 @@ def test_a_long_text_is_cut_to_the_size_of_a_record(ingest: Ingest, tmp_path: Pa
 
     assert len(ingest.records[1]["message"]) < 1_000_000
     assert ingest.records[1]["message"].endswith("characters more]")
+
+
+def test_records_of_a_thread_that_failed_are_on_disk_after_the_end(
+    ingest: Ingest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def broken(**_: object) -> httpx.Client:
+        raise AttributeError("partially initialized module 'httpcore'")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(httpx, "Client", broken)
+        with _monitor(ingest, tmp_path) as monitor:
+            monitor.rollout("r").end()
+        assert (monitor.stats.spooled, monitor.stats.dropped) == (2, 0)
+    with _monitor(ingest, tmp_path) as later:
+        later.rollout("next")
+
+    assert {record["rollout"] for record in ingest.records} == {"r", "next"}
 
 
 def test_a_program_that_forks_and_ends_sends_the_records_of_both(

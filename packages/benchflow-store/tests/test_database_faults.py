@@ -334,7 +334,7 @@ def test_writers_killed_at_random_lose_nothing_and_double_nothing(tmp_path: Path
     kill_writers(tmp_path, 60, seed=random.SystemRandom().randrange(1 << 32))
 
 
-@pytest.mark.slow
-@pytest.mark.timeout(580)
+@pytest.mark.nightly
+@pytest.mark.timeout(3600)
 def test_a_thousand_killed_writers_lose_nothing_and_double_nothing(tmp_path: Path) -> None:
     kill_writers(tmp_path, 1_000, seed=random.SystemRandom().randrange(1 << 32))

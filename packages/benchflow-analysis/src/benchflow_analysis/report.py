@@ -1,11 +1,12 @@
 """The analysis of some jobs: each variant alone, and each against a baseline."""
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Literal
 
 from benchflow_contracts import Model
+from benchflow_store import GroupMean, group_means, read_groups
 from pydantic import JsonValue
 
 from .fact_files import quoted
@@ -36,6 +37,16 @@ class JobProgress(Model):
     """The rows of the view."""
 
 
+class GroupRewardReport(Model):
+    """A group reward of one variant of a job, beside the mean of its own rewards."""
+
+    job: str
+    name: str
+    """The name of the variant in the report."""
+    own_mean: float | None
+    group: GroupMean
+
+
 class AnalysisReport(Model):
     """The analysis of some jobs. The same input and seed give the same report."""
 
@@ -44,6 +55,8 @@ class AnalysisReport(Model):
     jobs: tuple[JobProgress, ...]
     variants: tuple[VariantReport, ...]
     comparisons: tuple[ComparisonReport, ...]
+    group_rewards: tuple[GroupRewardReport, ...] = ()
+    """What group rewards gave, beside the rollouts' own rewards. No other number has them."""
     torn_bytes: Mapping[str, int]
     """Bytes of unfinished last lines that were left out, by job and file."""
 
@@ -68,11 +81,29 @@ def analyse(jobs: Sequence[Path], options: AnalysisOptions = DEFAULT_OPTIONS) ->
             jobs=tuple(_progress(facts, job, trials) for job in facts.jobs),
             variants=variants,
             comparisons=compare_groups(groups, baseline, options),
+            group_rewards=tuple(_group_rewards(jobs, facts, variants)),
             torn_bytes={
                 f"{path.resolve().parents[1].name}/{path.name}": torn
                 for path, torn in ((Path(name), torn) for name, torn in facts.torn_bytes.items())
             },
         )
+
+
+def _group_rewards(
+    jobs: Sequence[Path], facts: Facts, variants: Sequence[VariantReport]
+) -> Iterator[GroupRewardReport]:
+    """Yield each group reward. That of a job without variants belongs to its only variant."""
+    for directory, job in zip(jobs, facts.jobs, strict=True):
+        of_job = [each for each in variants if each.job == job]
+        for mean in group_means(read_groups(directory)):
+            found = [v for v in of_job if mean.variant in (None, v.variant)]
+            only = found[0] if len(found) == 1 else None
+            yield GroupRewardReport(
+                job=job,
+                name=(mean.variant or job) if only is None else only.name,
+                own_mean=None if only is None or only.mean is None else only.mean.mean,
+                group=mean,
+            )
 
 
 def _planned_baseline(facts: Facts, variants: Sequence[VariantReport]) -> str | None:

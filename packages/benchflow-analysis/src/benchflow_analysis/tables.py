@@ -33,6 +33,7 @@ def report_tables(report: AnalysisReport) -> list[Table]:
     """Return the tables of a report that have rows. A single job has the view of its design."""
     tables = [
         _variants(report),
+        _group_rewards(report),
         _comparisons(report),
         *(_answer(job) for job in report.jobs if len(report.jobs) == 1),
         _plan(report),
@@ -116,6 +117,25 @@ def _variants(report: AnalysisReport) -> Table:
     return Table(
         "Variants", (*columns, *(f"pass@{k}" for k in ks)), rows, tuple(_variant_notes(report))
     )
+
+
+def _group_rewards(report: AnalysisReport) -> Table:
+    rows = tuple(
+        (
+            each.name,
+            each.group.reward,
+            number(each.group.mean),
+            number(each.own_mean),
+            str(each.group.groups),
+            str(each.group.leaves),
+            str(each.group.unscored),
+            str(each.group.lost),
+        )
+        for each in report.group_rewards
+    )
+    columns = ("variant", "group reward", "mean", "own mean", "groups", "leaves", "unscored")
+    notes = ("the other tables have the rollouts' own rewards",) if rows else ()
+    return Table("Group rewards", (*columns, "lost"), rows, notes)
 
 
 def _pass_text(variant: VariantReport, k: int) -> str:

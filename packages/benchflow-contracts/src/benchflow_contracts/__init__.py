@@ -72,6 +72,7 @@ if TYPE_CHECKING:
         DoorPath as DoorPath,
         DoorServes as DoorServes,
         Endpoint as Endpoint,
+        OutsidePath as OutsidePath,
     )
     from .environment import (
         EnvHandle as EnvHandle,
@@ -151,7 +152,10 @@ if TYPE_CHECKING:
         Exporter as Exporter,
         FinishedRollout as FinishedRollout,
         Importer as Importer,
+        LeafWriter as LeafWriter,
+        StreamsLeaves as StreamsLeaves,
         TakesTrainingOptions as TakesTrainingOptions,
+        begin_export as begin_export,
     )
     from .factories import (
         AgentFactory as AgentFactory,
@@ -167,6 +171,7 @@ if TYPE_CHECKING:
     from .gateway import (
         CallBudget as CallBudget,
         CallGate as CallGate,
+        KnowsReach as KnowsReach,
         ModelApi as ModelApi,
         ModelCall as ModelCall,
         ModelGateway as ModelGateway,
@@ -176,6 +181,8 @@ if TYPE_CHECKING:
         RoutedExperts as RoutedExperts,
         SupportsCallGate as SupportsCallGate,
         SupportsCallReports as SupportsCallReports,
+        SupportsMessages as SupportsMessages,
+        SupportsPublicAccess as SupportsPublicAccess,
         UpstreamAnswer as UpstreamAnswer,
     )
     from .identity import RolloutIdentity as RolloutIdentity
@@ -196,6 +203,10 @@ if TYPE_CHECKING:
         ResizableBackend as ResizableBackend,
         Ticket as Ticket,
         WorkerBackend as WorkerBackend,
+    )
+    from .judge import (
+        JudgeModel as JudgeModel,
+        JudgeUse as JudgeUse,
     )
     from .limits import (
         ResourceKind as ResourceKind,
@@ -224,6 +235,8 @@ if TYPE_CHECKING:
         GroupReward as GroupReward,
         LiveWorld as LiveWorld,
         Reward as Reward,
+        SupportsJudge as SupportsJudge,
+        needs_all_members as needs_all_members,
         needs_processes as needs_processes,
         stops_processes as stops_processes,
     )
@@ -354,7 +367,7 @@ _HOMES = {
         ),
         "changed_files": "FileChanges FileDiff TracksFileChanges",
         "container": "ContainerOptions HostMount ServiceCondition",
-        "door": "MODEL_DOOR Door DoorPath DoorServes Endpoint",
+        "door": "MODEL_DOOR Door DoorPath DoorServes Endpoint OutsidePath",
         "environment": (
             "EnvHandle Environment EnvironmentFactory EnvState OutsideState ProvisionContext "
             "ReadinessProbe StateRef StateSnapshot TableState WorldSnapshots needs_spawn"
@@ -375,15 +388,19 @@ _HOMES = {
             "StepStarted ToolCallEnded ToolCallStarted TurnStarted UsageReported "
             "WorldClosed event_adapter"
         ),
-        "exporter": "Exported Exporter FinishedRollout Importer TakesTrainingOptions",
+        "exporter": (
+            "Exported Exporter FinishedRollout Importer LeafWriter StreamsLeaves "
+            "TakesTrainingOptions begin_export"
+        ),
         "factories": (
             "AgentFactory BackendFactory EnvironmentLoader ExporterFactory "
             "FetchingProviderFactory RewardFactory SandboxProviderFactory SupportsTask "
             "TaskAdapterFactory"
         ),
         "gateway": (
-            "CallBudget CallGate ModelApi ModelCall ModelGateway ModelRoute PendingCall "
-            "PolicyEndpoint RoutedExperts SupportsCallGate SupportsCallReports UpstreamAnswer"
+            "CallBudget CallGate KnowsReach ModelApi ModelCall ModelGateway ModelRoute PendingCall "
+            "PolicyEndpoint RoutedExperts SupportsCallGate SupportsCallReports SupportsMessages"
+            " SupportsPublicAccess UpstreamAnswer"
         ),
         "identity": "RolloutIdentity",
         "image": "ImageRecipe PullPolicy",
@@ -391,12 +408,16 @@ _HOMES = {
             "AttemptEvent Clock Completion CompletionStatus Dispatch EvidenceStore "
             "Executor FileRef JobStore ResizableBackend Ticket WorkerBackend"
         ),
+        "judge": "JudgeModel JudgeUse",
         "limits": "ResourceKind ResourceLimits",
         "network_switch": "SupportsNetworkSwitch",
         "observed": "ObservedFiles ObservedProcess OpenedFile SupportsFileObservation",
         "outside": ("OutsideWorld WorldCall WorldCallHandler outside_world"),
         "process": "ByteReader ByteWriter Process",
-        "reward": "Evidence GroupReward LiveWorld Reward needs_processes stops_processes",
+        "reward": (
+            "Evidence GroupReward LiveWorld Reward SupportsJudge needs_all_members needs_processes "
+            "stops_processes"
+        ),
         "rollout_record": "BeganFrom LearnerUse LearnerVersion Prior RolloutRecord",
         "sample": (
             "AdvantageEstimator AnswerSource Sample SampleGroup SampleSpan SharedPrefix SpanKind "

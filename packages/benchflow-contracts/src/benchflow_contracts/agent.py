@@ -117,6 +117,8 @@ class SessionSnapshot(RareModel):
     """Mode, model and options to apply again after loading."""
     steps: int = Field(default=0, ge=0)
     """The steps so far, so that a loaded session continues to count."""
+    ask: Ask | None = None
+    """The Ask of the kind `fork` that was open. A child answers it by `Session.answer`."""
 
 
 class SessionState(RareModel):
@@ -129,7 +131,7 @@ class SessionState(RareModel):
     agent: str
     session_id: str
     process_id: str
-    """The agent's process, for `Sandbox.attach`."""
+    """The agent's process, for `Sandbox.attach`. Empty if no process of the agent runs there."""
     ask: Ask | None = None
     """The question that was open."""
     at_call: bool = False
@@ -182,7 +184,7 @@ class Session(Protocol):
         ...
 
     async def snapshot(self) -> SessionSnapshot:
-        """Describe the session at a turn boundary.
+        """Describe the session at a turn boundary, or at an open Ask of the kind `fork`.
 
         Raises:
             SnapshotError: A turn is running, or the agent cannot resume a session.

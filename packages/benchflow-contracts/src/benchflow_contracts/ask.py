@@ -8,7 +8,7 @@ from pydantic import Field
 from ._model import Model, RareModel
 
 AskChannel = Literal["elicitation", "permission", "vendor", "mcp"]
-AskKind = Literal["question", "permission"]
+AskKind = Literal["question", "permission", "fork"]
 
 
 class AskOption(Model):
@@ -35,7 +35,9 @@ class Question(Model):
 class Ask(Model):
     """What the agent asked, in one form for every protocol.
 
-    By default, only `kind="question"` is a branch point. `permission` guards a tool call.
+    By default, only `kind="question"` is a branch point. `permission` guards a tool call. `fork` is
+    a request of the program that acts as the agent, and its options are the children. No user
+    answers it: a request that is refused is declined.
     """
 
     id: str

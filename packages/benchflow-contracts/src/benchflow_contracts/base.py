@@ -5,15 +5,17 @@ from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, 
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from pathlib import Path
 from time import time
+from typing import get_args
 
 from .container import ContainerOptions
-from .door import Endpoint
+from .door import Endpoint, OutsidePath
 from .environment import EnvHandle, EnvState, ProvisionContext, ReadinessProbe, StateSnapshot
 from .errors import EnvironmentError_, SandboxUnsupportedError, SnapshotError, UsageError
 from .identity import RolloutIdentity
 from .process import Process
 from .sandbox import (
     ExecResult,
+    NetworkMode,
     Sandbox,
     SandboxCapabilities,
     SandboxImage,
@@ -145,12 +147,24 @@ def refuse_unsupported(spec: SandboxSpec, provider: str, can: SandboxCapabilitie
         lacks["services beside a sandbox"] = "services"
     if spec.container != ContainerOptions() and not can.services:
         lacks["options of its container"] = "services"
-    if spec.doors and can.doors is None:
+    if spec.served_doors and can.doors is None:
         lacks["doors"] = "doors"
+    for path in get_args(OutsidePath):
+        if spec.outside_hosts(path) and not _may_reach(spec.network, path, can):
+            lacks[f"a door by {path!r} with network {spec.network!r}"] = path
     for what, capability in lacks.items():
         raise SandboxUnsupportedError(
             f"sandbox {provider!r} does not support {what}", hint=can.notes.get(capability)
         )
+
+
+def _may_reach(network: NetworkMode, path: OutsidePath, can: SandboxCapabilities) -> bool:
+    """Return whether a process inside can reach the outside address of a door."""
+    if network == "none":
+        return False
+    if path == "egress":
+        return path in can.outside_paths and network in can.egress_networks
+    return path in can.outside_paths or (path == "token" and network != "model-only")
 
 
 class BaseProvider(ABC):

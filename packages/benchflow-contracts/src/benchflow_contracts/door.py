@@ -21,6 +21,9 @@ host. `egress`: the provider's own proxy adds the headers. `token`: headers cann
 so the sandbox has a token that is valid for this upstream only.
 """
 
+OutsidePath = Literal["egress", "token"]
+"""The paths on which a process inside requests the outside address itself."""
+
 DoorServes = Literal["model", "tools", "http"]
 """The requests that pass a door.
 
@@ -65,6 +68,13 @@ class Endpoint(Model):
         return urlsplit(self.url).hostname or ""
 
     @property
+    def bearer(self) -> str | None:
+        """The token in the header `Authorization`, if there is one."""
+        lower = {name.lower(): value for name, value in self.headers.items()}
+        kind, _, token = lower.get("authorization", "").partition(" ")
+        return token if kind.lower() == "bearer" and token else None
+
+    @property
     def port(self) -> int:
         """The port of the URL, or the default port of its scheme."""
         url = urlsplit(self.url)
@@ -85,6 +95,12 @@ class Door(Model):
     """Unique in its sandbox."""
     headers: _Headers = Field(default={}, repr=False)
     serves: DoorServes = "model"
+    path: OutsidePath | None = None
+    """`None`: the provider serves the door inside, by `SandboxCapabilities.doors`. Otherwise
+    nothing is served at `port`: see `inside`."""
+    placeholder: str | None = None
+    """What a process inside sends as its bearer token, for a provider that replaces this text by
+    the door's token outside. For the path `egress` only."""
 
     @model_validator(mode="after")
     def _check_serves(self) -> Self:
@@ -103,6 +119,7 @@ class Door(Model):
         name: str = MODEL_DOOR,
         port: int = 8721,
         serves: DoorServes = "model",
+        path: OutsidePath | None = None,
     ) -> Self:
         """Return a door to an endpoint."""
         return cls(
@@ -111,9 +128,20 @@ class Door(Model):
             port=port,
             headers=endpoint.headers,
             serves=serves,
+            path=path,
         )
 
     @property
     def endpoint(self) -> Endpoint:
         """The outside address."""
         return Endpoint(url=self.upstream, headers=self.headers)
+
+    @property
+    def inside(self) -> Endpoint:
+        """The address for a process inside, with the headers that the process must send itself."""
+        if self.path is None:
+            return Endpoint(url=f"http://127.0.0.1:{self.port}")
+        headers: Mapping[str, str] = self.headers if self.path == "token" else {}
+        if self.path == "egress" and self.placeholder is not None:
+            headers = {"Authorization": f"Bearer {self.placeholder}"}
+        return Endpoint(url=self.upstream, headers=headers)

@@ -214,7 +214,8 @@ class QuestionAnswered(_Event):
     ask: str
     outcome: Literal["answered", "declined", "cancelled"]
     by: Literal["user", "branch"]
-    """`branch`: the world is a child of a fork, and its label is the answer."""
+    """`branch`: the world is a child of a fork, and its label is the answer; or a request to fork
+    was declined."""
 
 
 class EnvironmentCalled(_Event):

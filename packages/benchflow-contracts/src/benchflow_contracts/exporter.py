@@ -11,7 +11,7 @@ from ._model import RareModel
 from .events import Event
 from .gateway import ModelCall
 from .sample import TrainingOptions
-from .tree import RolloutTree
+from .tree import RolloutNode, RolloutTree
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,6 +86,8 @@ class Exported(RareModel):
     mixed_calls: int = Field(default=0, ge=0)
     """Messages whose weights changed while they were sampled. `TrainingOptions.mixed_calls` says
     whether they are trained on."""
+    sampling_masks: int = Field(default=0, ge=0)
+    """Scored leaves with a `SamplingMask`. A format without a field for masks leaves them out."""
 
 
 class Exporter(Protocol):
@@ -102,6 +104,65 @@ class Exporter(Protocol):
             StoreError: The format cannot represent a rollout.
         """
         ...
+
+
+class LeafWriter(Protocol):
+    """An export in progress, which gets each leaf when the leaf has its score."""
+
+    def add(self, rollout: FinishedRollout, leaf: RolloutNode) -> None:
+        """Write a scored leaf. What was written is in the files on return.
+
+        `rollout` may still run: its tree grows, and values, credits and other leaves are not
+        final. Use only what belongs to `leaf`, and keep no reference to the tree. Each leaf comes
+        once.
+
+        Raises:
+            StoreError: The format cannot represent the rollout, or a file cannot be written.
+        """
+        ...
+
+    def finish(self, rollouts: Iterable[FinishedRollout]) -> Exported:
+        """Write the rest. `rollouts` are all rollouts of the export, which have ended now.
+
+        A scored leaf that was not added is written now, in the order of the tree. If leaves were
+        added in the order of the trees, the files are those of `Exporter.export`.
+
+        Raises:
+            StoreError: As for `add`.
+        """
+        ...
+
+
+@runtime_checkable
+class StreamsLeaves(Protocol):
+    """An `Exporter` that writes each leaf on its own, so that a reader can follow the file."""
+
+    def begin(self, job: str, directory: Path) -> LeafWriter:
+        """Begin an export into `directory`, as for `Exporter.export`."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class _WholeWriter:
+    """The leaves of an exporter that needs whole rollouts: nothing is written before the end."""
+
+    exporter: Exporter
+    job: str
+    directory: Path
+
+    def add(self, rollout: FinishedRollout, leaf: RolloutNode) -> None:
+        """Do nothing: `finish` gets the leaf with its rollout."""
+
+    def finish(self, rollouts: Iterable[FinishedRollout]) -> Exported:
+        """Export the rollouts."""
+        return self.exporter.export(self.job, rollouts, self.directory)
+
+
+def begin_export(exporter: Exporter, job: str, directory: Path) -> LeafWriter:
+    """Begin an export leaf by leaf. An exporter that needs whole rollouts writes at the end."""
+    if isinstance(exporter, StreamsLeaves):
+        return exporter.begin(job, directory)
+    return _WholeWriter(exporter, job, directory)
 
 
 class Importer(Protocol):

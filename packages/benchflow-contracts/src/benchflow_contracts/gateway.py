@@ -3,6 +3,7 @@
 import base64
 import binascii
 import math
+import struct
 import sys
 from array import array
 from collections.abc import Awaitable, Callable, Mapping, Sequence
@@ -13,7 +14,7 @@ from pydantic import Field, model_validator
 
 from ._model import RareModel
 from .door import Endpoint
-from .errors import BenchFlowError
+from .errors import BenchFlowError, HostError
 from .step import Usage
 
 ModelApi = Literal["openai-chat", "openai-responses", "anthropic-messages", "gemini"]
@@ -23,6 +24,14 @@ ModelApi = Literal["openai-chat", "openai-responses", "anthropic-messages", "gem
 UpstreamProtocol = Literal["same", "openai", "vllm", "anthropic"]
 """`same` is the agent's own wire. `openai` and `vllm` are Chat Completions, and vLLM is asked for
 token ids and log-probabilities. `anthropic` is Messages."""
+
+TokenLevel = Literal["tokens+logprobs", "tokens", "text"]
+"""What the answers of a model endpoint have. `tokens+logprobs`: they can be trained on. `tokens`:
+prompts and answers have token ids, and log-probabilities are missing. `text`: no token ids."""
+
+
+MAX_TOKEN_SEC: Final = 24 * 3600
+"""The longest time for which the token of a public route is valid."""
 
 
 class PolicyEndpoint(Endpoint):
@@ -72,7 +81,8 @@ class RoutedExperts(RareModel):
     def rows(self, begin: int, end: int) -> "RoutedExperts | None":
         """Return one row for each token from `begin` to before `end`; `None` if one is missing.
 
-        The last sampled token gets the row of the token before, as in verifiers.
+        The last sampled token gets the row of the token before, as in verifiers. A later call that
+        reads this token has its row: see `with_last_row_of`.
         """
         first, last = begin - self.start, end - self.start
         if not 0 <= first < last <= self.shape[0] + 1 or not self.shape[0]:
@@ -87,6 +97,19 @@ class RoutedExperts(RareModel):
                 "start": begin,
             }
         )
+
+    def with_last_row_of(self, later: "RoutedExperts") -> "RoutedExperts":
+        """Return the array with its last row as in `later`, if `later` has a row for this token."""
+        end = self.start + self.shape[0]
+        at = end - 1 - later.start
+        if (later.dtype, later.shape[1:]) != (self.dtype, self.shape[1:]):
+            return self
+        if not 0 <= at < later.shape[0]:
+            return self
+        size = self.shape[1] * self.shape[2] * _ITEM_BYTES[self.dtype]
+        row = later.tobytes()[at * size : (at + 1) * size]
+        data = base64.b64encode(self.tobytes()[:-size] + row).decode()
+        return self.model_copy(update={"data": data})
 
     def tobytes(self) -> bytes:
         """Return the array in C order, little-endian."""
@@ -103,6 +126,68 @@ class RoutedExperts(RareModel):
             [list(items[at : at + top_k]) for at in range(t * width, (t + 1) * width, top_k)]
             for t in range(tokens)
         ]
+
+
+class SamplingMask(RareModel):
+    """The tokens that top-k, top-p and min-p left for sampling, for each sampled token of one call.
+
+    The log-probabilities of such a call may be normalised over these tokens alone, as those of
+    vLLM with `--logprobs-mode processed_logprobs`. A trainer then normalises over them, too.
+    """
+
+    ids: str = Field(repr=False)
+    """The ids of all rows, as int32, little-endian, in base64."""
+    counts: str = Field(repr=False)
+    """The length of each row, likewise."""
+
+    @classmethod
+    def of(cls, rows: Sequence[Sequence[int]]) -> "SamplingMask":
+        """Return the mask with one row of token ids for each sampled token.
+
+        Raises:
+            ValueError: An id does not fit into 32 bits.
+        """
+        ids = [token for row in rows for token in row]
+        return cls(ids=_packed(ids), counts=_packed([len(row) for row in rows]))
+
+    def tolist(self) -> list[list[int]]:
+        """Return one row of token ids for each sampled token."""
+        ids, rows, at = _unpacked(self.ids), list[list[int]](), 0
+        for count in _unpacked(self.counts):
+            rows.append(ids[at : at + count])
+            at += count
+        return rows
+
+    @model_validator(mode="after")
+    def _check_size(self) -> Self:
+        counts = _unpacked(self.counts)
+        if min(counts, default=1) < 1 or sum(counts) != len(_unpacked(self.ids)):
+            raise ValueError("the counts of a sampling mask are not those of its ids")
+        return self
+
+
+def _packed(values: Sequence[int]) -> str:
+    try:
+        return base64.b64encode(struct.pack(f"<{len(values)}i", *values)).decode()
+    except struct.error as error:
+        raise ValueError(f"not an id of a token: {error}") from None
+
+
+def _unpacked(text: str) -> list[int]:
+    try:
+        data = base64.b64decode(text, validate=True)
+        return list(struct.unpack(f"<{len(data) // 4}i", data))
+    except (binascii.Error, struct.error) as error:
+        raise ValueError(f"not an array of int32 in base64: {error}") from None
+
+
+class EndpointProbe(RareModel):
+    """The answer of a model endpoint to a request for one token."""
+
+    level: TokenLevel | None = None
+    """`None`: the endpoint gave no answer."""
+    error: str | None = None
+    """Why the level is not known."""
 
 
 class ModelCall(RareModel):
@@ -142,6 +227,8 @@ class ModelCall(RareModel):
     """One per completion token."""
     routed_experts: RoutedExperts | None = None
     """For the tokens of the prompt and of the completion."""
+    sampling_mask: SamplingMask | None = None
+    """One row for each completion token, if the upstream sent it."""
     usage: Usage = Usage()
     cost_usd: float | None = Field(default=None, ge=0)
     replayed: bool = False
@@ -165,6 +252,11 @@ class CallBudget(RareModel):
     calls: int | None = Field(default=None, ge=0)
     tokens: int | None = Field(default=None, ge=0)
     cost_usd: float | None = Field(default=None, ge=0)
+    messages: int | None = Field(default=None, ge=0)
+    """Messages of one request, in the form of Chat Completions. A request with as many is refused,
+    and one whose messages cannot be counted."""
+    earlier: Usage = Usage()
+    """Tokens before this route, which `cost_usd` includes."""
 
 
 class ModelRoute(Protocol):
@@ -236,6 +328,52 @@ class SupportsCallReports(Protocol):
         """Call `callback` with the outline of each call from now on, after it is recorded.
 
         The callback must not block or raise.
+        """
+        ...
+
+
+@runtime_checkable
+class SupportsMessages(Protocol):
+    """A `ModelRoute` that returns its conversation in one form, whatever the agent's wire is."""
+
+    def messages(self) -> Sequence[Mapping[str, Any]]:
+        """Return the messages of the last answered call of the agent's work, and its answer.
+
+        They are messages of Chat Completions. Empty without such a call.
+
+        Raises:
+            EvidenceMissingError: Chat Completions cannot express them.
+        """
+        ...
+
+
+@runtime_checkable
+class SupportsPublicAccess(Protocol):
+    """A `ModelRoute` that sandboxes on other machines can reach without a tunnel."""
+
+    async def publish(self, *, seconds: float) -> Endpoint:
+        """Return a URL for other machines, with a new token in the header `Authorization`.
+
+        The token is valid for this route only, for `seconds` and until the route is closed. Other
+        requests get 401. After its end, a call with the token also ends the agent's work: the
+        route's `error` is an `AgentError`.
+
+        Raises:
+            UsageError: The gateway has no public address, or the route is public already.
+        """
+        ...
+
+
+@runtime_checkable
+class KnowsReach(Protocol):
+    """A `ModelRoute` that knows whether the agent has reached it by its public URL."""
+
+    @property
+    def unreached(self) -> HostError | None:
+        """An error if the route is public and no call has reached it.
+
+        After the agent's work, the agent did not act through its model. The cause may be the
+        network of the sandbox, or a cloud that does not add the token.
         """
         ...
 

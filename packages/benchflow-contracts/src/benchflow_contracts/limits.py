@@ -27,3 +27,15 @@ class HasMemoryTotal(Protocol):
     async def memory_total_mb(self) -> int:
         """Return the memory of the machine of the sandboxes in MB, 0 if it is not known."""
         ...
+
+
+@runtime_checkable
+class HasCosts(Protocol):
+    """A provider whose sandboxes cost money."""
+
+    def cost_usd(self, rollout: str) -> float | None:
+        """Return the cost in US dollars of a rollout's sandboxes up to now.
+
+        `None`: the prices are not known. Sandboxes that run count with their time until now.
+        """
+        ...

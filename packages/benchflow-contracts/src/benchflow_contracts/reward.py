@@ -1,13 +1,14 @@
 """The Reward plane: rewards, and the evidence that they use to score a node."""
 
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Protocol
+from typing import Any, Protocol, runtime_checkable
 
 from .environment import Environment
 from .errors import EvidenceMissingError
 from .identity import RolloutIdentity
+from .judge import JudgeModel
 from .sandbox import Sandbox, SandboxProvider, SandboxSpec
 from .task import Task
 from .tree import RolloutNode
@@ -55,11 +56,43 @@ class Evidence:
     """Whether the agent ran the task's own solution. Every task must give it the reward 1."""
     log_dir: Path | None = None
     """A host directory for the verifier's output and reward files. Its writer creates it."""
+    read_messages: Callable[[], Sequence[Mapping[str, Any]]] | None = None
+    """Reads the conversation from the recorded model calls; `None` without a gateway before the
+    agent. Use `messages` or `require_messages`."""
+    judge: JudgeModel | None = None
+    """The model of the configuration's `[judge]` table. Its calls are recorded by the gateway."""
 
     @property
     def artifacts_dir(self) -> Path | None:
         """The host directory of the task's artifacts, beside `log_dir`. Its writer creates it."""
         return None if self.log_dir is None else self.log_dir.with_name("artifacts")
+
+    @property
+    def messages(self) -> Sequence[Mapping[str, Any]]:
+        """The conversation as the model saw it: messages of Chat Completions.
+
+        They are those of the last answered call of the agent's work in this branch, with the system
+        prompt and its answer, whatever agent made the call. Empty without such a call. They are
+        read at each use.
+
+        Raises:
+            EvidenceMissingError: Chat Completions cannot express them.
+        """
+        return () if self.read_messages is None else self.read_messages()
+
+    def require_messages(self, reward: str) -> Sequence[Mapping[str, Any]]:
+        """Return the conversation for the reward named `reward`.
+
+        Raises:
+            EvidenceMissingError: No call of the branch was recorded, or as `messages`.
+        """
+        if not (found := self.messages):
+            raise EvidenceMissingError(
+                f"{reward!r} needs the messages of the model, and no call was recorded",
+                hint="use an agent that acts through a model, with --base-url and without"
+                " --no-gateway",
+            )
+        return found
 
     def require_task(self, reward: str) -> Task:
         """Return the task for the reward named `reward`.
@@ -86,6 +119,19 @@ class Evidence:
                 hint="score the node before the rollout's teardown",
             )
         return self.world
+
+    def require_judge(self, reward: str) -> JudgeModel:
+        """Return the judge's model for the reward named `reward`.
+
+        Raises:
+            EvidenceMissingError: The configuration does not name a judge.
+        """
+        if self.judge is None:
+            raise EvidenceMissingError(
+                f"{reward!r} asks a model, and no judge was configured",
+                hint="give --judge-url URL and --judge-model NAME",
+            )
+        return self.judge
 
 
 class Reward(Protocol):
@@ -118,7 +164,12 @@ class Reward(Protocol):
 
 
 class GroupReward(Protocol):
-    """Scores the leaves of several rollouts of one task together, such as by comparison."""
+    """Scores the leaves of several rollouts of one task together, such as by comparison.
+
+    A member without a verdict, such as a failed rollout, is lost: the reward does not see it, and
+    the record names it. A reward may set an attribute `needs_all_members` (default: False). If it
+    is True and a member is lost, the reward is not asked, and no leaf has this verdict.
+    """
 
     @property
     def name(self) -> str:
@@ -137,6 +188,20 @@ class GroupReward(Protocol):
             RewardError: The leaves cannot be compared. No leaf then has this verdict.
         """
         ...
+
+
+@runtime_checkable
+class SupportsJudge(Protocol):
+    """A `GroupReward` that may ask the judge's model of the configuration."""
+
+    def with_judge(self, judge: JudgeModel) -> GroupReward:
+        """Return the reward with the model, for one group. See `JudgeModel`."""
+        ...
+
+
+def needs_all_members(reward: GroupReward) -> bool:
+    """Return whether `reward` scores only groups without a lost member."""
+    return bool(getattr(reward, "needs_all_members", False))
 
 
 def needs_processes(reward: Reward) -> bool:

@@ -7,6 +7,8 @@ from pydantic import Field, model_validator
 
 from ._model import Model, RareModel
 from .cause import Cause
+from .gateway import EndpointProbe
+from .judge import JudgeUse
 from .step import Usage
 from .tree import Fidelity, NodeError, Status, Value
 from .verdict import NO_REWARDS, Grading, Integrity
@@ -109,10 +111,14 @@ class RolloutRecord(Model):
     """The start of the task, or the checkpoint of the earlier attempt that this one resumed."""
     learner: LearnerUse | None = None
     """The use of the learner store, in a sequential job."""
+    judge: JudgeUse | None = None
+    """What the rewards used of the judge's model, if they asked it. Not part of the agent's use."""
     seed: int | None = None
     """The seed of the rollout, if one was set."""
     deadline_sec: float | None = None
     """The seconds that the rollout had until its grading, if they were limited."""
+    endpoint_probe: EndpointProbe | None = None
+    """The tokens that the model endpoint returns; `None` if the endpoint was not probed."""
     finished_at: float
     """Seconds since the epoch."""
 

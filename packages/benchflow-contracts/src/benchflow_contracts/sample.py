@@ -11,7 +11,7 @@ from typing import Any, Literal
 from pydantic import Field
 
 from ._model import RareModel
-from .gateway import RoutedExperts
+from .gateway import RoutedExperts, SamplingMask
 from .tree import Fidelity, Weighting
 from .verdict import Grading, Integrity, RewardEvent
 
@@ -80,6 +80,8 @@ class SampleSpan(RareModel):
     `TrainingOptions.mixed_calls`."""
     routed_experts: RoutedExperts | None = None
     """One row for each of `token_ids`, if the upstream sent them."""
+    sampling_mask: SamplingMask | None = None
+    """One row for each sampled token, if the upstream sent it."""
     finish_reason: str | None = None
     temperature: float | None = None
     finished_at: float
@@ -227,6 +229,11 @@ class Sample(RareModel):
     def mixed_calls(self) -> int:
         """The number of messages whose weights changed while they were sampled."""
         return sum(span.is_mixed for span in self.spans if span.kind == "sampled")
+
+    @property
+    def has_sampling_masks(self) -> bool:
+        """Whether the upstream said for a message which tokens it sampled from."""
+        return any(span.sampling_mask is not None for span in self.spans)
 
     def with_options(self, options: "TrainingOptions") -> "Sample":
         """Return the sample with the tokens that `options` allow to train on."""

@@ -11,7 +11,7 @@ from pydantic import Field
 from ._model import Model
 from .bundle import Bundle
 from .container import NO_OPTIONS, ContainerOptions
-from .door import Door, DoorPath, Endpoint
+from .door import Door, DoorPath, Endpoint, OutsidePath
 from .identity import RolloutIdentity
 from .image import ImageRecipe
 from .limits import ResourceKind, ResourceLimits
@@ -84,6 +84,20 @@ class SandboxSpec(Model):
         """Return the door of this name, if there is one."""
         return next((door for door in self.doors if door.name == name), None)
 
+    @property
+    def served_doors(self) -> tuple[Door, ...]:
+        """The doors that the provider serves inside."""
+        return tuple(door for door in self.doors if door.path is None)
+
+    def outside_hosts(self, path: OutsidePath) -> tuple[str, ...]:
+        """Return the hosts of the doors with this path."""
+        hosts = (door.endpoint.host for door in self.doors if door.path == path)
+        return tuple(dict.fromkeys(hosts))
+
+    def door_paths(self, served: DoorPath) -> Mapping[str, DoorPath]:
+        """Return how each door leads out, by name; `served` is that of the served doors."""
+        return {door.name: door.path or served for door in self.doors}
+
     def with_door(self, door: Door) -> "SandboxSpec":
         """Return the spec with `door` in place of the door of the same name."""
         others = tuple(other for other in self.doors if other.name != door.name)
@@ -115,6 +129,11 @@ class SandboxCapabilities(Model):
     """Whether a sandbox can have services."""
     doors: DoorPath | None = None
     """How doors lead out; `None`: a sandbox cannot have doors."""
+    outside_paths: frozenset[OutsidePath] = frozenset()
+    """What a sandbox can do for doors that are not served inside. `egress`: the provider adds the
+    door's headers outside. `token`: `model-only` allows the host of the door, and no other."""
+    egress_networks: frozenset[NetworkMode] = frozenset({"model-only", "allowlist", "public"})
+    """The networks in which the path `egress` of `outside_paths` works."""
     live_engine: str | None = None
     """The engine of `live` snapshots, such as `criu` or `runsc`; `None` without that level."""
     notes: Mapping[str, str] = {}

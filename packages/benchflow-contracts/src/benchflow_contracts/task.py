@@ -101,6 +101,23 @@ class TaskAgent(Model):
     prompt_prefix: str = ""
     max_turns: int = Field(default=1, ge=1)
     """Prompt turns in all: the instruction and the user's nudges."""
+    max_calls: int | None = Field(default=None, ge=0)
+    """Model calls on each path of the tree, also those beside the agent's work, such as for a
+    title. The gateway refuses the next call, the agent's work ends, and what is there is graded."""
+    max_tokens: int | None = Field(default=None, ge=0)
+    """Input and output tokens of the model calls on each path, as the model endpoint counts them.
+    No call begins after this number, so the last call may exceed it."""
+    max_messages: int | None = Field(default=None, ge=0)
+    """Messages of one model call, in the form of Chat Completions, with the system prompt. The
+    gateway refuses a call that has as many, the agent's work ends, and what is there is graded."""
+    max_cost_usd: float | None = Field(default=None, ge=0)
+    """The cost of the model calls on each path. It needs the price of the model."""
+    other_limits: tuple[str, ...] = ()
+    """Limits of a foreign task that only the agents of `self_limited` apply, such as
+    `working_limit = 60`. Another agent that reaches a model is refused."""
+    self_limited: tuple[str, ...] = ()
+    """Agents that apply `max_messages`, `max_cost_usd` and `other_limits` by themselves, such as
+    the solver of a foreign task. The gateway does not apply them to these agents."""
 
     @model_validator(mode="after")
     def _hosts_have_their_network(self) -> "TaskAgent":

@@ -7,6 +7,7 @@ from pydantic import Field, model_validator
 
 from ._model import Model, RareModel
 from .cause import Cause
+from .judge import JudgeUse
 
 Space = Literal["output", "action", "reasoning", "memory", "latent"]
 Granularity = Literal["terminal", "step"]
@@ -66,6 +67,8 @@ class VerifyResult(Model):
     cause: Cause | None = None
     """Who prevented the tests from judging, and how. If it was the agent, the reward is the lowest
     of the task's range. Otherwise the result does not have a reward."""
+    judge: JudgeUse | None = None
+    """What this reward used of the judge's model. The engine sets the value from its record."""
     meta: Mapping[str, Any] = {}
 
     @property

@@ -25,6 +25,10 @@ LONGEST_WAIT = 30.0
 
 _logger = logging.getLogger(__name__)
 
+# httpx imports its transport on first use. A fork of the host program in the middle of an import
+# would leave a broken module to the child, so the import is not left to the thread.
+httpx.HTTPTransport(verify=ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)).close()
+
 Outcome = Literal["sent", "refused", "spooled", "wait"]
 
 
@@ -107,11 +111,17 @@ class Sender:
         self._closing.set()
         self._queue.put(None)
         self._thread.join(timeout + 1.0)
-        if self._thread.is_alive():
-            # The thread waits for the network. The server ignores what it gets twice.
-            self._keep([*self._unsent, *self._waiting()])
+        # The thread may still wait for the network, or it failed. The server ignores a record that
+        # it gets twice.
+        self._keep([*self._unsent, *self._waiting()])
 
     def _run(self) -> None:
+        try:
+            self._send()
+        except Exception as error:  # noqa: BLE001 - a fork during an import breaks the module
+            self._warn("nothing is sent until the program ends, and then written to disk", error)
+
+    def _send(self) -> None:
         # Reading the certificates of the machine takes long, and plain HTTP does not use them.
         tls = self._url.startswith("https:")
         context = True if tls else ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)

@@ -6,7 +6,7 @@ import tarfile
 from collections.abc import Callable, Generator, Iterator
 from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path, PurePosixPath
-from typing import IO, Protocol, cast
+from typing import IO, Protocol, Self, cast
 
 from benchflow_contracts.errors import TransferError
 
@@ -17,6 +17,17 @@ from benchflow_sandbox_core.transfer_errors import discard, transfer_error
 _CHUNK = 1 << 20
 _MAX_ENTRIES, _MAX_DEPTH = 100_000, 64
 _COPIED = frozenset({tarfile.REGTYPE, tarfile.DIRTYPE, tarfile.LNKTYPE})
+_ATTRIBUTES = frozenset(
+    {
+        tarfile.XHDTYPE,
+        tarfile.XGLTYPE,
+        tarfile.SOLARIS_XHDTYPE,
+        tarfile.GNUTYPE_LONGNAME,
+        tarfile.GNUTYPE_LONGLINK,
+    }
+)
+_MAX_ATTRIBUTES = 1 << 20
+_CLASHES = (FileExistsError, FileNotFoundError, IsADirectoryError, NotADirectoryError)
 _OVERHEAD = 4096
 """Maximum bytes of an archive for each entry, besides the content."""
 
@@ -68,7 +79,8 @@ class ArchiveDownload:
             discard(temporary)
             if isinstance(error, OSError | MemoryError):
                 raise transfer_error(f"download {remote!r}", error) from error
-            if isinstance(error, tarfile.TarError):
+            # tarfile raises the other ones for a header with wrong fields.
+            if isinstance(error, tarfile.TarError | ValueError | LookupError | RecursionError):
                 raise TransferError(f"cannot download {remote!r}: {error}") from error
             raise
 
@@ -87,7 +99,7 @@ class ArchiveDownload:
     def _open(self, path: str) -> Generator[tarfile.TarFile]:
         with self._archive.tar(path) as pieces:
             source = cast("IO[bytes]", _Pieces(pieces, self._check))
-            with tarfile.open(fileobj=source, mode="r|") as stream:
+            with tarfile.open(fileobj=source, mode="r|", tarinfo=_Member) as stream:
                 yield stream
 
     def _check(self, taken: int) -> None:
@@ -108,14 +120,19 @@ class ArchiveDownload:
                 if member.type not in _COPIED and self._leave_out and len(parts) > 1:
                     continue
                 self._refuse_kind(member, parts, shown)
-                self._entry(stream, member, target.joinpath(*parts[1:]), target, shown)
+                try:
+                    self._entry(stream, member, target.joinpath(*parts[1:]), target, shown)
+                except _CLASHES as error:
+                    raise TransferError(
+                        f"{shown!r}: an entry does not fit the other ones: {error.strerror}"
+                    ) from error
 
     def _refuse(self, parts: tuple[str, ...], top: str, shown: str) -> None:
         where = f"{shown}/{'/'.join(parts[1:])}".rstrip("/")
         if self._entries > _MAX_ENTRIES or len(parts) > _MAX_DEPTH:
             limit = f"{_MAX_ENTRIES} entries or {_MAX_DEPTH} levels"
             raise TransferError(f"{where[:200]!r}: the tree has more than {limit}")
-        if parts and (parts[0] != top or ".." in parts):
+        if parts and (parts[0] != top or ".." in parts or "\0" in where):
             raise TransferError(f"{where[:200]!r} is outside of the requested path")
 
     def _refuse_kind(self, member: tarfile.TarInfo, parts: tuple[str, ...], shown: str) -> None:
@@ -160,6 +177,22 @@ class ArchiveDownload:
 
     def _too_big(self, shown: str) -> TransferError:
         return TransferError(f"{shown!r} exceeds the limit of {self._max_bytes} bytes")
+
+
+class _Member(tarfile.TarInfo):
+    """A member whose header is checked before `tarfile` reads its bytes into memory."""
+
+    @classmethod
+    def frombuf(cls, buf: bytes | bytearray, encoding: str, errors: str) -> Self:
+        """Parse a header.
+
+        Raises:
+            TransferError: A name, or a set of attributes, is too long.
+        """
+        member = super().frombuf(buf, encoding, errors)
+        if member.size < 0 or (member.type in _ATTRIBUTES and member.size > _MAX_ATTRIBUTES):
+            raise TransferError(f"the header of an entry has {member.size} bytes")
+        return member
 
 
 class _Pieces:

@@ -16,7 +16,7 @@ from .spec import allowlist_of
 def guest_ports(spec: SandboxSpec) -> list[int]:
     """Return the loopback ports inside that the host serves: of the doors and of the proxy."""
     proxy = proxy_port(spec)
-    return [*(door.port for door in spec.doors), *([] if proxy is None else [proxy])]
+    return [*(door.port for door in spec.served_doors), *([] if proxy is None else [proxy])]
 
 
 class HostPorts:
@@ -30,7 +30,7 @@ class HostPorts:
 
     def serve(self, listener: PortListener, spec: SandboxSpec) -> None:
         """Serve the host's ports inside, in the order of `guest_ports`."""
-        self._request_servers += [Relay(RelayUpstream.of(door)) for door in spec.doors]
+        self._request_servers += [Relay(RelayUpstream.of(door)) for door in spec.served_doors]
         self._proxy = None
         if proxy_port(spec) is not None:
             self._proxy = Proxy(allowlist_of(spec))
@@ -41,6 +41,11 @@ class HostPorts:
         """Set the allowed hosts of the proxy from `spec`, and close its open connections."""
         if self._proxy is not None:
             await self._proxy.switch(allowlist_of(spec))
+
+    async def drain(self) -> None:
+        """Wait until no request from inside is in flight."""
+        for each in self._request_servers:
+            await each.drain()
 
     async def expose(self, port: int) -> Endpoint:
         """Return the host's address of a port inside. A port always has the same address."""

@@ -46,7 +46,7 @@ def _check_doors(spec: SandboxSpec) -> None:
             "a door needs another network than 'none'", hint="use 'model-only'"
         )
     names, ports = {door.name for door in spec.doors}, door_ports(spec)
-    if len(names) < len(spec.doors) or len(set(ports)) < len(spec.doors):
+    if len(names) < len(spec.doors) or len(set(ports)) < len(ports):
         raise UsageError("two doors have the same name or the same port", hint="change one of them")
     if len(spec.doors) > MAX_DOORS:
         raise UsageError(f"{len(spec.doors)} doors are over the limit of {MAX_DOORS}")
@@ -55,8 +55,8 @@ def _check_doors(spec: SandboxSpec) -> None:
 
 
 def door_ports(spec: SandboxSpec) -> list[int]:
-    """Return the ports inside of all doors, in increasing order."""
-    return sorted(door.port for door in spec.doors)
+    """Return the ports inside of the served doors, in increasing order."""
+    return sorted(door.port for door in spec.served_doors)
 
 
 def allowlist_of(spec: SandboxSpec) -> Allowlist:

@@ -17,7 +17,22 @@ if TYPE_CHECKING:
         write_prior_calls,
     )
     from .files import rewards_jsonl, write_inputs, write_result, write_rollout, write_text
+    from .group_rewards import (
+        GROUP_FILE,
+        GroupMean,
+        GroupRecord,
+        GroupVerdict,
+        LostMember,
+        append_group,
+        apply_groups,
+        group_means,
+        lost_leaves,
+        may_score,
+        member_means,
+        read_groups,
+    )
     from .imported import IMPORTED_AGENT, write_imported
+    from .leaf_follower import follow_leaves, is_final
     from .node_states import MissingState, missing_state
     from .progress import (
         BranchActivity,
@@ -61,6 +76,7 @@ if TYPE_CHECKING:
         compare_steps,
     )
     from .stored_rollout import (
+        JUDGE_DIR,
         MODEL_DIR,
         StoredConfig,
         StoredRollout,
@@ -86,7 +102,9 @@ if TYPE_CHECKING:
     )
 
 __all__ = [
+    "GROUP_FILE",
     "IMPORTED_AGENT",
+    "JUDGE_DIR",
     "MODEL_DIR",
     "RESUMED_FROM",
     "BranchActivity",
@@ -96,7 +114,11 @@ __all__ = [
     "EventLine",
     "EvidenceFile",
     "EvidenceListing",
+    "GroupMean",
+    "GroupRecord",
+    "GroupVerdict",
     "LineKind",
+    "LostMember",
     "MissingState",
     "NodeView",
     "OpenTool",
@@ -115,6 +137,8 @@ __all__ = [
     "TreeView",
     "Triage",
     "UsageProgress",
+    "append_group",
+    "apply_groups",
     "checkpoint_paths",
     "checkpoints_below",
     "checkpoints_of",
@@ -127,11 +151,17 @@ __all__ = [
     "export_checkpoint",
     "find_checkpoint",
     "find_rollouts",
+    "follow_leaves",
+    "group_means",
     "has_own_seal",
+    "is_final",
     "last_attempt",
     "later_attempts",
     "latest_records",
     "list_evidence",
+    "lost_leaves",
+    "may_score",
+    "member_means",
     "missing_state",
     "name_successor",
     "new_job_name",
@@ -141,6 +171,7 @@ __all__ = [
     "prior_calls",
     "read_began_from",
     "read_finished_rollouts",
+    "read_groups",
     "read_model_calls",
     "read_record",
     "read_records",
@@ -179,6 +210,11 @@ _HOMES = {
             "RESUMED_FROM RanWith error_fingerprint new_job_name new_rollout_id pass_at_k "
             "read_began_from record_from_error record_from_tree sum_prior"
         ),
+        "leaf_follower": "follow_leaves is_final",
+        "group_rewards": (
+            "GROUP_FILE GroupMean GroupRecord GroupVerdict LostMember append_group apply_groups "
+            "group_means lost_leaves may_score member_means read_groups"
+        ),
         "rollout_evidence": "EvidenceFile EvidenceListing list_evidence open_evidence",
         "rollout_summary": "RolloutSummary find_rollouts",
         "saved_checkpoints": (
@@ -190,7 +226,7 @@ _HOMES = {
             "ComparedNode StateComparison StepComparison compare_states compare_steps"
         ),
         "stored_rollout": (
-            "MODEL_DIR StoredConfig StoredRollout latest_records read_finished_rollouts "
+            "JUDGE_DIR MODEL_DIR StoredConfig StoredRollout latest_records read_finished_rollouts "
             "read_model_calls read_record read_records"
         ),
         "rollout_triage": "Triage triage",

@@ -17,6 +17,7 @@ from benchflow_contracts import (
     BenchFlowError,
     Cause,
     Grading,
+    JudgeUse,
     NodeError,
     Prior,
     RolloutIdentity,
@@ -27,6 +28,7 @@ from benchflow_contracts import (
     Usage,
     blame,
 )
+from benchflow_contracts.gateway import EndpointProbe
 from benchflow_kernel import value_of
 from benchflow_kernel.faults import node_error
 
@@ -55,9 +57,14 @@ class RanWith:
 
 
 def record_from_tree(
-    tree: RolloutTree, task: Task, ran: RanWith, *, identity: RolloutIdentity = _ALONE
+    tree: RolloutTree,
+    task: Task,
+    ran: RanWith,
+    *,
+    identity: RolloutIdentity = _ALONE,
+    probe: EndpointProbe | None = None,
 ) -> RolloutRecord:
-    """Summarise a tree that has ended."""
+    """Summarise a tree that has ended. `probe` is that of the agents' model endpoint."""
     leaves = tree.leaves
     value = value_of(tree.root)
     steps = [node.step for node in tree.nodes if node.step is not None]
@@ -88,9 +95,18 @@ def record_from_tree(
         attempt=identity.attempt,
         epoch=identity.epoch,
         began_from=read_began_from(tree.meta),
+        judge=_judge_use(tree),
         **_limits(tree),
+        endpoint_probe=probe,
         finished_at=time.time(),
     )
+
+
+def _judge_use(tree: RolloutTree) -> JudgeUse | None:
+    """Return what all verdicts used of the judge's model; `None` if no reward asked it."""
+    verdicts = (verdict for node in tree.nodes for verdict in node.results.values())
+    used = [verdict.judge for verdict in verdicts if verdict.judge is not None]
+    return sum(used, JudgeUse()) if used else None
 
 
 def _limits(tree: RolloutTree) -> dict[str, Any]:

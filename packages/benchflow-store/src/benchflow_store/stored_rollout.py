@@ -20,10 +20,12 @@ from benchflow_contracts import (
 from benchflow_kernel import EventsRead, fold, read_events, read_state
 from pydantic import ValidationError
 
+from .group_rewards import apply_groups, read_groups
 from .record import RanWith
 from .sealed_config import has_own_seal
 
 MODEL_DIR: Final = "model"
+JUDGE_DIR: Final = "judge"
 _JOB_FILES: Final = ("job.json", "summary.json")
 """A directory with one of them is a job's."""
 """Below a rollout's directory: one file of recorded calls per node."""
@@ -282,15 +284,18 @@ def read_finished_rollouts(
 ) -> Iterator[FinishedRollout]:
     """Yield the rollouts of a job's directory one at a time, in the order of `records`.
 
-    A rollout that could not begin has a tree with only a root, and the root's error.
+    A rollout that could not begin has a tree with only a root, and the root's error. The verdicts
+    of group rewards are in the trees.
 
     Raises:
         StoreError: A file of a rollout is missing or damaged.
     """
+    groups = read_groups(job)
     for record in records:
         stored = StoredRollout(job / record.rollout_id)
         begun = stored.has_begun
         rollout = stored.read_finished() if begun else _only_root(record, stored.directory)
+        apply_groups(rollout.tree, groups)
         yield replace(rollout, job=job.resolve().name)
 
 

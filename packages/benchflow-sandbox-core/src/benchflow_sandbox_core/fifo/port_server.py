@@ -5,6 +5,7 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 from typing import Protocol
 
+from benchflow_contracts.errors import SandboxError
 from benchflow_sandbox_native import InitError
 
 from benchflow_sandbox_core.relay.request_server import RequestServer
@@ -63,7 +64,7 @@ class PortServer:
 
     async def _serve(self, connection: int, server: RequestServer) -> None:
         # Both ends of a connection see its failure.
-        with suppress(InitError, OSError, asyncio.CancelledError):
+        with suppress(InitError, SandboxError, OSError, asyncio.CancelledError):
             streams = self._box.streams()
             try:
                 await self._box.init.attach(connection, streams.number)

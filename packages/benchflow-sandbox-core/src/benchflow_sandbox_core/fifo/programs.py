@@ -17,6 +17,8 @@ from benchflow_sandbox_core.shield import finish
 from .connections import FifoBox
 
 _BASH = "/bin/bash"
+_MOST_OUTPUT = 1 << 22
+"""Bytes of an output without a sink. A file that root inside made endless ends with an error."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,12 +90,15 @@ async def _feed(pipe: PipeWriter, feed: AsyncIterator[bytes] | None) -> None:
 async def _read(
     pipe: PipeReader, most: int, sink: Callable[[bytes], object] | None = None
 ) -> bytes:
-    captured = b""
+    captured, total = b"", 0
     while data := await pipe.read():
         if sink is not None:
             sink(data)
             continue
         captured += data[: most - len(captured)]
+        total += len(data)
+        if total > most + _MOST_OUTPUT:
+            raise SandboxError("a program of the guest does not end", caused_by="inside")
     return captured
 
 

@@ -130,7 +130,7 @@ def proxy_port(spec: SandboxSpec) -> int | None:
     """Return the proxy's port on the sandbox's loopback, or `None` without a proxy."""
     if "allowlist" not in {spec.network, *spec.switches}:
         return None
-    used = {door.port for door in spec.doors}
+    used = {door.port for door in spec.served_doors}
     return next(port for port in count(_FIRST_PORT) if port not in used)
 
 
@@ -139,7 +139,9 @@ def proxy_environment(spec: SandboxSpec) -> Mapping[str, str]:
     if spec.network != "allowlist":
         return {}
     url = f"http://127.0.0.1:{proxy_port(spec)}"
-    variables = {"HTTP_PROXY": url, "HTTPS_PROXY": url, "NO_PROXY": _NOT_PROXIED}
+    # The provider adds headers to direct requests only.
+    direct = ",".join((_NOT_PROXIED, *spec.outside_hosts("egress")))
+    variables = {"HTTP_PROXY": url, "HTTPS_PROXY": url, "NO_PROXY": direct}
     return {**variables, **{name.lower(): value for name, value in variables.items()}}
 
 

@@ -1,6 +1,7 @@
 """A build context: a directory with a Dockerfile."""
 
 import hashlib
+import json
 import os
 import stat
 from collections.abc import Iterator
@@ -97,6 +98,14 @@ class BuildContext:
                 with entry.open() as file:
                     digest.update(hashlib.file_digest(file, "sha256").digest())
         return digest.hexdigest()
+
+    def digest_of(self, recipe: ImageRecipe) -> str:
+        """Hash the context, and the arguments and the target of its recipe; in hex."""
+        own = self.digest(recipe.dockerfile)
+        if not recipe.args and not recipe.target:
+            return own
+        variant = f"{own}\0{json.dumps([recipe.args, recipe.target])}"
+        return hashlib.sha256(variant.encode()).hexdigest()
 
 
 def read_dockerfile(recipe: ImageRecipe) -> str:

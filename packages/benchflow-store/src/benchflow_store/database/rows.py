@@ -52,6 +52,8 @@ class RunControl(Model):
     """Why the job stopped before its end, in one line."""
     model_limits: Mapping[str, int] = {}
     """Rollouts at once by model endpoint, since the endpoint answered 429 or was overloaded."""
+    cost_limit_usd: float | None = None
+    """The limit on the cost of the job that is in force."""
     updated: float = 0.0
     """Seconds since the epoch."""
 
