@@ -1,14 +1,14 @@
 """Leaves of several rollouts are scored together, and a failure of the reward is not a score."""
 
 import asyncio
-import json
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
 import pytest
-from benchflow_contracts import RewardError, RolloutNode, Task, TaskConfig, VerifyResult
-from benchflow_engine.group_scores import GROUP_FILE, score_trees, write_group
+from benchflow_contracts import RewardError, RolloutNode, StoreError, Task, TaskConfig, VerifyResult
+from benchflow_engine.group_scores import score_trees
+from benchflow_store import GROUP_FILE, LostMember, append_group, read_groups
 from benchflow_testing.fakes import fake_finished_rollout
 
 TASK = Task(id="t", path=Path(), instruction="x", config=TaskConfig(name="t"), digest="sha256:0")
@@ -37,7 +37,7 @@ def test_the_leaves_of_all_rollouts_get_one_verdict_each_in_order() -> None:
     graded = [leaf for tree in trees for leaf in tree.leaves if leaf not in ungraded]
     assert [leaf.reward for leaf in graded] == [float(at) for at in range(len(graded))]
     assert all("reward" not in leaf.results for leaf in ungraded)
-    assert [(row["rollout"], row["leaf"]) for row in record["leaves"]] == [
+    assert [(row.rollout, row.leaf) for row in record.leaves] == [
         (tree.rollout_id, leaf.id) for tree in trees for leaf in tree.leaves if leaf in graded
     ]
 
@@ -102,6 +102,52 @@ def test_a_reward_that_hangs_is_late() -> None:
 def test_the_record_of_each_group_is_one_line(tmp_path: Path) -> None:
     record = asyncio.run(score_trees(Ranking(by_place), TASK, [fake_finished_rollout().tree]))
     for _ in range(2):
-        write_group(tmp_path / "jobs", record)
-    lines = (tmp_path / "jobs" / GROUP_FILE).read_text().splitlines()
-    assert [json.loads(line) for line in lines] == [record] * 2
+        append_group(tmp_path / "jobs", record)
+    assert len((tmp_path / "jobs" / GROUP_FILE).read_text().splitlines()) == 2
+    assert read_groups(tmp_path / "jobs") == [record]
+
+
+class NeedsAll(Ranking):
+    needs_all_members = True
+
+
+def test_a_lost_member_is_named_and_is_not_0() -> None:
+    trees = [fake_finished_rollout(name).tree for name in ("a", "b")]
+    ungraded = [leaf.id for leaf in trees[0].leaves if "reward" not in leaf.results]
+    lost = [LostMember(name="t#3", reason="SandboxError: the box is gone")]
+    record = asyncio.run(score_trees(Ranking(by_place), TASK, trees, lost=lost))
+    assert [(each.name, each.leaf) for each in record.lost] == [
+        ("t#3", None),
+        *((tree.rollout_id, leaf) for tree in trees for leaf in ungraded),
+    ]
+    assert all(each.result.reward is not None for each in record.leaves)
+
+
+def test_a_reward_that_needs_all_members_gives_nothing_without_one() -> None:
+    trees = [fake_finished_rollout(name).tree for name in ("a", "b")]
+    seen: list[Sequence[RolloutNode]] = []
+    reward = NeedsAll(seen.append)
+    record = asyncio.run(score_trees(reward, TASK, trees))
+    assert seen == []
+    assert record.leaves
+    assert {each.result.error_type for each in record.leaves} == {"GroupIncompleteError"}
+    assert all(leaf.reward is None for tree in trees for leaf in tree.leaves)
+    assert record.is_final
+
+
+def test_a_rollout_without_any_verdict_is_one_lost_member() -> None:
+    tree = fake_finished_rollout().tree
+    for leaf in tree.leaves:
+        leaf.results.clear()
+    record = asyncio.run(score_trees(Ranking(by_place), TASK, [tree]))
+    assert [(each.name, each.leaf) for each in record.lost] == [(tree.rollout_id, None)]
+    assert record.leaves == ()
+
+
+def test_a_damaged_line_names_its_number(tmp_path: Path) -> None:
+    (tmp_path / GROUP_FILE).write_text("{}\n")
+    with pytest.raises(StoreError) as refused:
+        read_groups(tmp_path)
+    assert str(refused.value.where).endswith(f"{GROUP_FILE}:1")
+    (tmp_path / GROUP_FILE).write_text("{")
+    assert read_groups(tmp_path) == []

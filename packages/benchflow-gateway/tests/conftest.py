@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from benchflow_gateway import HttpGateway
+from benchflow_gateway import HttpGateway, PublicAddress, Publisher
 from hypothesis import HealthCheck, settings
 from scripted_llm import ScriptedLlm, WriteOneFile
 
@@ -26,11 +26,17 @@ def llm() -> Any:
 
 @pytest.fixture
 def run(tmp_path: Path) -> Callable[..., Any]:
-    """Run `body(gateway)` with a gateway that records below `tmp_path`."""
+    """Run `body(gateway)` with a gateway that records below `tmp_path`, maybe a public one."""
 
-    def call(body: Callable[[HttpGateway], Awaitable[Any]], **options: Any) -> Any:
+    def call(
+        body: Callable[[HttpGateway], Awaitable[Any]],
+        *,
+        public: PublicAddress | None = None,
+        **options: Any,
+    ) -> Any:
         async def main() -> Any:
             async with HttpGateway(tmp_path / "record", **options) as gateway:
+                gateway.publisher = None if public is None else Publisher(public)
                 return await body(gateway)
 
         return asyncio.run(main())

@@ -342,6 +342,7 @@ def test_experts_and_the_last_version_are_recorded_and_not_sent_to_the_agent(
 ) -> None:
     experts = {"data": "AQIDBA==", "shape": [4, 1, 1], "start": 0}
     tokens = {"token_ids": [3, 4], "logprobs": {"content": [{"logprob": -1}, {"logprob": -2}]}}
+    tokens["sampling_mask"] = [[9, 3], [4]]
     ids = {"prompt_token_ids": [1, 2, 3]}
 
     async def behave(taken: Taken) -> None:
@@ -368,7 +369,10 @@ def test_experts_and_the_last_version_are_recorded_and_not_sent_to_the_agent(
         assert (call.policy_version, call.end_policy_version, call.is_mixed) == ("7", "8", True)
         assert call.routed_experts is not None
         assert call.routed_experts.rows(3, 5).tolist() == [[[4]], [[4]]]
+        assert call.sampling_mask is not None
+        assert call.sampling_mask.tolist() == [[9, 3], [4]]
         assert "routed_experts" not in str(call.response)
+        assert "sampling_mask" not in str(call.response)
 
     run(body, kind="vllm")
 

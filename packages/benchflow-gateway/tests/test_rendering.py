@@ -212,6 +212,63 @@ def test_the_gateway_records_tokens_for_every_wire(tmp_path: Path, run: Any, api
     assert call.policy_version == "step-7"
 
 
+@pytest.mark.parametrize("kind", ["vllm", "sglang"])
+@pytest.mark.parametrize("fault", [None, "a row too few", "a row without its token"])
+def test_the_sampling_mask_of_an_engine_is_recorded(
+    tmp_path: Path, run: Any, kind: EngineKind, fault: str | None
+) -> None:
+    setup = Setup(tmp_path, CALL, kind=kind)
+
+    def add_mask(body: dict[str, Any]) -> dict[str, Any]:
+        ids = body["output_ids"] if kind == "sglang" else body["choices"][0]["token_ids"]
+        rows = [[each, 3] for each in ids]
+        if fault is not None:
+            rows = rows[1:] + ([[]] if "without" in fault else [])
+        if kind == "vllm":
+            body["choices"][0]["sampling_mask"] = rows
+            return body
+        assert setup.engine.requests[-1]["return_sampling_mask"] is True
+        inside = [-0.25] * len(ids)
+        body["meta_info"] |= {
+            "output_token_sampling_mask": rows,
+            "output_token_sampling_logprobs": inside,
+        }
+        return body
+
+    async def body(gateway: Any) -> Any:
+        setup.engine.change = add_mask
+        serving = serve_rendering(setup.renderer, kind, url, sampling_mask=kind == "sglang")
+        async with serving as (_, base):
+            route = await gateway.open("r", "n", upstream=Endpoint(url=base))
+            async with agent_of(route) as agent:
+                await agent.json("openai-chat")
+            return route.calls()
+
+    async def with_engine(gateway: Any) -> Any:
+        nonlocal url
+        async with setup.engine.serving() as url:
+            return await body(gateway)
+
+    url = ""
+    (call,) = run(with_engine, kind="vllm")
+    if fault is None:
+        assert call.sampling_mask.tolist() == [[each, 3] for each in call.completion_token_ids]
+        assert set(call.logprobs) == {-0.25 if kind == "sglang" else -0.5}
+    else:
+        assert call.sampling_mask is None
+
+
+def test_an_engine_that_is_not_asked_for_masks_is_named(tmp_path: Path) -> None:
+    setup = Setup(tmp_path, DONE)
+
+    async def body() -> None:
+        async with serve_rendering(setup.renderer, "vllm", "http://x", sampling_mask=True):
+            pass
+
+    with pytest.raises(UsageError, match="'vllm' is not asked for sampling masks"):
+        asyncio.run(body())
+
+
 @pytest.mark.parametrize(
     ("more", "field"),
     [

@@ -329,6 +329,15 @@ def test_varying_fields_in_the_foot_of_a_qwen_result_are_ignored() -> None:
     assert digest("x\nProcess Group PGID: 1") != digest("x\nProcess Group PGID: 2")
 
 
+def test_the_time_of_a_tool_in_the_head_of_a_kimi_result_is_ignored() -> None:
+    def digest(said: str) -> str:
+        return conversation("openai-chat", SAID=json.dumps(said)[1:-1])
+
+    assert digest("Wall time: 0.220 seconds\nblue") == digest("Wall time: 11.167 seconds\nblue")
+    assert digest("Wall time: 0.220 seconds\nblue") != digest("Wall time: 0.220 seconds\nred")
+    assert digest("I\nWall time: 0.220 seconds\n") != digest("I\nWall time: 0.221 seconds\n")
+
+
 def test_what_an_agent_asks_beside_its_ended_turn_comes_by_chance() -> None:
     function = {"id": "c", "function": {"name": "sh", "arguments": "{}"}}
     calls = {"choices": [{"message": {"tool_calls": [function]}}]}

@@ -251,6 +251,38 @@ def test_what_the_agent_brought_on_itself_ends_its_turn_and_is_graded(wired):
     assert not {"never", "neither"} & {step.message for step in leaf.steps}
 
 
+@pytest.mark.parametrize("limits", [{"max_calls": 3}, {"max_tokens": 6}])
+def test_a_limit_of_the_task_on_model_calls_ends_the_work_which_is_graded(wired, limits):
+    """The task allows three calls of two tokens, and the agent makes four."""
+    wired.task_config["agent"] = limits
+    wired.config["branch"] = None
+    (leaf,) = wired.run().leaves
+    assert (leaf.reward, leaf.error.message) == (1.0, "the budget of the route is used up")
+    assert _answered(wired) == ["one", "two", "three"]
+
+
+@pytest.mark.parametrize("fidelity", ["live", "state", "replay"])
+def test_a_limit_on_model_calls_holds_for_each_path_and_not_for_each_child(wired, fidelity):
+    wired.task_config["agent"] = {"max_calls": 3}
+    wired.config["branch"] = GroupBranch(n=2, at=1)
+    if fidelity == "live":
+        wired.live()
+    if fidelity == "replay":
+        wired.agent.faults.fail_on["snapshot"] = SnapshotError("no session files")
+    tree = wired.run()
+    (fork,) = [node.branch for node in tree.nodes if node.branch]
+    assert fork.fidelity == fidelity
+    assert _answered(wired) == ["one", "two", "three", "three"]
+    assert [leaf.reward for leaf in tree.leaves] == [1.0, 1.0]
+    assert {leaf.error.message for leaf in tree.leaves} == {"the budget of the route is used up"}
+
+
+def _answered(rig):
+    """Return the calls that a model answered, and not a record."""
+    calls = [call for route in rig.gateway.routes for call in route.calls()]
+    return [call.request["say"] for call in calls if call.status == 200 and not call.replayed]
+
+
 def test_a_record_that_cannot_be_written_fails_the_rollout_without_a_score(wired):
     async def lose(session):
         line_of(wired, session).fail(StoreError("no space left"))

@@ -3,10 +3,10 @@
 import asyncio
 
 import pytest
-from benchflow_contracts import SandboxCapabilities, SandboxUnsupportedError, TaskStep
+from benchflow_contracts import SandboxCapabilities, SandboxUnsupportedError, TaskStep, UsageError
 from benchflow_kernel import RolloutConfig
 from benchflow_kernel.resolve import make_plan
-from benchflow_kernel.rollout import check_capabilities
+from benchflow_kernel.rollout import check_capabilities, check_turns
 from benchflow_testing.fakes import FakeReward
 
 KILLS = SandboxCapabilities(isolation="container", network_modes={"none"}, kill_all=True)
@@ -58,3 +58,29 @@ def test_a_step_in_a_sandbox_whose_processes_ended_is_refused(rig, check):
     rig.steps += (TaskStep(name="second", instruction="more"),)
     with pytest.raises(SandboxUnsupportedError, match="step 'second' needs its processes"):
         check(Files())
+
+
+def test_a_limit_on_model_calls_that_no_gateway_counts_is_refused(rig, with_model):
+    with_model(rig)
+    rig.task_config["agent"] = {"max_tokens": 100}
+    config = RolloutConfig.model_validate(rig.config)
+    check_turns(asyncio.run(make_plan(rig.task(), config, rig.planes(), "r1")))
+    rig.gateway = None
+    plan = asyncio.run(make_plan(rig.task(), config, rig.planes(), "r1"))
+    with pytest.raises(UsageError, match=r"limits .* \(max_tokens\)"):
+        check_turns(plan)
+
+
+def test_a_limit_that_the_agent_applies_by_itself_needs_no_gateway(rig, with_model):
+    with_model(rig)
+    rig.gateway = None
+    config = RolloutConfig.model_validate(rig.config)
+    for others in ((), ("fake",)):
+        rig.task_config["agent"] = {"max_messages": 5, "self_limited": others}
+        plan = asyncio.run(make_plan(rig.task(), config, rig.planes(), "r1"))
+        assert {turn.role.agent for turn in plan.turns} == {"fake"}
+        if others:
+            check_turns(plan)
+        else:
+            with pytest.raises(UsageError, match=r"\(max_messages\)"):
+                check_turns(plan)

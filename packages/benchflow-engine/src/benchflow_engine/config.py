@@ -74,6 +74,9 @@ class SandboxConfig(Model):
     """Import path `module:attr` of a sandbox provider, instead of --sandbox."""
     pull: PullPolicy | None = None
     """Image pull policy (default: $BENCHFLOW_DOCKER_PULL, then `missing`)."""
+    host: str | None = None
+    """Host of the sandboxes of --sandbox remote, as ssh takes it (default:
+    $BENCHFLOW_REMOTE_HOST)."""
     allow_unisolated: bool = False
     """Permission to run without namespaces on a machine that has none; not for untrusted agents."""
 
@@ -97,6 +100,10 @@ class RewardConfig(Model):
 
     import_path: str | None = None
     """Import path `module:attr` of the rewards, instead of the task's."""
+    group_import_path: str | None = None
+    """Import path `module:attr` of a GroupReward, which scores the rollouts of a task together
+    after the last one has ended: those of a variant of a job, or the members of a group of
+    `bench serve`."""
 
 
 class ForeignTasksConfig(Model):

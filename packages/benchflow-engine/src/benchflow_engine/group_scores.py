@@ -1,77 +1,131 @@
 """Score the leaves of several rollouts of one task together."""
 
-import json
-from collections.abc import Sequence
-from pathlib import Path
-from typing import Any, Final, cast
+from collections.abc import Callable, Sequence
+from typing import Final, cast
 
 from benchflow_contracts import (
     BenchFlowError,
     GroupReward,
+    JudgeUse,
     RolloutNode,
     RolloutTree,
-    StoreError,
+    SupportsJudge,
     Task,
+    UsageError,
     VerifyResult,
+    needs_all_members,
 )
 from benchflow_contracts.pausing import running_timeout
-from benchflow_kernel import credit_of, value_of
+from benchflow_kernel.resolve import JudgePlane
+from benchflow_kernel.rollout.judging import judged
+from benchflow_store import (
+    GroupRecord,
+    GroupVerdict,
+    LostMember,
+    apply_groups,
+    lost_leaves,
+    may_score,
+)
 
-GROUP_FILE: Final = "group-rewards.jsonl"
+from .config import RunConfig
+from .planes import find_plugin, made_by
+
 _SECONDS: Final = 600
 
 
-async def score_trees(
-    reward: GroupReward, task: Task, trees: Sequence[RolloutTree], *, seconds: float = _SECONDS
-) -> dict[str, Any]:
-    """Add the verdicts of `reward` to the leaves of `trees`, and return the record of the group.
-
-    Leaves that were not graded, or that the agent tampered with, are not shown to the reward and
-    stay as they are. If the reward fails, is late, or returns something else than one verdict for
-    each leaf, each shown leaf is unscored with the reason. Values and credits of forked trees are
-    made anew.
-    """
-    shown = [(tree, leaf) for tree in trees for leaf in tree.leaves if _may_score(leaf)]
-    leaves = [leaf for _, leaf in shown]
-    verdicts = await _verdicts(reward, task, leaves, seconds) if leaves else list[VerifyResult]()
-    for leaf, verdict in zip(leaves, verdicts, strict=True):
-        leaf.results[reward.name] = verdict
-    if reward.name == "reward":
-        for tree in trees:
-            _revalue(tree)
-    return {
-        "task": task.id,
-        "task_digest": task.digest,
-        "reward": reward.name,
-        "leaves": [
-            {
-                "rollout": tree.rollout_id,
-                "leaf": leaf.id,
-                "result": leaf.results[reward.name].model_dump(mode="json", exclude_defaults=True),
-            }
-            for tree, leaf in shown
-        ],
-    }
-
-
-def write_group(directory: Path, record: dict[str, Any]) -> None:
-    """Append the record of a group to the file of a directory.
+def load_group_reward(config: RunConfig) -> GroupReward | None:
+    """Return the group reward that the configuration names, if it names one.
 
     Raises:
-        StoreError: It cannot be written.
+        UsageError: It cannot be imported, or is not a GroupReward.
     """
-    path = directory / GROUP_FILE
-    try:
-        directory.mkdir(parents=True, exist_ok=True)
-        with path.open("ab", buffering=0) as file:
-            file.write(json.dumps(record).encode() + b"\n")
-    except OSError as error:
-        raise StoreError(f"{str(path)!r} cannot be written: {error}") from error
+    path = config.reward.group_import_path
+    if path is None:
+        return None
+    factory = cast("Callable[[], object]", find_plugin("benchflow.rewards", "", path))
+    with made_by(f"group reward {path!r}"):
+        made = factory()
+    if not callable(getattr(made, "score_group", None)) or not getattr(made, "name", ""):
+        raise UsageError(
+            f"{path!r} is not a GroupReward",
+            hint="name a class or a function that returns an object with a name and score_group",
+        )
+    return cast("GroupReward", made)
 
 
-def _may_score(leaf: RolloutNode) -> bool:
-    verdict = leaf.results.get("reward")
-    return verdict is not None and verdict.integrity != "tampered"
+async def score_trees(
+    reward: GroupReward,
+    task: Task,
+    trees: Sequence[RolloutTree],
+    *,
+    lost: Sequence[LostMember] = (),
+    variant: str | None = None,
+    judge: JudgePlane | None = None,
+    seconds: float = _SECONDS,
+) -> GroupRecord:
+    """Add the verdicts of `reward` to the leaves of `trees`, and return the record of the group.
+
+    `lost` are members without a tree. Leaves that were not graded, or that the agent tampered
+    with, are lost, too: the reward does not see them, and they stay as they are. If the reward
+    fails, is late, needs a lost member, or returns something else than one verdict for each leaf,
+    each leaf that is left is unscored with the reason. Values and credits of trees are made anew.
+    """
+    shown = [(tree, leaf) for tree in trees for leaf in tree.leaves if may_score(leaf)]
+    leaves = [leaf for _, leaf in shown]
+    missing = (*lost, *lost_leaves(trees))
+    use: JudgeUse | None = None
+    if not leaves:
+        verdicts: Sequence[VerifyResult] = []
+    elif missing and needs_all_members(reward):
+        verdicts = [_incomplete(reward, missing)] * len(leaves)
+    else:
+        verdicts, use = await _ask(reward, task, leaves, judge, seconds)
+    record = GroupRecord(
+        task=task.id,
+        task_digest=task.digest,
+        variant=variant,
+        reward=reward.name,
+        leaves=tuple(
+            GroupVerdict(rollout=tree.rollout_id, leaf=leaf.id, result=verdict)
+            for (tree, leaf), verdict in zip(shown, verdicts, strict=True)
+        ),
+        lost=missing,
+        judge=use,
+    )
+    for tree in trees:
+        apply_groups(tree, [record])
+    return record
+
+
+def _incomplete(reward: GroupReward, missing: Sequence[LostMember]) -> VerifyResult:
+    names = ", ".join(map(str, missing[:5]))
+    more = f" and {len(missing) - 5} more" if len(missing) > 5 else ""
+    return VerifyResult.unscored(
+        f"group reward {reward.name!r} needs all members, and the group lost {names}{more}",
+        error_type="GroupIncompleteError",
+    )
+
+
+async def _ask(
+    reward: GroupReward,
+    task: Task,
+    leaves: Sequence[RolloutNode],
+    judge: JudgePlane | None,
+    seconds: float,
+) -> tuple[Sequence[VerifyResult], JudgeUse | None]:
+    """Return the verdicts, and what the reward used of the judge's model."""
+    if judge is None or not isinstance(reward, SupportsJudge):
+        return await _verdicts(reward, task, leaves, seconds), None
+    async with judged(judge, "groups", "group") as judging:
+        if judging.model is not None:
+            reward = reward.with_judge(judging.model)
+            verdicts = await _verdicts(reward, task, leaves, seconds)
+        else:
+            verdicts = [VerifyResult(reward=0)] * len(leaves)
+        checked = judging.checked(VerifyResult(reward=0))
+    if checked.reward is None:
+        verdicts = [checked.model_copy(update={"judge": None})] * len(leaves)
+    return verdicts, checked.judge
 
 
 async def _verdicts(
@@ -92,13 +146,3 @@ async def _verdicts(
         reason = f"group reward {reward.name!r} did not return {len(leaves)} verdicts"
         return [VerifyResult.unscored(reason)] * len(leaves)
     return cast("Sequence[VerifyResult]", verdicts)
-
-
-def _revalue(tree: RolloutTree) -> None:
-    forks = [node for node in tree.nodes if node.branch is not None and node.branch.children]
-    for node in tree.nodes:
-        if node.value is not None:
-            node.value = value_of(node)
-    if forks:
-        for node_id, credit in credit_of(tree).items():
-            tree.index[node_id].credit = credit

@@ -8,10 +8,10 @@ from typing import Protocol
 
 from benchflow_contracts import BenchFlowError, FinishedRollout, GroupReward, Task, UsageError
 from benchflow_export import ExcludedLeaf, RolloutGroup, TrainerOptions, group_rollouts
-from benchflow_store import StoredRollout
+from benchflow_store import LostMember, StoredRollout, append_group
 
 from .config import RunConfig
-from .group_scores import score_trees, write_group
+from .group_scores import score_trees
 from .rollout import RunResult, run
 from .task_formats import runnable_task
 
@@ -101,8 +101,13 @@ class LiveGroups:
         finished = [each.result() for each in rollouts]
         if self._group_reward is not None:
             trees = [each.tree for each in finished if isinstance(each, FinishedRollout)]
-            record = await score_trees(self._group_reward, task, trees)
-            await asyncio.to_thread(write_group, self._jobs_dir, record)
+            failed = [each for each in finished if isinstance(each, ExcludedLeaf)]
+            lost = [
+                LostMember(name=each.rollout or f"member {at}", reason=str(each))
+                for at, each in enumerate(failed, 1)
+            ]
+            record = await score_trees(self._group_reward, task, trees, lost=lost)
+            await asyncio.to_thread(append_group, self._jobs_dir, record)
         return await asyncio.to_thread(group_rollouts, task_id, finished, self._options, version)
 
     async def _rollout(self, task: Task) -> FinishedRollout | ExcludedLeaf:

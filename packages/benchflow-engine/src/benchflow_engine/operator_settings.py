@@ -56,12 +56,20 @@ def operator_settings(
         table = cast("Model", getattr(config, name))
         for field in type(table).model_fields:
             if f"{name}.{field}" not in _RESOLVED:
-                yield _setting(f"{name}.{field}", getattr(table, field), given)
+                yield from _settings(f"{name}.{field}", getattr(table, field), given)
     yield _provider(config, given)
     yield _manifest(config, task, given)
     yield _setting("user.model", config.user.model, given)
     for name in ("skill_mode", "offline", "timeout_multiplier"):
         yield _setting(name, getattr(config, name), given)
+
+
+def _settings(name: str, value: object, given: Mapping[str, Origin]) -> Iterator[Setting]:
+    if isinstance(value, Model):
+        for field in type(value).model_fields:
+            yield from _settings(f"{name}.{field}", getattr(value, field), given)
+    else:
+        yield _setting(name, value, given)
 
 
 def _setting(name: str, value: object, given: Mapping[str, Origin]) -> Setting:

@@ -2,11 +2,11 @@
 
 import os
 import sys
-from collections.abc import AsyncGenerator, Generator, Iterable
+from collections.abc import AsyncGenerator, Generator, Iterable, Mapping
 from contextlib import asynccontextmanager, contextmanager
 from inspect import signature
 from pathlib import Path
-from typing import cast
+from typing import Any, Final, cast
 
 from benchflow_agent_acp import agent_from_file
 from benchflow_contracts import (
@@ -15,12 +15,10 @@ from benchflow_contracts import (
     BenchFlowError,
     EnvironmentFactory,
     EnvironmentLoader,
-    FetchingProviderFactory,
     ModelGateway,
     Reward,
     RewardFactory,
     SandboxProvider,
-    SandboxProviderFactory,
     SupportsTask,
     Task,
     TaskError,
@@ -35,13 +33,19 @@ from benchflow_store import seal_config
 from benchflow_engine.config import RunConfig
 from benchflow_engine.user_agents import resolve_name
 
+_OPTIONS: Final[Mapping[str, tuple[str, str, str]]] = {
+    "pull": ("--pull", "does not fetch images", "docker"),
+    "host": ("--sandbox-host", "does not use another host", "remote"),
+}
+"""Options that some factories of providers take: the flag, and a provider that has the option."""
+
 
 @asynccontextmanager
 async def open_provider(config: RunConfig) -> AsyncGenerator[SandboxProvider]:
     """Yield the sandbox provider. At the end everything that it created is removed.
 
     Raises:
-        UsageError: `config.sandbox.pull` is set, and the provider does not pull images.
+        UsageError: The provider does not have an option that `config.sandbox` sets.
     """
     provider = _make_provider(config)
     try:
@@ -52,24 +56,23 @@ async def open_provider(config: RunConfig) -> AsyncGenerator[SandboxProvider]:
 
 def _make_provider(config: RunConfig) -> SandboxProvider:
     found = find_plugin("benchflow.sandboxes", config.sandbox.provider, config.sandbox.import_path)
-    if config.sandbox.pull is None:
-        with _made_by(f"sandbox {config.sandbox.label!r}"):
-            return cast("SandboxProviderFactory", found)(
-                allow_unisolated=config.sandbox.allow_unisolated
+    factory, label = cast("Any", found), config.sandbox.label
+    given = {name: getattr(config.sandbox, name) for name in _OPTIONS}
+    options = {name: value for name, value in given.items() if value is not None}
+    for name, value in options.items():
+        flag, reason, other = _OPTIONS[name]
+        if name not in signature(factory).parameters:
+            raise UsageError(
+                f"sandbox {label!r} {reason}, so {flag} {value} has no effect",
+                hint=f"leave it out, or use a provider that does, such as --sandbox {other}",
             )
-    factory = cast("FetchingProviderFactory", found)
-    if "pull" not in signature(factory).parameters:
-        raise UsageError(
-            f"sandbox {config.sandbox.label!r} does not fetch images, so"
-            f" --pull {config.sandbox.pull} has no effect",
-            hint="leave it out, or use a provider that does, such as --sandbox docker",
-        )
-    with _made_by(f"sandbox {config.sandbox.label!r}"):
-        return factory(allow_unisolated=config.sandbox.allow_unisolated, pull=config.sandbox.pull)
+    with made_by(f"sandbox {label!r}"):
+        made = factory(allow_unisolated=config.sandbox.allow_unisolated, **options)
+        return cast("SandboxProvider", made)
 
 
 @contextmanager
-def _made_by(provider: str) -> Generator[None, None, None]:
+def made_by(provider: str) -> Generator[None, None, None]:
     """Name the provider whose factory fails in the block, so that a job records the failure.
 
     Raises:
@@ -99,7 +102,7 @@ def load_agent(config: RunConfig) -> Agent:
     if isinstance(name, Path):
         return agent_from_file(name)
     factory = cast("AgentFactory", Registry().resolve("benchflow.agents", name))
-    with _made_by(f"agent {config.agent.name!r}"):
+    with made_by(f"agent {config.agent.name!r}"):
         return factory()
 
 
@@ -132,7 +135,7 @@ def _imported(path: str) -> object:
 def _imported_agent(path: str) -> Agent:
     made = _imported(path)
     if callable(made):
-        with _made_by(f"agent {path!r}"):
+        with made_by(f"agent {path!r}"):
             made = cast("AgentFactory", made)()
     if not all(callable(getattr(made, name, None)) for name in ("needs", "connect")):
         raise UsageError(
@@ -164,7 +167,7 @@ def load_environment(config: RunConfig, task: Task) -> EnvironmentFactory | None
     if manifest is None and name is None and path is None:
         return None
     found = find_plugin("benchflow.environments", name or "manifest", path)
-    with _made_by(f"environment {path or name or 'manifest'!r}"):
+    with made_by(f"environment {path or name or 'manifest'!r}"):
         return cast("EnvironmentLoader", found)(task, manifest=manifest)
 
 
@@ -179,13 +182,13 @@ def load_rewards(config: RunConfig, task: Task) -> list[Reward]:
     name = verifier.type
     found = find_plugin("benchflow.rewards", name, path)
     protocol = _grading_protocol(verifier.protocol)
-    with _made_by(f"reward {path or name!r}"):
+    with made_by(f"reward {path or name!r}"):
         rewards = list(
             cast("RewardFactory", found)(
                 task,
                 isolation=config.isolation,
-                judge=config.model.endpoint(),
-                judge_model=config.user.model or config.agent.model,
+                judge=config.judge.endpoint() or config.model.endpoint(),
+                judge_model=config.judge.model or config.user.model or config.agent.model,
                 protocol=protocol,
             )
         )
@@ -210,6 +213,7 @@ def check_verifiers(configs: Iterable[RunConfig], tasks: Iterable[Task]) -> None
         for group, own in (
             ("benchflow.rewards", run.reward.import_path),
             ("benchflow.environments", run.environment.import_path),
+            ("benchflow.rewards", run.reward.group_import_path),
         ):
             if own is not None:
                 find_plugin(group, "", own)

@@ -28,12 +28,19 @@ from benchflow_kernel.resolve import (
 from benchflow_kernel.rollout import check_capabilities, check_turns, needs_capabilities
 
 from .config import RunConfig
+from .model_gateway import check_public_address
 from .planes import load_agent
+from .upstream_probe import settle_model
 
 if TYPE_CHECKING:
     from benchflow_agent_acp import AgentDecl
 
-_SPOKEN = {"openai": "openai-chat", "vllm": "openai-chat", "anthropic": "anthropic"}
+_SPOKEN = {
+    "openai": "openai-chat",
+    "vllm": "openai-chat",
+    "auto": "openai-chat",
+    "anthropic": "anthropic",
+}
 """The protocol of each kind of upstream; `same` uses the agent's protocol."""
 
 
@@ -104,9 +111,11 @@ async def check_provider(
     Raises:
         SandboxUnsupportedError: The provider lacks what the sandbox or its grading needs.
         FidelityError: A required fidelity is not available.
-        UsageError: A fork is before a turn that does not exist.
+        UsageError: A fork is before a turn that does not exist, or the task has a limit that
+            nothing applies.
     """
     rollout = config.rollout_config()
+    check_foreign_limits(config, task, rollout)
     if not is_asked_first(planes.provider, rollout):
         return
     capabilities = await planes.provider.capabilities()
@@ -114,13 +123,48 @@ async def check_provider(
         # Only an installed agent knows its needs. The rollout compares the final plan again.
         needs = [(role, AgentNeeds()) for role in planned_roles(task, rollout)]
         environment = environment_needs(task, planes)
-        given = Contributions(needs=needs, environment=environment, variables=environ)
+        given = Contributions(
+            needs=needs, environment=environment, variables=environ, capabilities=capabilities
+        )
         plan = resolve(task, rollout, given, planes, "preflight")
     except BenchFlowError:
         return  # The rollout fails by the same error, and its record has it.
     if not continues:  # Forks of a continued rollout count from the first turn of the first one.
         check_turns(plan)
     check_plan(config, plan, capabilities)
+
+
+def check_foreign_limits(config: RunConfig, task: Task, rollout: RolloutConfig) -> None:
+    """Refuse limits of the task that the gateway cannot apply, for an agent that does not.
+
+    Raises:
+        UsageError: A limit is on the cost of a model without a price, or has no form here.
+    """
+    agent, model = task.config.agent, config.model
+    is_limited = agent.other_limits or agent.max_cost_usd is not None
+    if model.base_url is None or not is_limited:
+        return
+    try:
+        roles = planned_roles(task, rollout)
+    except BenchFlowError:
+        return  # The rollout fails by the same error, and its record has it.
+    if all(role.agent in agent.self_limited for role in roles):
+        return
+    if agent.other_limits:
+        able = ", ".join(agent.self_limited) or "none"
+        raise UsageError(
+            f"the task has {', '.join(agent.other_limits)}, and no agent of the rollout applies it"
+            f" (those that do: {able})",
+            where="task.toml:agent.other_limits",
+            hint="use such an agent, or remove the limit from the task",
+        )
+    if agent.max_cost_usd is not None and model.usd_per_mtok is None:
+        raise UsageError(
+            f"the task limits the cost of its model calls to {agent.max_cost_usd:g} USD, and the"
+            " price of the model is not known",
+            where="task.toml:agent.max_cost_usd",
+            hint="give the price with --usd-per-mtok INPUT OUTPUT",
+        )
 
 
 def is_asked_first(provider: SandboxProvider, config: RolloutConfig) -> bool:
@@ -160,17 +204,29 @@ def _check_grading(provider: str, verifier: TaskVerifier, can: SandboxCapabiliti
 
 
 async def check_endpoint(config: RunConfig) -> None:
-    """Check that the model endpoint answers and serves the model route, if there is an endpoint.
+    """Check that the endpoints of the agent and of judges answer, if there are endpoints.
+
+    An endpoint of unknown kind is probed; see `settle_model`.
 
     Raises:
-        ModelEndpointError: The endpoint does not answer, or answers 404 to the model route.
+        ModelEndpointError: An endpoint does not answer, or that of the agent answers 404 to the
+            model route.
+        TokensMissingError: Tokens are required, and the agent's endpoint does not return them.
+        UsageError: Tokens are required, and the protocol of the endpoint has none; or the gateway
+            cannot serve sandboxes outside safely.
     """
-    endpoint = config.model.endpoint()
-    if endpoint is None:
+    check_public_address(config.model.access)
+    endpoint, judge = config.model.endpoint(), config.judge.endpoint()
+    if endpoint is None and judge is None:
         return
     # Only a run with a model needs the HTTP client, so the import is late.
     from .model_endpoint import reach  # noqa: PLC0415
 
+    if judge is not None:
+        await reach(judge, wire=_SPOKEN.get(config.judge.upstream))
+    if endpoint is None:
+        return
     agent = load_agent(config)
     wire = agent.decl.model.wire if isinstance(agent, DeclaredAgent) else None
     await reach(endpoint, wire=_SPOKEN.get(config.model.upstream, wire))
+    await settle_model(config)

@@ -5,6 +5,7 @@ from asyncio import CancelledError
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
+from secrets import token_urlsafe
 from typing import Any
 
 from benchflow_contracts import (
@@ -25,6 +26,7 @@ from benchflow_contracts import (
     Task,
     Trajectory,
     UpstreamAnswer,
+    UsageError,
     WorldClosed,
 )
 from benchflow_contracts.redaction import redacting
@@ -44,7 +46,7 @@ from benchflow_store import (
 from .config import RunConfig
 from .flags import run_config
 from .learner import LearnerDirectory
-from .model_gateway import open_gateway
+from .model_gateway import open_gateways
 from .pause import pausable_sandboxes
 from .planes import assemble, open_provider
 from .preflight import check_agent, check_endpoint, check_provider
@@ -150,6 +152,11 @@ async def run(
         BenchFlowError: The task, an option or the manifest is wrong.
     """
     chosen = run_config(config, **flags)
+    if chosen.reward.group_import_path is not None:
+        raise UsageError(
+            "a group reward scores several rollouts of a task, and this is one rollout",
+            hint="use `bench eval create` or `bench serve`",
+        )
     check_agent(chosen)
     loaded = task if isinstance(task, Task) else runnable_task(task, chosen.adapter_options())
     await check_endpoint(chosen)
@@ -184,14 +191,14 @@ async def run_in(  # noqa: PLR0913 - one keyword per part of a run
     they are used. `on_answer` hears how the model endpoint answers the gateway's calls. `learner`
     is the learner store, whose use is in the record. `rollout_id` names a rollout without a
     directory, whose name it is otherwise. The switch of `pausing.pausable_by` pauses the
-    rollout: its sandboxes and its time limits stand still. On cancellation the record says so, and
-    the cancellation is raised again.
+    rollout: its sandboxes and its time limits stand still. A cancellation is recorded and raised.
     """
     rollout_id = directory.name if directory else rollout_id or new_rollout_id(task.id)
     identity = identity or RolloutIdentity()
-    with redacting(SecretRedactor(secrets_of(config, (task.id, rollout_id)))):
-        async with open_gateway(config, directory, on_answer) as gateway:
-            planes = assemble(config, task, provider, gateway)
+    hidden = secrets_of(config, (task.id, rollout_id)) | {secret := token_urlsafe(24)}
+    with redacting(SecretRedactor(hidden)):
+        async with open_gateways(config, directory, on_answer, secret) as (gateway, judge, probe):
+            planes = replace(assemble(config, task, provider, gateway), judge=judge)
             if prepare is not None:
                 planes = prepare(planes)
             continues = continuation is not None and continuation.kept is not None
@@ -217,7 +224,7 @@ async def run_in(  # noqa: PLR0913 - one keyword per part of a run
             except CancelledError:
                 _write_cancelled(directory, task, config, identity)
                 raise
-        record = record_from_tree(tree, task, config.ran_with, identity=identity)
+        record = record_from_tree(tree, task, config.ran_with, identity=identity, probe=probe)
         if learner is not None:
             record = await learner.finish(record)
         if directory is not None:

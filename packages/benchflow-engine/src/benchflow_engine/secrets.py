@@ -22,7 +22,8 @@ def secrets_of(config: RunConfig, public: Iterable[str] = ()) -> frozenset[str]:
     Variables whose name is not that of a secret do not count. Nor does a value that is part of
     `public` or of the names of the agent, its model and its endpoint: a record needs those.
     """
-    needed = (config.agent.label, config.agent.model, config.user.model, config.model.base_url)
+    models = (config.agent.model, config.user.model, config.judge.model)
+    needed = (config.agent.label, *models, config.model.base_url, config.judge.base_url)
     known = [each for each in (*needed, *public) if each is not None]
     return frozenset(
         value
@@ -35,7 +36,7 @@ def _values(config: RunConfig) -> Iterator[str]:
     for name, value in config.agent.env.items():
         if name not in _PUBLIC_NAMES and not name.startswith(_PUBLIC_PREFIXES):
             yield value
-    for name in (*config.forward_env, config.model.api_key_env):
+    for name in (*config.forward_env, config.model.api_key_env, config.judge.api_key_env):
         yield os.environ.get(name, "")
 
 

@@ -3,6 +3,7 @@
 from typing import TYPE_CHECKING
 
 from benchflow_contracts import ReplayDivergedError
+from benchflow_contracts.gateway import TokenLevel
 from benchflow_contracts.lazy_names import lazy_names
 
 from .call_log import CallLog, read_calls
@@ -12,7 +13,8 @@ from .prices import Price, PriceTable
 
 if TYPE_CHECKING:
     from .gateway import HttpGateway
-    from .probe import ProbeError, TokenLevel, probe_tokens
+    from .probe import ProbeError, probe_tokens
+    from .public import PublicAddress, Publisher
     from .route import Route
     from .sampling import SamplingOverride
     from .upstream import UpstreamKind
@@ -25,6 +27,8 @@ __all__ = [
     "Price",
     "PriceTable",
     "ProbeError",
+    "PublicAddress",
+    "Publisher",
     "RecordLimitError",
     "ReplayDivergedError",
     "Route",
@@ -39,9 +43,10 @@ __all__ = [
 _HOMES = {
     "HttpGateway": "gateway",
     "ProbeError": "probe",
+    "PublicAddress": "public",
+    "Publisher": "public",
     "Route": "route",
     "SamplingOverride": "sampling",
-    "TokenLevel": "probe",
     "UpstreamKind": "upstream",
     "probe_tokens": "probe",
 }

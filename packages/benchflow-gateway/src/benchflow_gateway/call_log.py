@@ -168,7 +168,13 @@ def _in_file(path: Path) -> Iterator[ModelCall]:
 
 def _without_bodies(call: ModelCall) -> ModelCall:
     tokens = dict.fromkeys(
-        ("prompt_token_ids", "completion_token_ids", "logprobs", "routed_experts")
+        (
+            "prompt_token_ids",
+            "completion_token_ids",
+            "logprobs",
+            "routed_experts",
+            "sampling_mask",
+        )
     )
     bodies: dict[str, object] = {"request": {}, "response": None}
     bodies |= {"upstream_request": {}, "upstream_response": None}

@@ -98,6 +98,8 @@ _FRAME_START, _OUTPUT_START, _RANDOM_LINES = (
     ("Chunk ID: ", "Wall time: "),
 )
 _PROCESS_GROUP = "\nProcess Group PGID: "
+# Kimi Code begins the result of a tool with the time that the tool took.
+_WALL_TIME = re.compile(r"\AWall time: \d+\.\d{3} seconds(?:\n|\Z)")
 _OUTPUT_KEYS = ("output", "content", "text", "parts", "functionResponse", "response")
 
 
@@ -219,7 +221,9 @@ def _without_frame(text: str) -> str:
         lines = [line for line in head.split("\n") if not line.startswith(_RANDOM_LINES)]
         return "\n".join(lines) + separator + rest
     before, separator, number = text.rpartition(_PROCESS_GROUP)
-    return before if separator and text.startswith("Command: ") and number.isdecimal() else text
+    if separator and text.startswith("Command: ") and number.isdecimal():
+        return before
+    return _WALL_TIME.sub("", text)
 
 
 def _own_ids(body: Mapping[str, Any]) -> Sequence[str]:

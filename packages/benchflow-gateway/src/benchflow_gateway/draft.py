@@ -112,7 +112,11 @@ class Draft:
         self.model, self.policy_version = call.model, call.policy_version
         self.end_policy_version = call.end_policy_version
         self.tokens = Tokens(
-            call.prompt_token_ids, call.completion_token_ids, call.logprobs, call.routed_experts
+            call.prompt_token_ids,
+            call.completion_token_ids,
+            call.logprobs,
+            call.routed_experts,
+            call.sampling_mask,
         )
         self.usage = call.usage
 
@@ -140,6 +144,7 @@ class Draft:
             completion_token_ids=self.tokens.completion,
             logprobs=self.tokens.logprobs,
             routed_experts=self.tokens.experts,
+            sampling_mask=self.tokens.mask,
             usage=self.usage,
             cost_usd=cost_usd,
             replayed=self.replayed,

@@ -10,7 +10,15 @@ from typing import Literal
 from benchflow_contracts import AgentError
 
 RefusalKind = Literal[
-    "invalid", "not_found", "too_large", "budget", "diverged", "closed", "upstream", "internal"
+    "invalid",
+    "unauthorized",
+    "not_found",
+    "too_large",
+    "budget",
+    "diverged",
+    "closed",
+    "upstream",
+    "internal",
 ]
 
 

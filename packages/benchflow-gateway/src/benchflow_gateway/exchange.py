@@ -307,7 +307,14 @@ async def send_refusal(
     request: web.BaseRequest, wire: Wire, refused: RefusedError
 ) -> web.StreamResponse:
     """Send an error in the agent's wire. A header tells clients not to retry final refusals."""
-    no_retry: set[RefusalKind] = {"budget", "diverged", "closed", "invalid", "too_large"}
+    no_retry: set[RefusalKind] = {
+        "budget",
+        "diverged",
+        "closed",
+        "invalid",
+        "too_large",
+        "unauthorized",
+    }
     headers = {"x-should-retry": "false"} if refused.kind in no_retry else {}
     body = wire.refusal(refused.kind, refused.message)
     return await send_json(request, refused.status, body, headers)

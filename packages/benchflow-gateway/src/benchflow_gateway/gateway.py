@@ -6,7 +6,7 @@ import secrets
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
-from typing import Self
+from typing import TYPE_CHECKING, Self
 
 from benchflow_contracts import CallBudget, Endpoint, ModelCall, UpstreamAnswer, UsageError
 
@@ -21,6 +21,9 @@ from .sampling import SamplingOverride
 from .server import NAME, RouteKey, Server, route_path
 from .space import ByteSemaphore, RecordSize
 from .upstream import Client, Upstream, UpstreamKind
+
+if TYPE_CHECKING:
+    from .public import Publisher
 
 
 class HttpGateway:
@@ -54,6 +57,8 @@ class HttpGateway:
         """Called with each answer of an upstream to a call of a later route. It must not block."""
         self.sampling = SamplingOverride()
         """Set in each call of a later route."""
+        self.publisher: Publisher | None = None
+        """Lets later routes be published for other machines."""
         self._routes: dict[RouteKey, tuple[Route, str]] = {}
         self._spaces: dict[str, RecordSize] = {}
         self._lock = asyncio.Lock()
@@ -108,13 +113,24 @@ class HttpGateway:
                 self.on_answer,
                 self.sampling,
             ),
-            lambda: self._remove(key),
+            lambda: self._remove(key, route),
+            lambda seconds: self._publish(key, route, seconds),
         )
         self._routes[key] = route, token
         return route
 
-    def _remove(self, key: RouteKey) -> None:
+    def _remove(self, key: RouteKey, route: Route) -> None:
         self._routes.pop(key, None)
+        if self.publisher is not None:
+            self.publisher.withdraw(key, route)
+
+    async def _publish(self, key: RouteKey, route: Route, seconds: float) -> Endpoint:
+        if self.publisher is None:
+            raise UsageError(
+                "other machines do not reach this gateway", hint="give it a public address"
+            )
+        assert self._server is not None, "an open route has a server"
+        return await self.publisher.publish(key, route, self._server, self._limits, seconds)
 
     async def _start(self) -> int:
         async with self._lock:
@@ -132,6 +148,8 @@ class HttpGateway:
         async with asyncio.TaskGroup() as group:
             for route, _ in list(self._routes.values()):
                 group.create_task(route.aclose())
+        if self.publisher is not None:
+            await self.publisher.aclose()
         if self._server is not None:
             await self._server.aclose()
         if self._client is not None:

@@ -2,9 +2,11 @@
 
 from collections.abc import Iterable
 
-from benchflow_contracts import CallBudget, ModelCall, Usage
+from benchflow_contracts import CallBudget, ModelApi, ModelCall, Usage
 
-from .errors import CallBudgetError
+from .conversation import messages_of
+from .documents import DocumentError, read_document
+from .errors import CallBudgetError, RefusedError
 from .prices import PriceTable, price_of
 
 
@@ -42,13 +44,31 @@ class Meter:
         if budget.tokens is not None and self.tokens >= budget.tokens:
             raise CallBudgetError(f"{self.tokens} of {budget.tokens} tokens are used")
         if budget.cost_usd is not None:
-            if price_of(model, self._prices) is None:
+            price = price_of(model, self._prices)
+            if price is None:
                 hint = "give the gateway a price for it"
                 raise CallBudgetError(f"the price of the model {model!r} is not known", hint=hint)
-            if self.cost_usd >= budget.cost_usd:
-                message = f"{self.cost_usd:.4f} of {budget.cost_usd:.4f} USD are spent"
+            spent = self.cost_usd + price.of(budget.earlier)
+            if spent >= budget.cost_usd:
+                message = f"{spent:.4f} of {budget.cost_usd:.4f} USD are spent"
                 raise CallBudgetError(message)
         self.calls += 1
+
+    def check_messages(self, api: ModelApi, text: bytes) -> None:
+        """Compare the messages of a request with the limit.
+
+        Raises:
+            CallBudgetError: The limit is reached, or the messages cannot be counted.
+        """
+        limit = self._budget.messages
+        if limit is None:
+            return
+        try:
+            count = len(messages_of(api, read_document(text)))
+        except (RefusedError, DocumentError) as error:
+            raise CallBudgetError(f"the messages of the call cannot be counted: {error}") from error
+        if count >= limit:
+            raise CallBudgetError(f"the call has {count} messages, and the limit is {limit}")
 
     def end(self, model: str | None, usage: Usage) -> float | None:
         """Charge the usage of a call. Return its cost if the price is known."""

@@ -1,17 +1,14 @@
 """What a model endpoint returns of its tokens."""
 
-from typing import Final, Literal
+from typing import Final
 
 import aiohttp
 from benchflow_contracts import AgentError, Endpoint
+from benchflow_contracts.gateway import TokenLevel
 
 from .documents import Document, DocumentError, read_document
 from .tokens import Tokens, ask_for_tokens
 from .upstream import Upstream, error_message
-
-TokenLevel = Literal["tokens+logprobs", "tokens", "text"]
-"""`tokens+logprobs`: its answers can be trained on. `tokens`: prompts and answers have token ids,
-and log-probabilities are missing. `text`: no token ids."""
 
 _TIMEOUT_SEC: Final = 60.0
 _MAX_BYTES: Final = 1024 * 1024
@@ -23,6 +20,10 @@ class ProbeError(AgentError):
     default_hint = "start the model server, or correct its URL and the name of the model"
 
 
+class _RequestRefusedError(ProbeError):
+    """The endpoint refused the request as malformed."""
+
+
 async def probe_tokens(endpoint: Endpoint, model: str) -> TokenLevel:
     """Ask a chat endpoint for one token, and return what its answer says of tokens.
 
@@ -32,7 +33,12 @@ async def probe_tokens(endpoint: Endpoint, model: str) -> TokenLevel:
     upstream = Upstream(endpoint, "vllm", model)
     question = {"role": "user", "content": "Say one word."}
     request: Document = {"model": model, "messages": [question], "max_tokens": 1}
-    answer = await _ask(upstream, ask_for_tokens(request))
+    try:
+        answer = await _ask(upstream, ask_for_tokens(request))
+    except _RequestRefusedError:
+        # Some servers refuse fields that they do not know.
+        await _ask(upstream, request)
+        return "text"
     found = Tokens.of(answer)
     if not found.prompt or not found.completion:
         return "text"
@@ -53,7 +59,10 @@ async def _ask(upstream: Upstream, request: Document) -> Document:
         raise ProbeError(f"{shown} did not answer ({type(error).__name__})") from error
     if answer.status != 200:
         message = upstream.redact(error_message(body))
-        raise ProbeError(f"{shown} answered {answer.status}: {message:.300}")
+        refused = answer.status in (400, 422)
+        raise (_RequestRefusedError if refused else ProbeError)(
+            f"{shown} answered {answer.status}: {message:.300}"
+        )
     return body
 
 

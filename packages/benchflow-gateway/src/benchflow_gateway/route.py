@@ -1,15 +1,16 @@
 """The model endpoint of one node of one rollout."""
 
 import asyncio
-from collections.abc import Callable, Generator, Sequence
+from collections.abc import Awaitable, Callable, Generator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from typing import cast
+from typing import Any, cast
 
 from benchflow_contracts import (
     BenchFlowError,
     CallGate,
     Endpoint,
+    HostError,
     ModelApi,
     ModelCall,
     PendingCall,
@@ -21,6 +22,7 @@ from benchflow_contracts.pausing import pause_switch, running_timeout
 from benchflow_contracts.redaction import redactor
 
 from .call_log import CallLog
+from .conversation import conversation_of
 from .digest import request_digest
 from .documents import Document, text_of
 from .draft import Draft
@@ -60,6 +62,7 @@ class Route:
         log: CallLog,
         rules: Rules,
         on_close: Callable[[], None],
+        publish: Callable[[float], Awaitable[Endpoint]],
     ) -> None:
         self.node = node
         self._endpoint = endpoint
@@ -67,6 +70,7 @@ class Route:
         self._log = log
         self._rules = rules
         self._on_close = on_close
+        self._publish = publish
         self._redactor = redactor()
         self.pause = pause_switch()
         """During a pause of the rollout, no call goes to the upstream or back to the agent."""
@@ -86,11 +90,31 @@ class Route:
         self._callbacks: list[Callable[[BenchFlowError], None]] = []
         self.error: BenchFlowError | None = None
         """The first error of budget, record limit, replay or store; see `fail`."""
+        self._is_public = self._is_reached = False
+        self.refused = 0
+        """The requests to the public URL without the token of the route."""
 
     @property
     def endpoint(self) -> Endpoint:
         """The address for the `model` door of the sandbox."""
         return self._endpoint
+
+    async def publish(self, *, seconds: float) -> Endpoint:
+        """Let other machines reach the route with a token; see `SupportsPublicAccess`."""
+        endpoint = await self._publish(seconds)
+        self._is_public = True
+        return endpoint
+
+    @property
+    def unreached(self) -> HostError | None:
+        """An error if the route is public and no call has reached it; see `KnowsReach`."""
+        if not self._is_public or self._is_reached:
+            return None
+        return HostError(
+            "no model call of the sandbox has reached the public URL of the gateway with its token;"
+            f" {self.refused} requests came without the token",
+            hint="check --gateway-url from inside of the sandbox, or use --model-access tunnel",
+        )
 
     @property
     def in_flight(self) -> int:
@@ -145,6 +169,10 @@ class Route:
         """Read the finished calls from the record."""
         return self._log.read()
 
+    def messages(self) -> Sequence[Mapping[str, Any]]:
+        """Return the conversation of the last answered call; see `SupportsMessages`."""
+        return conversation_of(self.calls())
+
     def outline(self) -> Sequence[ModelCall]:
         """Return the calls in the order of their end, without requests and responses."""
         return tuple(self._log.outline)
@@ -190,6 +218,7 @@ class Route:
 
     def begin(self, api: ModelApi, request: Document, text: bytes) -> Draft:
         """Return the draft of the next call. `text` is the text of its request."""
+        self._is_reached = True
         self._next += 1
         call_id = f"{self.node}.{self._next:06d}"
         draft = Draft(call_id, self.node, api, self._rules.purposes.of(request), request, text)
@@ -244,6 +273,7 @@ class Route:
         try:
             self._log.check_space(draft.size)
             draft.model = upstream.model or draft.model
+            self._rules.meter.check_messages(draft.api, draft.text)
             self._rules.meter.begin(draft.model)
         except RecordLimitError as error:
             raise self._end_at_limit(draft, error) from error

@@ -3,6 +3,7 @@
 import asyncio
 import hmac
 import re
+import ssl
 from collections.abc import Callable
 from contextlib import AsyncExitStack
 
@@ -25,9 +26,10 @@ _COUNT = "/messages/count_tokens"
 # A name of only dots could reach another directory of the upstream, with our credential.
 _PLAIN = re.compile(r"/models(/(?!\.+(/|$))[A-Za-z0-9._:-]+)*")
 RouteKey = tuple[str, str]
+_HANDSHAKE_SEC = 10.0
 
 
-def _wire_of(path: str) -> Wire:
+def wire_of(path: str) -> Wire:
     """Return the wire of a request for `path`, for a refusal."""
     if gemini_call(path) is not None:
         return GEMINI
@@ -37,6 +39,32 @@ def _wire_of(path: str) -> Wire:
 def route_path(rollout: str, node: str, token: str) -> str:
     """Return the path of a route."""
     return f"/r/{rollout}/n/{node}/{token}"
+
+
+def without_version(path: str | None) -> str:
+    """Return the part of a path behind a route, without the version of the API."""
+    return _VERSION.sub("", path or "/")
+
+
+async def listen(
+    server: web.Server, host: str, port: int, tls: ssl.SSLContext | None = None
+) -> asyncio.Server:
+    """Return a listener for `server`. Raise `UsageError` if the address cannot be used."""
+    loop = asyncio.get_running_loop()
+    timeout = None if tls is None else _HANDSHAKE_SEC
+    try:
+        return await loop.create_server(
+            server, host, port, backlog=1024, ssl=tls, ssl_handshake_timeout=timeout
+        )
+    except OSError as error:
+        hint = "use port 0 for a free port"
+        raise UsageError(f"the gateway cannot listen on {port}: {error}", hint=hint) from error
+
+
+def port_of(listener: asyncio.Server) -> int:
+    """Return the port of a listener."""
+    port: int = listener.sockets[0].getsockname()[1]
+    return port
 
 
 class Server:
@@ -62,14 +90,8 @@ class Server:
             access_log=None,
             keepalive_timeout=self._limits.head_sec,
         )
-        loop = asyncio.get_running_loop()
-        try:
-            self._listener = await loop.create_server(self._web, "127.0.0.1", port, backlog=1024)
-        except OSError as error:
-            hint = "use port 0 for a free port"
-            raise UsageError(f"the gateway cannot listen on {port}: {error}", hint=hint) from error
-        bound_port: int = self._listener.sockets[0].getsockname()[1]
-        return bound_port
+        self._listener = await listen(self._web, "127.0.0.1", port)
+        return port_of(self._listener)
 
     async def aclose(self) -> None:
         """Stop listening and end every connection. Idempotent."""
@@ -83,9 +105,9 @@ class Server:
         try:
             route, rest = self._find_route(request.rel_url.raw_path)
             with route.flight():
-                return await self._serve(request, route, rest)
+                return await self.serve(request, route, rest)
         except RefusedError as refused:
-            return await send_refusal(request, _wire_of(rest), refused)
+            return await send_refusal(request, wire_of(rest), refused)
 
     def _find_route(self, path: str) -> tuple[Route, str]:
         match = _PATH.fullmatch(path)
@@ -95,9 +117,10 @@ class Server:
         route = entry[0]
         if route.closed:
             raise RefusedError("closed", 410, "this route is closed")
-        return route, _VERSION.sub("", match[4] or "/")
+        return route, without_version(match[4])
 
-    async def _serve(self, request: web.BaseRequest, route: Route, rest: str) -> web.StreamResponse:
+    async def serve(self, request: web.BaseRequest, route: Route, rest: str) -> web.StreamResponse:
+        """Serve a request for `rest`, the path behind the route."""
         wire = _AT.get(rest)
         if request.method == "POST" and wire is not None:
             return await Exchange(route, wire, request, self._client, self._limits).run()

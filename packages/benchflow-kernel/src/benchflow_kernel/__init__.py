@@ -13,6 +13,7 @@ if TYPE_CHECKING:
         BestOfBranch,
         BranchBudget,
         BranchPolicy,
+        CallerBranch,
         Deadlines,
         GroupBranch,
         Keep,
@@ -78,6 +79,7 @@ __all__ = [
     "BestOfBranch",
     "BranchBudget",
     "BranchPolicy",
+    "CallerBranch",
     "CheckpointManifest",
     "Deadlines",
     "Divergence",
@@ -141,8 +143,8 @@ _HOMES = {
     name: module
     for module, names in {
         "config": (
-            "AskUserBranch BestOfBranch BranchBudget BranchPolicy Deadlines GroupBranch "
-            "Keep ModelConfig RolloutConfig RolloutSettings Scene Turn UserConfig "
+            "AskUserBranch BestOfBranch BranchBudget BranchPolicy CallerBranch Deadlines "
+            "GroupBranch Keep ModelConfig RolloutConfig RolloutSettings Scene Turn UserConfig "
             "ValueBranch"
         ),
         "events": "EventCallback EventLog EventsRead read_events while_log_locked",

@@ -9,6 +9,7 @@ from typing import Annotated, Final, Literal
 from urllib.parse import urlsplit
 
 from benchflow_contracts import (
+    CallBudget,
     Endpoint,
     Fidelity,
     Model,
@@ -16,6 +17,7 @@ from benchflow_contracts import (
     RewardFiles,
     Role,
 )
+from benchflow_contracts.gateway import MAX_TOKEN_SEC
 from pydantic import AfterValidator, BeforeValidator, Field, JsonValue, model_validator
 
 
@@ -149,10 +151,21 @@ class BestOfBranch(_Branch):
     """The turn that every child runs before they are compared."""
 
 
+class CallerBranch(_Branch):
+    """Fork where the program that acts as the agent asks for it: one child per option.
+
+    The program may hold all children at once. So they do not wait for a slot of the machine, and
+    `budget.concurrency` must be the number of worlds that the program may have.
+    """
+
+    kind: Literal["caller"] = "caller"
+
+
 BranchPolicy = Annotated[
-    AskUserBranch | GroupBranch | ValueBranch | BestOfBranch, Field(discriminator="kind")
+    AskUserBranch | GroupBranch | ValueBranch | BestOfBranch | CallerBranch,
+    Field(discriminator="kind"),
 ]
-for _policy in (AskUserBranch, GroupBranch, ValueBranch, BestOfBranch):
+for _policy in (AskUserBranch, GroupBranch, ValueBranch, BestOfBranch, CallerBranch):
     # From pydantic 2.14 on, `model_fields` has the forward reference of `then` without this.
     _policy.model_rebuild(force=True)
 
@@ -191,6 +204,13 @@ def _http_url(url: str) -> str:
     return url
 
 
+def _address(text: str) -> str:
+    host, _, port = text.rpartition(":")
+    if not host or not port.isascii() or not port.isdigit() or int(port) > 65535:
+        raise ValueError("it is not an address with a port, such as 127.0.0.1:8443")
+    return text
+
+
 _NOT_SAMPLING: Final = frozenset(
     {
         "input",
@@ -220,6 +240,50 @@ def _sampling(values: dict[str, JsonValue]) -> dict[str, JsonValue]:
     return values
 
 
+UsdPerMtok = tuple[
+    Annotated[float, Field(ge=0, allow_inf_nan=False)],
+    Annotated[float, Field(ge=0, allow_inf_nan=False)],
+]
+"""US dollars for a million input tokens, and for a million output tokens."""
+
+
+class AccessConfig(Model):
+    """How a sandbox reaches the gateway, and how others reach the gateway from outside."""
+
+    mode: Literal["tunnel", "egress", "token", "auto"] = "tunnel"
+    """How a sandbox reaches the model. `tunnel`: the provider carries each call to this machine.
+    `egress`: the sandbox asks --gateway-url, and its provider adds the token outside of it.
+    `token`: the sandbox has the URL and the token. `auto`: the first of these that works."""
+    gateway_url: str | None = None
+    """URL by which sandboxes reach the gateway on this machine, for `egress` and `token`."""
+    bind: Annotated[str, AfterValidator(_address)] = "127.0.0.1:8443"
+    """Address and port of the gateway for --gateway-url. All but the loopback need TLS."""
+    tls_cert: Path | None = None
+    """PEM file with the certificate of the gateway and its chain."""
+    tls_key: Path | None = None
+    """PEM file with the key of the certificate."""
+    token_sec: float = Field(default=3600, gt=0, le=MAX_TOKEN_SEC)
+    """Seconds until a token ends, and the agent's work with it. The deadline of the rollout may be
+    earlier."""
+    token_calls: int = Field(default=1000, ge=1)
+    """Most model calls with one token. Then the agent's work ends."""
+    token_tokens: int | None = Field(default=None, ge=1)
+    """Tokens of model calls at which one token ends (default: no limit)."""
+    token_usd: float | None = Field(default=None, gt=0, allow_inf_nan=False)
+    """US dollars at which one token ends (default: no limit); needs --usd-per-mtok."""
+
+    @property
+    def budget(self) -> CallBudget:
+        """The limits of one token."""
+        return CallBudget(calls=self.token_calls, tokens=self.token_tokens, cost_usd=self.token_usd)
+
+    @model_validator(mode="after")
+    def _check_mode(self) -> "AccessConfig":
+        if self.mode in {"egress", "token"} and self.gateway_url is None:
+            raise ValueError(f"{self.mode!r} needs the URL of the gateway (--gateway-url)")
+        return self
+
+
 class ModelConfig(Model):
     """The model endpoint of agents that act through a model, and the gateway before it."""
 
@@ -227,9 +291,12 @@ class ModelConfig(Model):
     """URL of the model endpoint (default: none; the agent has no model)."""
     api_key_env: str = "BENCHFLOW_API_KEY"
     """Variable on this machine with the endpoint's key. The key never enters the sandbox."""
-    upstream: Literal["same", "openai", "vllm", "anthropic"] = "same"
+    upstream: Literal["same", "openai", "vllm", "anthropic", "auto"] = "same"
     """Protocol of the endpoint. `same` is the agent's own protocol; for the others, calls are
-    translated. `vllm` also returns the token ids and log-probabilities that training needs."""
+    translated. `vllm` also returns the token ids and log-probabilities that training needs. `auto`
+    asks the endpoint once for one token: with token ids it is `vllm`, else `openai`."""
+    require_tokens: bool = False
+    """Refusal of a model endpoint whose answers cannot be trained on; one token is requested."""
     gateway: bool = True
     """Record of every model call, for replay and for training."""
     sampling: Annotated[dict[str, JsonValue], AfterValidator(_sampling)] = Field(
@@ -240,17 +307,62 @@ class ModelConfig(Model):
     seed: int | None = Field(default=None, ge=0, lt=2**31)
     """Seed from which the gateway sets another one in each call of the agent, if the protocol of
     the endpoint has seeds (default: the seed of the rollout, or else the agent's own)."""
+    usd_per_mtok: UsdPerMtok | None = None
+    """US dollars for a million input and output tokens (default: no cost is known)."""
     record_mb: int = Field(default=512, gt=0)
     """Most disk for the recorded model calls of a rollout, in MB. At the limit the agent's work
     ends, and what is there is graded."""
 
+    access: AccessConfig = AccessConfig()
+
+    @model_validator(mode="after")
+    def _check_access(self) -> "ModelConfig":
+        if self.access.mode in {"egress", "token"} and not self.gateway:
+            raise ValueError(f"model access {self.access.mode!r} needs the gateway")
+        if self.access.token_usd is not None and self.usd_per_mtok is None:
+            raise ValueError("token_usd needs the prices of the model (usd_per_mtok)")
+        return self
+
     def endpoint(self) -> Endpoint | None:
         """Return the endpoint with its key from this process's variables, or None without one."""
-        if self.base_url is None:
-            return None
-        key = os.environ.get(self.api_key_env)
-        headers = {"Authorization": f"Bearer {key}", "x-api-key": key} if key else {}
-        return Endpoint(url=self.base_url, headers=headers)
+        return None if self.base_url is None else _keyed(self.base_url, self.api_key_env)
+
+
+class JudgeConfig(Model):
+    """The model that rewards may ask. Its calls are recorded apart from those of the agent."""
+
+    base_url: Annotated[str, AfterValidator(_http_url)] | None = None
+    """URL of the model endpoint of judges (default: none; a task of the verifier type `judge` asks
+    the endpoint of --base-url, and its calls are not recorded)."""
+    model: str | None = None
+    """Model that judges ask at --judge-url, whatever model a reward names."""
+    api_key_env: str = "BENCHFLOW_JUDGE_API_KEY"
+    """Variable on this machine with the key of the judge's endpoint."""
+    upstream: Literal["same", "openai", "vllm", "anthropic"] = "same"
+    """Protocol of the judge's endpoint; `same` is that of the reward's request."""
+    max_calls: int | None = Field(default=None, ge=1)
+    """Most calls of a judge for one node (default: no limit). Over the limit the node has no
+    reward."""
+    usd_per_mtok: UsdPerMtok | None = None
+    """US dollars for a million input and output tokens of the judge (default: no cost is known)."""
+    record_mb: int = Field(default=64, gt=0)
+    """Most disk for the recorded calls of judges of a rollout, in MB."""
+
+    def endpoint(self) -> Endpoint | None:
+        """Return the endpoint with its key from this process's variables, or None without one."""
+        return None if self.base_url is None else _keyed(self.base_url, self.api_key_env)
+
+    @model_validator(mode="after")
+    def _check_model(self) -> "JudgeConfig":
+        if (self.base_url is None) != (self.model is None):
+            raise ValueError("a judge has both an endpoint (base_url) and a model")
+        return self
+
+
+def _keyed(url: str, variable: str) -> Endpoint:
+    key = os.environ.get(variable)
+    headers = {"Authorization": f"Bearer {key}", "x-api-key": key} if key else {}
+    return Endpoint(url=url, headers=headers)
 
 
 class UserConfig(Model):
@@ -276,6 +388,7 @@ class RolloutSettings(Model):
 
     model: ModelConfig = ModelConfig()
     user: UserConfig = UserConfig()
+    judge: JudgeConfig = JudgeConfig()
     skill_mode: Literal["no-skill", "with-skill"] = "no-skill"
     """Skills for the agent: the task's (`with-skill`), or none."""
     skills_dir: Path | None = None

@@ -19,9 +19,12 @@ from benchflow_contracts import (
     VerifyResult,
 )
 from benchflow_kernel import Registry
+from benchflow_kernel.resolve import JudgePlane
+from benchflow_kernel.rollout.judging import judged
 from benchflow_store import write_imported
 
 from benchflow_engine.config import RunConfig
+from benchflow_engine.model_gateway import open_judge
 from benchflow_engine.planes import load_rewards
 
 GROUP: Final = "benchflow.importers"
@@ -40,8 +43,9 @@ async def import_rollouts(
 ) -> list[tuple[Path, RolloutRecord]]:
     """Import the rollouts of a file below `jobs_dir`; return the directory and record of each.
 
-    With `task`, its rewards score each leaf by the recorded steps alone. A verdict of the file
-    is then named `imported`. All rollouts are scored before the first one is written.
+    With `task`, its rewards score each leaf by the recorded steps alone. Calls of the judge of
+    `config` are counted in the verdicts, and not kept. A verdict of the file is then named
+    `imported`. All rollouts are scored before the first one is written.
 
     Raises:
         StoreError: The file is damaged or not of this format, or a rollout was imported before.
@@ -54,11 +58,12 @@ async def import_rollouts(
     rollouts = list(importer(file))
     if not rollouts:
         raise UsageError(f"{str(file)!r} has no rollout", hint="export at least one trajectory")
-    for rollout in rollouts:
-        if task is not None:
-            for leaf in rollout.tree.leaves:
-                await _score(leaf, task, rewards)
-            rollout.tree.status = "completed"
+    if task is not None:
+        async with open_judge(config or RunConfig(), None) as judge:
+            for rollout in rollouts:
+                for leaf in rollout.tree.leaves:
+                    await _score(leaf, task, rewards, judge)
+                rollout.tree.status = "completed"
     written: list[tuple[Path, RolloutRecord]] = []
     for rollout in rollouts:
         directory = jobs_dir / _name(rollout)
@@ -80,13 +85,17 @@ def _rewards(config: RunConfig, task: Task) -> Sequence[Reward]:
     return load_rewards(config, task)
 
 
-async def _score(leaf: RolloutNode, task: Task, rewards: Sequence[Reward]) -> None:
+async def _score(
+    leaf: RolloutNode, task: Task, rewards: Sequence[Reward], judge: JudgePlane | None
+) -> None:
     foreign = leaf.results.pop("reward", None)
     if foreign is not None:
         leaf.results[FOREIGN_VERDICT] = foreign
     for reward in rewards:
         try:
-            leaf.results[reward.name] = await reward.score(leaf, Evidence(task=task))
+            async with judged(judge, "imported", "leaf") as judging:
+                evidence = Evidence(task=task, judge=judging.model)
+                leaf.results[reward.name] = judging.checked(await reward.score(leaf, evidence))
         except EvidenceMissingError as error:
             raise EvidenceMissingError(
                 f"reward {reward.name!r} of task {task.id!r} cannot score an imported rollout:"

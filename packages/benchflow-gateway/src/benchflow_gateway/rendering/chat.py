@@ -174,7 +174,11 @@ def completion_of(
         {"token": f"token_id:{token}", "logprob": logprob, "bytes": None, "top_logprobs": []}
         for token, logprob in zip(sampled.token_ids, sampled.logprobs or (), strict=False)
     ]
-    experts = {} if sampled.routed_experts is None else {"routed_experts": sampled.routed_experts}
+    more: Document = {}
+    if sampled.routed_experts is not None:
+        more["routed_experts"] = sampled.routed_experts
+    if sampled.sampling_mask:
+        more["sampling_mask"] = list(sampled.sampling_mask)
     return {
         "id": f"chatcmpl-{uuid4().hex}",
         "object": "chat.completion",
@@ -188,7 +192,7 @@ def completion_of(
                 "finish_reason": finish,
                 "token_ids": list(sampled.token_ids),
                 "logprobs": {"content": content} if sampled.logprobs is not None else None,
-                **experts,
+                **more,
             }
         ],
         "usage": {

@@ -14,7 +14,7 @@ from benchflow_gateway.wires import CHAT
 
 from .chat import ChatRequest, ChatRequestError, completion_of, message_of
 from .conversations import Conversations, PromptRenderer
-from .engines import EngineKind, Sampled, engine_of
+from .engines import Engine, EngineKind, Sampled, engine_of
 
 _MAX_BODY = 64 * 1024 * 1024
 _CONNECT_SEC = 10.0
@@ -26,23 +26,16 @@ class RenderingEndpoint:
     def __init__(
         self,
         renderer: PromptRenderer,
-        kind: EngineKind,
-        url: str,
-        session: aiohttp.ClientSession,
+        engine: Engine,
         *,
         context_tokens: int | None = None,
-        api_key: str | None = None,
     ) -> None:
-        """Prepare the endpoint. A prompt of `context_tokens` or more tokens is refused.
-
-        Raises:
-            UsageError: The package of the engine is not installed.
-        """
+        """Prepare the endpoint. A prompt of `context_tokens` or more tokens is refused."""
         self.conversations = Conversations(renderer)
         self.missing_logprobs = 0
         """The number of answers whose tokens cannot be trained on."""
         self._renderer = renderer
-        self._engine = engine_of(kind, url, session, api_key)
+        self._engine = engine
         self._context_tokens = context_tokens
 
     async def complete(self, request: ChatRequest) -> tuple[Document, Sampled]:
@@ -132,14 +125,18 @@ async def serve_rendering(
     api_key: str | None = None,
     port: int = 0,
     context_tokens: int | None = None,
+    sampling_mask: bool = False,
 ) -> AsyncGenerator[tuple[RenderingEndpoint, str]]:
-    """Serve the endpoint on loopback, and yield it with its base URL."""
+    """Serve the endpoint on loopback, and yield it with its base URL.
+
+    Raises:
+        UsageError: As `engine_of`.
+    """
     headers = {} if api_key is None else {"Authorization": f"Bearer {api_key}"}
     timeout = aiohttp.ClientTimeout(total=None, sock_connect=_CONNECT_SEC)
     async with aiohttp.ClientSession(headers=headers, timeout=timeout) as session:
-        endpoint = RenderingEndpoint(
-            renderer, kind, url, session, context_tokens=context_tokens, api_key=api_key
-        )
+        engine = engine_of(kind, url, session, api_key, sampling_mask=sampling_mask)
+        endpoint = RenderingEndpoint(renderer, engine, context_tokens=context_tokens)
         runner = web.AppRunner(endpoint.app(), access_log=None)
         await runner.setup()
         try:

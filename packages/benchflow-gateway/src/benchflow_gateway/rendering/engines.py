@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import Any, Literal, Protocol
 
 import aiohttp
+from benchflow_contracts import UsageError
 
 from benchflow_gateway.documents import Document, as_document, documents, items_of, text_of
 from benchflow_gateway.errors import RefusedError
@@ -37,6 +38,8 @@ class Sampled:
     """The weights, if the engine names them."""
     routed_experts: Document | None = None
     """The experts of each token in vLLM's format, if the engine sends them."""
+    sampling_mask: Sequence[object] = ()
+    """The tokens that each token was sampled from, if the engine sends them."""
 
 
 class Engine(Protocol):
@@ -85,14 +88,19 @@ class GenerateEngine:
             text_of(choice.get("finish_reason")) or "stop",
             version,
             as_document(choice.get("routed_experts")) or None,
+            items_of(choice.get("sampling_mask")),
         )
 
 
 class SglangEngine:
     """SGLang's `/generate`, as in sglang 0.5.23: each logprob is `[logprob, token id, text]`."""
 
-    def __init__(self, session: aiohttp.ClientSession, url: str) -> None:
+    def __init__(
+        self, session: aiohttp.ClientSession, url: str, *, sampling_mask: bool = False
+    ) -> None:
+        """Prepare the engine. `sampling_mask` asks for the tokens that top-k and top-p leave."""
         self._session = session
+        self._mask = {"return_sampling_mask": True} if sampling_mask else {}
         self._url = url.rstrip("/").removesuffix("/v1") + "/generate"
 
     async def sample(
@@ -107,6 +115,7 @@ class SglangEngine:
         if sampling.max_tokens is not None:
             params["max_new_tokens"] = sampling.max_tokens
         body = {"input_ids": list(prompt), "sampling_params": params, "return_logprob": True}
+        body |= self._mask
         answer, version = await post(self._session, self._url, body)
         meta = as_document(answer.get("meta_info"))
         entries = [items_of(entry) for entry in items_of(meta.get("output_token_logprobs"))]
@@ -114,30 +123,47 @@ class SglangEngine:
         tokens = _token_ids(answer.get("output_ids") or named)
         # Log-probabilities of other tokens are not those of the sample.
         values = [entry[0] for entry in entries if entry] if named == list(tokens) else []
+        # With a mask, the log-probabilities are those within the mask.
+        inside = items_of(meta.get("output_token_sampling_logprobs"))
+        mask = items_of(meta.get("output_token_sampling_mask")) if inside else []
         reason = meta.get("finish_reason")
         return Sampled(
             tokens,
-            _logprobs(values, len(tokens)),
+            _logprobs(inside if mask else values, len(tokens)),
             text_of(as_document(reason).get("type")) or text_of(reason) or "stop",
             version or text_of(meta.get("weight_version")) or None,
+            sampling_mask=mask,
         )
 
 
 def engine_of(
-    kind: EngineKind, url: str, session: aiohttp.ClientSession, api_key: str | None = None
+    kind: EngineKind,
+    url: str,
+    session: aiohttp.ClientSession,
+    api_key: str | None = None,
+    *,
+    sampling_mask: bool = False,
 ) -> Engine:
     """Return the engine of a kind at a base URL, with or without `/v1`.
 
-    The session has the key; the client of Tinker gets `api_key`.
+    The session has the key; the client of Tinker gets `api_key`. SGLang is asked for sampling
+    masks by `sampling_mask`; vLLM sends them if it was started with `--return-sampling-mask`.
 
     Raises:
-        UsageError: The package of the engine is not installed.
+        UsageError: The package of the engine is not installed, or it is not asked for masks.
     """
+    if sampling_mask and kind != "sglang":
+        raise UsageError(
+            f"engine {kind!r} is not asked for sampling masks",
+            hint="start vLLM with --return-sampling-mask, and leave this option out",
+        )
     if kind == "tinker":
         from .tinker_engine import TinkerEngine  # noqa: PLC0415 - needs this module
 
         return TinkerEngine(url, api_key)
-    return SglangEngine(session, url) if kind == "sglang" else GenerateEngine(session, url, kind)
+    if kind == "sglang":
+        return SglangEngine(session, url, sampling_mask=sampling_mask)
+    return GenerateEngine(session, url, kind)
 
 
 async def post(

@@ -1,5 +1,5 @@
 """Translate requests and streams from one wire format to another."""
 
-from .translation import Translation, translate_request
+from .translation import Translation, translate_messages, translate_request
 
-__all__ = ["Translation", "translate_request"]
+__all__ = ["Translation", "translate_messages", "translate_request"]

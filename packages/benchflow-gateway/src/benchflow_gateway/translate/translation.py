@@ -4,7 +4,7 @@ from collections.abc import Callable, Iterator
 
 from benchflow_contracts import ModelApi
 
-from benchflow_gateway.documents import Document
+from benchflow_gateway.documents import Document, documents
 from benchflow_gateway.sse import Event
 from benchflow_gateway.wires import Wire
 
@@ -43,6 +43,15 @@ def translate_request(body: Document, front: Wire, back: Wire) -> tuple[Document
     """
     prompt = _READ[front.api](body)
     return _WRITE[back.api](prompt), Translation(front, back, prompt)
+
+
+def translate_messages(body: Document, api: ModelApi) -> list[Document]:
+    """Return the conversation of a request in the wire `api` as messages of Chat Completions.
+
+    Raises:
+        RefusedError: Chat Completions cannot express it.
+    """
+    return documents(write_chat(_READ[api](body)).get("messages"))
 
 
 class Translation:

@@ -25,8 +25,11 @@ from benchflow_gateway.sse import Event
 _DONE = "[DONE]"
 # Fields that a delta extends. Every other field of a delta replaces the value.
 _GROWING = {"content", "reasoning_content", "reasoning", "refusal", "arguments"}
+_LISTS = ("token_ids", "sampling_mask")
+"""Fields of a choice with one item for each sampled token."""
 _TYPES: dict[RefusalKind, str] = {
     "budget": "insufficient_quota",
+    "unauthorized": "authentication_error",
     "not_found": "not_found_error",
     "upstream": "api_error",
     "internal": "api_error",
@@ -72,8 +75,8 @@ class ChatFold:
                 content = as_document(choice["logprobs"]).get("content")
                 logprobs: Document = into.setdefault("logprobs", {"content": []})
                 logprobs["content"] += items_of(content)
-            elif key == "token_ids" and value is not None:
-                into.setdefault("token_ids", []).extend(items_of(choice["token_ids"]))
+            elif key in _LISTS and value is not None:
+                into.setdefault(key, []).extend(items_of(value))
             elif key != "index" and (value is not None or key not in into):
                 into[key] = value
         self.ending = self.ending or choice.get("finish_reason") is not None
@@ -139,7 +142,7 @@ class ChatWire:
             delta = dict(as_document(choice.get("message")))
             if calls := documents(delta.get("tool_calls")):
                 delta["tool_calls"] = [{"index": i, **call} for i, call in enumerate(calls)]
-            more = {k: v for k, v in choice.items() if k in {"logprobs", "token_ids"}}
+            more = {k: v for k, v in choice.items() if k in {"logprobs", *_LISTS}}
             first.append({"index": index, "delta": delta, "finish_reason": None, **more})
             rest = {k: v for k, v in choice.items() if k not in {"message", *more}}
             last.append({**rest, "index": index, "delta": {}})

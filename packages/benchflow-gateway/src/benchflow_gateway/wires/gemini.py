@@ -28,6 +28,7 @@ _CALL = re.compile(
 )
 _ERRORS: dict[RefusalKind, tuple[int, str]] = {
     "budget": (402, "RESOURCE_EXHAUSTED"),
+    "unauthorized": (401, "UNAUTHENTICATED"),
     "not_found": (404, "NOT_FOUND"),
     "upstream": (502, "UNAVAILABLE"),
     "internal": (500, "INTERNAL"),

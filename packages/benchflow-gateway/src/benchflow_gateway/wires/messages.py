@@ -19,6 +19,7 @@ from benchflow_gateway.sse import Event
 
 _TYPES: dict[RefusalKind, str] = {
     "budget": "billing_error",
+    "unauthorized": "authentication_error",
     "not_found": "not_found_error",
     "too_large": "request_too_large",
     "upstream": "api_error",

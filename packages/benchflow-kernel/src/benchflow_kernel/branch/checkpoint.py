@@ -41,8 +41,9 @@ class Checkpoint:
     @property
     def ask(self) -> Ask | None:
         """The open question, if the checkpoint was taken during a turn."""
-        states = () if self.live is None else self.live.sessions.values()
-        return next((carry.ask for _, carry in states if carry.ask is not None), None)
+        live = () if self.live is None else self.live.sessions.values()
+        sessions = [session for _, session in (*live, *self.sessions.values())]
+        return next((session.ask for session in sessions if session.ask is not None), None)
 
     @property
     def at_call(self) -> bool:

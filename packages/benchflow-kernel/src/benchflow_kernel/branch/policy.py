@@ -4,13 +4,19 @@ import hashlib
 
 from benchflow_contracts import Ask
 
-from benchflow_kernel.config import AskUserBranch, BranchPolicy, GroupBranch, ValueBranch
+from benchflow_kernel.config import (
+    AskUserBranch,
+    BranchPolicy,
+    CallerBranch,
+    GroupBranch,
+    ValueBranch,
+)
 
 
 def forks_at_turn(policy: BranchPolicy, turn: int, states: int) -> bool:
     """Return whether `policy` forks at the start of `turn`, which is state number `states`."""
     match policy.kind:
-        case "ask-user":
+        case "ask-user" | "caller":
             return False
         case "group" | "best-of":
             return turn == policy.at and not forks_at_calls(policy)
@@ -50,9 +56,11 @@ def forks_at_call(policy: BranchPolicy, call: int, rollout_id: str) -> bool:
 def forks_at_ask(policy: BranchPolicy, ask: Ask, states: int) -> bool:
     """Return whether `policy` forks at `ask`, which is state number `states`.
 
-    Only a question can be forked, not a permission request. One child for each option needs
-    a finite set of distinct options.
+    Only a question or a request to fork can be forked, not a permission request. One child for
+    each option needs a finite set of distinct options.
     """
+    if isinstance(policy, CallerBranch):
+        return ask.kind == "fork" and ask.branchable and _has_distinct_options(ask)
     if ask.kind != "question":
         return False
     if isinstance(policy, ValueBranch):
@@ -62,21 +70,21 @@ def forks_at_ask(policy: BranchPolicy, ask: Ask, states: int) -> bool:
 
 def needs_base_checkpoint(policy: BranchPolicy, turn: int) -> bool:
     """Return whether a later fork may need a checkpoint of the start of `turn`."""
-    if policy.require == "live":
+    if policy.require == "live" or policy.kind == "caller":
         return False
     return policy.kind in {"ask-user", "value"} or forks_at_calls(policy) or turn == 0
 
 
 def children_of(policy: BranchPolicy, ask: Ask | None) -> int:
     """Return the number of children of a fork."""
-    if isinstance(policy, AskUserBranch):
+    if isinstance(policy, AskUserBranch | CallerBranch):
         return 0 if ask is None else len(ask.questions[0].options)
     return policy.n
 
 
 def labels_of(policy: BranchPolicy, ask: Ask | None) -> list[str]:
     """Return one distinct label for each child: the label of its option, or its number."""
-    if not isinstance(policy, AskUserBranch) or ask is None:
+    if not isinstance(policy, AskUserBranch | CallerBranch) or ask is None:
         return [f"sample {index + 1}" for index in range(children_of(policy, ask))]
     options = ask.questions[0].options
     names = [option.label or option.id for option in options]

@@ -1,6 +1,6 @@
 """Resolve: decide every value of a rollout before anything is started."""
 
-from .plan import SOLUTION_DIR, Plan, Planes, SharedFiles
+from .plan import SOLUTION_DIR, JudgePlane, Plan, Planes, SharedFiles
 from .resolve import (
     Contributions,
     EnvironmentNeeds,
@@ -19,6 +19,7 @@ __all__ = [
     "SOLUTION_DIR",
     "Contributions",
     "EnvironmentNeeds",
+    "JudgePlane",
     "LoweredTurn",
     "Origin",
     "OriginKind",

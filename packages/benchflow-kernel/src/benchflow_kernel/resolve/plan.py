@@ -9,10 +9,12 @@ from typing import Any, Protocol
 from benchflow_contracts import (
     MODEL_DOOR,
     Agent,
+    CallBudget,
     Door,
     Endpoint,
     EnvironmentFactory,
     ModelGateway,
+    OutsidePath,
     Reward,
     RolloutIdentity,
     Sandbox,
@@ -58,6 +60,18 @@ class SharedFiles(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
+class JudgePlane:
+    """The model that rewards may ask, and the gateway that records their calls."""
+
+    gateway: ModelGateway
+    """Not the gateway of the agents, so that the records and the costs stay apart."""
+    upstream: Endpoint
+    model: str
+    budget: CallBudget | None = None
+    """For each node. A call over the limit is refused, and the node has no reward."""
+
+
+@dataclass(frozen=True, slots=True)
 class Planes:
     """The providers of a rollout. They outlive the rollout."""
 
@@ -78,6 +92,8 @@ class Planes:
     """Add an authentication code under the key `seal` to the manifest of a saved checkpoint."""
     shared_files: SharedFiles | None = None
     """`None`: the rollout starts from its task alone."""
+    judge: JudgePlane | None = None
+    """`None`: rewards get no model."""
 
 
 SOLUTION_DIR = "/solution"
@@ -108,6 +124,8 @@ class Plan:
     """The name of the environment, if it starts processes by `Sandbox.spawn`."""
     world_snapshots: WorldSnapshots | None = None
     """How another session gets the state of a world outside the sandbox, if there is one."""
+    model_path: OutsidePath | None = None
+    """How the model's door leads out; `None`: as the provider serves it."""
     capabilities: SandboxCapabilities | None = None
     """The provider's capabilities, if the caller of `resolve` knew them."""
     identity: RolloutIdentity = field(default_factory=RolloutIdentity)
@@ -130,6 +148,14 @@ class Plan:
         """The seconds that the turns of a step may take from now on; 0 or less if none are left."""
         seconds, whole = self.config.deadlines.execute, self.config.deadline_sec
         return seconds if whole is None else min(seconds, self.began_at + whole - running_time())
+
+    @property
+    def token_limit(self) -> float:
+        """The seconds for which a token of the model's route is valid from now on."""
+        seconds, whole = self.config.model.access.token_sec, self.config.deadline_sec
+        if whole is None:
+            return seconds
+        return max(1.0, min(seconds, self.began_at + whole - running_time()))
 
     def fork_seed(self, node: str) -> int:
         """Return the seed of the world at `node`: below 2**63 and not negative.
@@ -167,7 +193,7 @@ class Plan:
         door = spec.door(MODEL_DOOR)
         if model is None or door is None:
             return spec
-        return spec.with_door(Door.to(model, port=door.port))
+        return spec.with_door(Door.to(model, port=door.port, path=self.model_path))
 
     def grading_spec(self, verifier: TaskVerifier) -> SandboxSpec:
         """Return the spec of a fresh grading sandbox."""
@@ -182,6 +208,9 @@ class Plan:
             yield from origins.settings(f"{prefix}.{turn.role.name}", turn.role)
         yield from origins.settings("skills", self.skills)
         yield from origins.settings("sandbox", self.spec)
+        if self.model_path is not None:
+            where = origins.find("model.access.mode")
+            yield Setting("model.path", self.model_path, where)
         for index, phases in enumerate(self.phases):
             yield from self._phase_settings(f"steps.{index}." if steps else "", phases)
         yield from origins.settings("verifier", self.task.config.verifier)

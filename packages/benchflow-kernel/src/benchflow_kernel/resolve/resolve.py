@@ -26,6 +26,7 @@ from benchflow_kernel.errors import UnknownProviderError
 from benchflow_kernel.faults import boundary
 
 from .effective_task import HostVariables, effective_deadlines, effective_task
+from .model_access import choose_access
 from .network_policy import check_widening, step_phases, with_switches
 from .plan import Plan, Planes
 from .sandbox_spec import Needs, agent_spec, with_environment, with_world_doors
@@ -149,6 +150,7 @@ def _complete(lowered: _Lowered, inputs: Contributions, planes: Planes, rollout_
         solution=any(need.solution for _, need in inputs.needs),
         spawning_environment=environment.name if environment and environment.spawns else None,
         world_snapshots=environment.world_snapshots if environment else None,
+        model_path=choose_access(task, config, spec, phases, inputs.capabilities, origins),
         capabilities=inputs.capabilities,
         identity=inputs.identity,
         origins=origins,
@@ -190,6 +192,9 @@ async def make_plan(
     lowered = _lower(task, config, inputs)
     needs = [(role, await _needs_of(planes, role)) for role in roles_of(lowered.turns)]
     inputs = replace(inputs, needs=needs, environment=environment_needs(task, planes))
+    if config.model.access.mode != "tunnel":
+        with boundary("sandbox"):
+            inputs = replace(inputs, capabilities=await planes.provider.capabilities())
     return _complete(lowered, inputs, planes, rollout_id)
 
 

@@ -38,7 +38,7 @@ class Origin:
 DEFAULT = Origin("default")
 
 _SECRET_TABLES = ("env", "headers")
-_URLS = ("upstream", "url", "base_url")
+_URLS = ("upstream", "url", "base_url", "gateway_url")
 _URL_CREDENTIAL = re.compile(r"(?<=://)[^/@]*@|\?.*$")
 
 

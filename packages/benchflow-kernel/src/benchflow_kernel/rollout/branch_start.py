@@ -13,7 +13,7 @@ from benchflow_contracts import (
 )
 
 from benchflow_kernel.branch import Checkpoint, Exchange, children_of, labels_of
-from benchflow_kernel.config import AskUserBranch, BranchPolicy
+from benchflow_kernel.config import AskUserBranch, BranchPolicy, CallerBranch
 from benchflow_kernel.resolve import LoweredTurn
 
 
@@ -153,7 +153,7 @@ class Fork:
 
         Under another policy, the question stays open, and the child's own user answers.
         """
-        if self.ask is None or not isinstance(self.policy, AskUserBranch):
+        if self.ask is None or not isinstance(self.policy, AskUserBranch | CallerBranch):
             return self.position
         option = self.ask.questions[0].options[index]
         exchange = replace(self.position.script[-1], answer=Answer.choose(self.ask, option.id))

@@ -25,12 +25,14 @@ def needs_capabilities(config: RolloutConfig) -> bool:
 
 
 def check_turns(plan: Plan) -> None:
-    """Refuse a fork before a turn that does not exist, or at model calls that nobody sees.
+    """Refuse a fork before a turn that does not exist, and model calls that nobody sees.
 
     Raises:
-        UsageError: The plan has fewer turns, or no gateway before a model.
+        UsageError: The plan has fewer turns, or it forks at model calls or limits them, and no
+            gateway is before the model.
     """
     policy, turns = plan.config.branch, plan.max_turns
+    check_limits(plan)
     for part in policies(policy):
         if forks_at_calls(part):
             _check_model(plan, part)
@@ -47,6 +49,34 @@ def _check_model(plan: Plan, policy: BranchPolicy) -> None:
         raise UsageError(
             f"policy {policy.kind!r} forks at model calls, and no gateway sees the agent's calls",
             hint="use an agent that acts through a model, with --base-url and without --no-gateway",
+        )
+
+
+def limits_itself(plan: Plan) -> bool:
+    """Return whether each agent of a plan applies the limits of a foreign task by itself."""
+    known = plan.task.config.agent.self_limited
+    return all(turn.role.agent in known for turn in plan.turns)
+
+
+def check_limits(plan: Plan) -> None:
+    """Refuse limits on model calls that bypass the gateway.
+
+    Raises:
+        UsageError: The task has such a limit, and its agent reaches a model without a gateway.
+    """
+    agent = plan.task.config.agent
+    if plan.spec.door(MODEL_DOOR) is None:
+        return
+    names = ["max_calls", "max_tokens"]
+    if not limits_itself(plan):
+        names += ["max_messages", "max_cost_usd"]
+    given = [name for name in names if getattr(agent, name) is not None]
+    if given and plan.planes.gateway is None:
+        raise UsageError(
+            f"the task limits the model calls of its agent ({', '.join(given)}), and no gateway"
+            " counts them",
+            where="task.toml:agent",
+            hint="leave out --no-gateway",
         )
 
 
@@ -128,8 +158,9 @@ def _check_sandbox(plan: Plan, capabilities: SandboxCapabilities) -> None:
         raise _unsupported(provider, "images from a Dockerfile", "builds", capabilities)
     if spec.services and not capabilities.services:
         raise _unsupported(provider, "services beside a sandbox", "services", capabilities)
-    if spec.doors and capabilities.doors is None:
-        names = ", ".join(repr(door.name) for door in spec.doors)
+    served = [d for d in spec.doors if plan.model_path is None or d.name != MODEL_DOOR]
+    if served and capabilities.doors is None:
+        names = ", ".join(repr(door.name) for door in served)
         raise _unsupported(provider, f"doors, and the agent needs {names}", "doors", capabilities)
     if not capabilities.spawn and (user := next(_users_of_spawn(plan), None)) is not None:
         raise _unsupported(provider, f"`spawn`, which {user} needs", "spawn", capabilities)

@@ -124,7 +124,9 @@ def _live(
 ) -> LiveWorld:
     used = {carry.process_id for _, carry in live_sessions.values()}
     process_ids = (
-        session.carry.process_id for session in manifest.sessions if session.carry is not None
+        session.carry.process_id
+        for session in manifest.sessions
+        if session.carry is not None and session.carry.process_id
     )
     return LiveWorld(
         services=manifest.services or {},

@@ -33,7 +33,13 @@ from benchflow_kernel.tree import credit_of
 
 from .branch_start import BranchStart, Position
 from .checkpoint_manifest import IMAGE, CheckpointManifest, read_manifest
-from .preflight import check_capabilities, check_shared_files, check_turns, needs_capabilities
+from .preflight import (
+    check_capabilities,
+    check_limits,
+    check_shared_files,
+    check_turns,
+    needs_capabilities,
+)
 from .record import Journal, meta_of, write_tree
 from .resume import is_only_graded, resumed_position, resumed_turns
 from .tree_scheduler import FailureLog, TreeScheduler
@@ -214,6 +220,7 @@ class Rollout:
                 identity=self._identity,
                 schedule=self._schedule,
             )
+        check_limits(plan)
         check_shared_files(plan)
         scheduler = TreeScheduler(
             plan,

@@ -68,7 +68,7 @@ class TreeScheduler:
     """Runs branches, at most `budget.concurrency` worlds at once, and forks them.
 
     Children also wait for a slot of the machine: all rollouts together run at most one child
-    for each CPU.
+    for each CPU. Children of a `caller` policy do not wait, because their caller may need all.
     """
 
     def __init__(
@@ -125,7 +125,8 @@ class TreeScheduler:
         """Wait until one more world may run. Closing the result releases the place."""
         async with AsyncExitStack() as stack:
             await stack.enter_async_context(self._slots)
-            if not start.main:
+            is_called = start.policy is not None and start.policy.kind == "caller"
+            if not (start.main or is_called):
                 await stack.enter_async_context(self._machine.slot())
             return stack.pop_all()
 

@@ -1,7 +1,7 @@
 """Score nodes: after the end of the agent, before the teardown of the world."""
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import cast
@@ -31,6 +31,7 @@ from benchflow_kernel.tree import verdict_name
 from benchflow_kernel.world import World
 from benchflow_kernel.world.identity import identity_of
 
+from .judging import judged
 from .record import Journal
 from .step_return import step_return
 
@@ -113,12 +114,25 @@ async def _score_all(
         later = any(needs_processes(other) for other in subject.rewards[index + 1 :])
         may_end = not (subject.continues or later)
         evidence = _evidence(plan, world, node_id, subject, may_end_processes=may_end)
-        result = await _score(reward, node, evidence, deadline)
+        async with judged(plan.planes.judge, plan.rollout_id, node_id) as judging:
+            evidence = replace(evidence, judge=judging.model)
+            result = judging.checked(await _score(reward, node, evidence, deadline))
+        result = _with_token_mark(plan, result)
         if kills:
             # The score may be 0 for this reason alone, so the record names it.
             meta = {**result.meta, "agent_memory_kills": kills}
             result = result.model_copy(update={"meta": meta})
         journal.append(NodeScored, node=node_id, name=subject.name_of(reward), result=result)
+
+
+def _with_token_mark(plan: Plan, result: VerifyResult) -> VerifyResult:
+    """Name in the integrity report that a token for the model was in the sandbox."""
+    if plan.model_path != "token":
+        return result
+    report = cast("Mapping[str, object]", result.meta.get("integrity") or {})
+    mark = "a token for the model was in the sandbox"
+    meta = {**result.meta, "integrity": {**report, "credential": mark}}
+    return result.model_copy(update={"meta": meta})
 
 
 def _evidence(
@@ -138,6 +152,7 @@ def _evidence(
         ),
         plays_solution=plan.solution,
         log_dir=subject.log_dir,
+        read_messages=world.message_reader(),
     )
 
 

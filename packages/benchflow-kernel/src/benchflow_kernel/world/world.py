@@ -15,6 +15,7 @@ from typing import Literal
 from benchflow_contracts import (
     MODEL_DOOR,
     BenchFlowError,
+    CallBudget,
     CallGate,
     Door,
     DoorPath,
@@ -48,6 +49,7 @@ from benchflow_kernel.faults import boundary, within
 from benchflow_kernel.resolve import Plan
 
 from .identity import identity_of
+from .model_route import MessageReader, complete_calls, endpoint_of, error_of, open_route, reader_of
 from .phases import Phases
 from .sessions import CarriedSessions, LiveWorld, Sessions
 from .task_files import TaskFiles
@@ -89,6 +91,7 @@ class World:
         self._provisioned = False
         self._sandbox: Sandbox | None = None
         self._route: ModelRoute | None = None
+        self.budget: CallBudget | None = None  # of the model route; set it before `open`
         self._earlier_calls = 0
         """The number of model calls of an earlier rollout at the start of the route's record."""
         self._on_call: Callable[[ModelCall], None] | None = None
@@ -147,22 +150,22 @@ class World:
     def calls(self) -> Sequence[ModelCall]:
         """The model calls of this world so far, in the order in which they ended.
 
-        Replayed calls are included. Requests and responses are not, and neither are the calls of
-        an earlier rollout that this one resumes.
+        Replayed calls are included; requests, responses and calls of a resumed rollout are not.
         """
         return () if self._route is None else self._route.outline()[self._earlier_calls :]
 
+    def message_reader(self) -> MessageReader | None:
+        """Return what reads the conversation of the calls; `None` if no gateway sees them."""
+        return reader_of(self._route)
+
     def calls_since(self, count: int) -> tuple[ModelCall, ...]:
         """Return all but the first `count` calls, complete, in the order in which they began."""
-        if self._route is None:
-            return ()
-        later = {call.id for call in self.calls[count:]}
-        return tuple(call for call in self._route.calls() if call.id in later)
+        return () if self._route is None else complete_calls(self._route, self.calls[count:])
 
     @property
     def model_error(self) -> BenchFlowError | None:
-        """Why the model route ended the agent's work, if it did."""
-        return None if self._route is None else self._route.error
+        """Why the model route ended the agent's work, or why the work had no model."""
+        return None if self._route is None else error_of(self._route)
 
     @property
     def unplayed(self) -> int:
@@ -396,11 +399,12 @@ class World:
             revert = self._environment.teardown
             await self._revert("environment", "tearing down the environment", revert, errors)
         await self.save_service_logs()
+        # First, so that a token that is still in a sandbox is of no use.
+        if self._route is not None:
+            await self._revert("sandbox", "closing the model route", self._route.aclose, errors)
         if self._sandbox is not None:
             revert = self._sandbox.teardown
             await self._revert("sandbox", "tearing down the sandbox", revert, errors)
-        if self._route is not None:
-            await self._revert("sandbox", "closing the model route", self._route.aclose, errors)
         return errors
 
     async def _revert(
@@ -434,7 +438,7 @@ class World:
         plan = self._plan
         await self._open_route(replay)
         agent_step = None if image is None else step
-        spec = plan.created_spec(agent_step, None if self._route is None else self._route.endpoint)
+        spec = plan.created_spec(agent_step, await endpoint_of(plan, self._route, image))
         for door in doors:
             spec = spec.with_door(door)
         self._sandbox = await plan.planes.provider.create(
@@ -451,16 +455,15 @@ class World:
             images = sandbox.image_digests
         if isinstance(sandbox, HasDoors):
             doors = sandbox.door_paths
+        if (path := self._plan.model_path) is not None:
+            doors = {**doors, MODEL_DOOR: path}
         if images or doors:
             self._on_created(images, doors)
 
     async def _open_route(self, replay: Sequence[ModelCall]) -> None:
         """Open the gateway's route of this node to the model, if there are both."""
-        gateway, door = self._plan.planes.gateway, self._plan.spec.door(MODEL_DOOR)
-        if gateway is not None and door is not None:
-            self._route = await gateway.open(
-                self._plan.rollout_id, self._node, upstream=door.endpoint, replay=replay
-            )
+        self._route = await open_route(self._plan, self._node, replay, self.budget)
+        if self._route is not None:
             self._earlier_calls = len(self._route.outline())
             if self._on_call is not None and isinstance(self._route, SupportsCallReports):
                 self._route.on_call(self._on_call)

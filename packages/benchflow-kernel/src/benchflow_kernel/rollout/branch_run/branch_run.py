@@ -6,9 +6,11 @@ from benchflow_contracts import (
     AgentProtocolError,
     AgentTimeoutError,
     BenchFlowError,
+    CallBudget,
     Cause,
     EnvironmentError_,
     ReplayDivergedError,
+    Usage,
     blame,
     expect_host,
 )
@@ -18,6 +20,7 @@ from benchflow_kernel.branch import Checkpoint, Replay, ReplayLog, check_child, 
 from benchflow_kernel.faults import boundary, node_error, run_beside_check
 from benchflow_kernel.resolve import Plan
 from benchflow_kernel.rollout.branch_start import BranchStart, Fork, Position
+from benchflow_kernel.rollout.preflight import limits_itself
 from benchflow_kernel.rollout.record import Journal
 from benchflow_kernel.world import World
 
@@ -88,6 +91,7 @@ class BranchRun:
         if checkpoint is not None:
             self._branch.journal.enter_phase(start.id, "setup")
         world.setup()
+        world.budget = self._remaining_budget()
         if world.outside is not None:
             world.outside.on_call(self._activity.report_world_call)
         if checkpoint is None:
@@ -169,6 +173,46 @@ class BranchRun:
         except BenchFlowError as failed:
             return Cause(by="host", what=f"{cause.what}; {failed}")
         return cause
+
+    def _remaining_budget(self) -> CallBudget | None:
+        """Return what the path to this branch left of the task's limits on model calls."""
+        plan, start = self._branch.plan, self._branch.start
+        agent = plan.task.config.agent
+        of_gateway = (
+            {}
+            if limits_itself(plan)
+            else {
+                "messages": agent.max_messages,
+                "cost_usd": agent.max_cost_usd,
+            }
+        )
+        if not any(
+            limit is not None for limit in (agent.max_calls, agent.max_tokens, *of_gateway.values())
+        ):
+            return None
+        # The route counts the calls of its own record.
+        own = f"{start.id}."
+        steps = [
+            step
+            for step in self._branch.journal.node(start.node).steps
+            if not any(call.startswith(own) for call in step.model_calls)
+        ]
+        calls = sum(len(step.model_calls) for step in steps)
+        usages = [step.usage for step in steps if step.usage is not None and step.model_calls]
+        earlier = Usage(
+            input_tokens=sum(usage.input_tokens for usage in usages),
+            output_tokens=sum(usage.output_tokens for usage in usages),
+            cached_tokens=sum(usage.cached_tokens for usage in usages),
+        )
+        tokens = earlier.input_tokens + earlier.output_tokens
+        return CallBudget.model_validate(
+            {
+                "calls": _remaining(agent.max_calls, calls),
+                "tokens": _remaining(agent.max_tokens, tokens),
+                "earlier": earlier,
+                **of_gateway,
+            }
+        )
 
     async def _restore(self, checkpoint: Checkpoint) -> None:
         start, world = self._branch.start, self._branch.world
@@ -324,3 +368,7 @@ def _replay_of(position: Position, progress: Progress) -> Replay:
         until=position.turn,
         call=None if is_there else position.call,
     )
+
+
+def _remaining(limit: int | None, used: int) -> int | None:
+    return None if limit is None else max(0, limit - used)

@@ -83,6 +83,11 @@ class AskResponder:
         if recorded is not None:
             self._activity.answer_question(ask, recorded, "branch")
             return recorded
+        if ask.kind == "fork":
+            declined = Answer(outcome="declined")
+            self._replay_log.set_answer(place, declined)
+            self._activity.answer_question(ask, declined, "branch")
+            return declined
         steps = self._branch.journal.node(self._progress.tip).steps
         with boundary("environment"):
             answering = self._branch.world.user.answer(ask, steps)

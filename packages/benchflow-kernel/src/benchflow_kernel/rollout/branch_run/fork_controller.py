@@ -98,6 +98,8 @@ class ForkController:
     async def at_ask(self, cursor: Cursor, ask: Ask) -> Fork | None:
         """Fork at a question while the agent waits. If `None`, the user answers.
 
+        A request to fork is refused by `None`.
+
         A rollout that keeps all checkpoints saves a live one here if it does not fork.
 
         Raises:
@@ -105,7 +107,7 @@ class ForkController:
             FidelityError: The policy requires a fidelity that is not available here.
         """
         start, policy = self._branch.start, self._branch.start.policy
-        if ask.kind != "question":
+        if ask.kind == "permission":
             return None
         step = self._branch.journal.node(cursor.node).step
         ends_step = step is not None and step.ask is not None and step.ask.id == ask.id
@@ -258,10 +260,17 @@ class ForkController:
     ) -> Fork | None:
         answers = await self._answers(cursor, policy, ask)
         in_turn = ask is not None or call is not None
+        # The program that asks for a fork is outside of the sandbox, so files restore its session.
+        is_requested = ask is not None and ask.kind == "fork"
         captured = await self._services.selector.capture(
-            self._branch.world, cursor.turn, mid_turn=in_turn, require=policy.require
+            self._branch.world,
+            cursor.turn,
+            mid_turn=in_turn and not is_requested,
+            require=policy.require,
         )
         checkpoint = captured.checkpoint
+        if is_requested and checkpoint is None:
+            raise FidelityError(f"the session cannot be copied: {captured.reason}")
         if checkpoint is not None and not await self._fits_on_disk(cursor, policy, checkpoint):
             return None
         position = await self._position(cursor, captured, ask, in_turn=in_turn)

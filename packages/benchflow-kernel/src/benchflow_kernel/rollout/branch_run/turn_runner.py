@@ -117,13 +117,17 @@ class TurnRunner:
         Raises:
             BenchFlowError: A model error that the agent did not cause.
         """
-        error = self._branch.world.model_error
+        error = self._model_error()
         if error is None:
             return False
-        if not isinstance(error, AgentError):
-            raise error
         self.end_early(node_error(error, blame(error, inside="agent")))
         return True
+
+    def _model_error(self) -> AgentError | None:
+        error = self._branch.world.model_error
+        if error is None or isinstance(error, AgentError):
+            return error
+        raise error
 
     async def _prompt(self, session: Session) -> StopReason | None:
         """Run one turn, or the rest of a turn; return `None` if it was interrupted."""
@@ -145,6 +149,7 @@ class TurnRunner:
                         stop = await turn()
         except (AgentError, SandboxLimitError) as error:
             if interruption.reason is None:
+                self._model_error()  # an agent without its model fails, too
                 agent_error = await self._attribute(error)
         except (TimeoutError, BenchFlowError):
             if interruption.reason is None:
