@@ -4,6 +4,7 @@ from benchflow_testing import check_sandbox
 
 @pytest.mark.slow
 @pytest.mark.timeout(400)
+@pytest.mark.usefixtures("criu")
 def test_the_sdk_of_e2b_against_our_server_keeps_every_promise_of_the_contract(with_provider):
     async def test(provider, server):
         del server

@@ -5,6 +5,7 @@ import time
 
 import pytest
 from benchflow_contracts.errors import (
+    CapacityError,
     CredentialsError,
     SandboxLostError,
     SandboxUnsupportedError,
@@ -77,7 +78,7 @@ def test_a_template_that_does_not_exist_is_refused(with_provider):
     async def test(provider, server):
         del server
         with pytest.raises(SandboxUnsupportedError, match="template"):
-            await provider.create(SandboxSpec(image="no-such-template"))
+            await provider.create(SandboxSpec(image="template://no-such-template"))
 
     with_provider(test)
 
@@ -95,16 +96,17 @@ def test_a_sandbox_that_the_account_lost_says_so_at_once(with_provider):
 
 
 def test_streams_that_the_server_ends_lose_no_byte(with_provider):
-    numbers = b"".join(b"%d\n" % number for number in range(1, 40_001))
+    # More than the pipes and the link hold.
+    numbers = b"".join(b"%d\n" % number for number in range(1, 400_001))
 
     async def test(provider, server):
         sandbox = await provider.create(SPEC)
-        process = await sandbox.spawn("seq 1 40000")
+        process = await sandbox.spawn("seq 1 400000")
         data = bytearray()
         while piece := await process.stdout.read(4096):
-            data += piece
-            if len(data) % 5 == 0:
+            if len(data) % (1 << 19) < 4096:
                 await server.made[sandbox.id].service.close()
+            data += piece
         assert bytes(data) == numbers
         assert sandbox.connections > 1
 
@@ -122,3 +124,58 @@ def test_a_runner_that_is_killed_leaves_no_sandbox_after_its_lifetime(with_provi
         assert time.time() - ends < 5
 
     with_provider(test, lifetime=10.0)
+
+
+@pytest.mark.usefixtures("criu")
+def test_a_live_fork_continues_each_stream_without_a_lost_byte(with_provider):
+    # More than the pipes and the link hold, so that output waits everywhere.
+    numbers = b"".join(b"%d\n" % number for number in range(1, 200_001))
+
+    async def rest(process):
+        data = bytearray()
+        while piece := await process.stdout.read():
+            data += piece
+        return bytes(data)
+
+    async def test(provider, server):
+        sandbox = await provider.create(SPEC)
+        process = await sandbox.spawn("seq 1 200000; read word; echo $word; exit 7")
+        start = await process.stdout.read(1000)
+        image = await sandbox.snapshot("live")
+        children = [await provider.create(SPEC, image=image) for _ in range(2)]
+        ends = [process, *[await child.attach(process.id) for child in children]]
+        for number, each in enumerate(ends):
+            await each.stdin.write(b"%d\n" % number)
+        for number, each in enumerate(ends):
+            assert start + await rest(each) == numbers + b"%d\n" % number
+            assert await each.wait() == 7
+        assert len(server.made) == 3
+
+    with_provider(test)
+
+
+@pytest.mark.usefixtures("criu")
+def test_snapshots_are_deleted_with_their_provider(with_provider):
+    async def test(provider, server):
+        sandbox = await provider.create(SPEC)
+        await sandbox.snapshot("live")
+        await sandbox.snapshot()
+        assert len(server.snapshots) == 2
+        await provider.aclose()
+        assert (server.snapshots, server.made) == ({}, {})
+
+    with_provider(test)
+
+
+@pytest.mark.parametrize(
+    ("status", "error"), [(400, SandboxUnsupportedError), (409, CapacityError)]
+)
+def test_a_snapshot_of_files_that_e2b_refuses_is_a_typed_error(with_provider, status, error):
+    async def test(provider, server):
+        server.refused_snapshots = (status, "not for this team")
+        sandbox = await provider.create(SPEC)
+        with pytest.raises(error, match="not for this team"):
+            await sandbox.snapshot()
+        assert (await sandbox.exec("echo on")).stdout == "on\n"
+
+    with_provider(test)

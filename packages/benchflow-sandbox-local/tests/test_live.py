@@ -149,3 +149,37 @@ http.server.HTTPServer(("127.0.0.1", 9001), Handler).serve_forever()
                 stack.push_async_callback(carried.aclose)
 
     with_provider(check)
+
+
+ORPHAN = """
+import ctypes, os, time
+PR_SET_CHILD_SUBREAPER = 36
+ctypes.CDLL(None).prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
+leader = os.fork()
+if not leader:
+    os.setsid()
+    if not os.fork():
+        while True:
+            with open("ticks", "a") as file: file.write("x")
+            time.sleep(0.02)
+    os._exit(0)
+os.waitpid(leader, 0)
+print("orphaned", flush=True)
+time.sleep(1000)
+"""
+
+
+def test_a_daemon_below_a_subreaper_continues_without_the_leader_of_its_session(with_provider):
+    async def check(provider):
+        parent = await provider.create(SandboxSpec())
+        process = await parent.spawn(["python3", "-I", "-c", ORPHAN])
+        assert await line_of(process) == "orphaned"
+        image = await parent.snapshot("live")
+        child = await provider.create(SandboxSpec(), image=image)
+        now = "test -e ticks && wc -c < ticks"
+        for sandbox in (child, parent):
+            before = (await sandbox.exec(now)).stdout
+            grows = f"while test $(wc -c < ticks) -eq {int(before)}; do sleep 0.01; done"
+            assert (await sandbox.exec(grows, timeout=60)).ok
+
+    with_provider(check)

@@ -1,6 +1,7 @@
 """A cloud on this machine: local sandboxes, of which only files, commands and text are used."""
 
 import asyncio
+import sys
 import tempfile
 import time
 from pathlib import Path
@@ -15,19 +16,26 @@ from benchflow_sandbox_remote import (
     LineTransport,
     ProcessTransport,
     RemoteProvider,
+    WebSocketListener,
 )
+
+sys.path.insert(0, str(Path(__file__).parent))
+from cutting_proxy import CuttingProxy
 
 
 class LocalCloudSandbox:
     """One local sandbox as a cloud would offer it."""
 
-    def __init__(self, box, lines=False):
+    def __init__(self, box, way="bytes"):
         self.box = box
         self.id = f"cloud-{box.id}"
-        self.lines = lines
+        self.way = way
+        self.listener = self.proxy = None
         self.is_away = self.is_deleted = False
         self.refused = asyncio.Event()
         self.processes = []
+        self.wrap = lambda transport: transport
+        """Changes each connection."""
 
     async def put(self, path, content, mode):
         with tempfile.NamedTemporaryFile() as file:
@@ -47,20 +55,34 @@ class LocalCloudSandbox:
         if self.is_away:
             self.refused.set()
             raise SandboxError("the network to the cloud is cut")
-        words = [PROGRAM, "dial", *(["lines"] if self.lines else [])]
+        if self.way == "websocket":
+            return self.wrap(await self.dial_port())
+        words = [PROGRAM, "dial", *(["lines"] if self.way == "lines" else [])]
         process = await self.box.spawn(words, user="root", cwd="/")
         self.processes.append(process)
         transport = ProcessTransport(process)
-        return LineTransport(transport) if self.lines else transport
+        return self.wrap(LineTransport(transport) if self.way == "lines" else transport)
+
+    async def dial_port(self):
+        if self.listener is None:
+            self.listener = await WebSocketListener.start(self)
+            url = (await self.box.expose_port(self.listener.port)).url
+            self.proxy = CuttingProxy("127.0.0.1", int(url.rpartition(":")[2]))
+            await self.proxy.start()
+        return await self.listener.connect(self.proxy.url)
 
     async def cut(self):
         """End every connection, as a network that fails does."""
+        if self.proxy is not None:
+            self.proxy.cut()
         processes, self.processes = self.processes, []
         for process in processes:
             await process.aclose()
 
     async def delete(self):
         await self.cut()
+        if self.proxy is not None:
+            await self.proxy.aclose()
         await self.box.teardown()
         self.is_deleted = True
 
@@ -68,9 +90,9 @@ class LocalCloudSandbox:
 class LocalCloud:
     """An account of it. It notes each extension of a lifetime."""
 
-    def __init__(self, lines=False):
+    def __init__(self, way="bytes"):
         self.local = LocalProvider()
-        self.lines = lines
+        self.way = way
         self.made = {}
         self.records = {}
         self.failures = []
@@ -83,7 +105,7 @@ class LocalCloud:
             raise before
         if key not in self.made:
             plain = SandboxSpec(user="root", workdir="/", env=spec.env, limits=spec.limits)
-            made = LocalCloudSandbox(await self.local.create(plain), self.lines)
+            made = LocalCloudSandbox(await self.local.create(plain), self.way)
             self.made[key] = made
             self.records[made.id] = CloudRecord(made.id, labels, time.time())
         if after:
@@ -121,9 +143,9 @@ CAN = SandboxCapabilities(
 def with_provider():
     """Run an async test against a provider of its own."""
 
-    def run(test, lines=False, **options):
+    def run(test, way="bytes", **options):
         async def main():
-            cloud = LocalCloud(lines)
+            cloud = LocalCloud(way)
             options.setdefault("lost_after", 30.0)
             async with RemoteProvider("local-cloud", cloud, CAN, **options) as provider:
                 provider.cloud = cloud

@@ -18,8 +18,8 @@ async def read_all(process, size=4096):
     return bytes(data)
 
 
-@pytest.mark.parametrize("lines", [False, True], ids=["bytes", "lines"])
-def test_a_cut_connection_loses_and_repeats_no_byte_in_either_direction(with_sandbox, lines):
+@pytest.mark.parametrize("way", ["bytes", "lines", "websocket"])
+def test_a_cut_connection_loses_and_repeats_no_byte_in_either_direction(with_sandbox, way):
     async def test(sandbox, cloud):
         process = await sandbox.spawn("cat")
 
@@ -37,7 +37,57 @@ def test_a_cut_connection_loses_and_repeats_no_byte_in_either_direction(with_san
         assert await process.wait() == 0
         assert sandbox.connections > 5
 
-    with_sandbox(test, lines=lines)
+    with_sandbox(test, way=way)
+
+
+class Short:
+    """A connection that is cut after some bytes in each direction, also inside a frame."""
+
+    def __init__(self, transport, size):
+        self.transport = transport
+        self.left = [size, size]
+
+    def _pass(self, way, data):
+        passed = data[: self.left[way]]
+        self.left[way] -= len(passed)
+        return passed
+
+    async def read(self):
+        data = self._pass(1, await self.transport.read())
+        if not data:
+            raise OSError("cut")
+        return data
+
+    async def write(self, data):
+        passed = self._pass(0, data)
+        await self.transport.write(passed)
+        if len(passed) < len(data):
+            raise OSError("cut")
+
+    async def aclose(self):
+        await self.transport.aclose()
+
+
+def test_the_link_continues_wherever_a_connection_is_cut_in_a_call(with_sandbox):
+    async def test(sandbox, cloud):
+        sizes = []
+        cloud.wrap = lambda transport: Short(transport, sizes.pop()) if sizes else transport
+        process = await sandbox.spawn("cat")
+        cut = 0
+        for size in range(0, 700, 23):  # a call has some hundred bytes in each direction
+            before = sandbox.connections
+            sizes.append(size)
+            await cloud.cut()
+            line = b"%d\n" % size
+            await process.stdin.write(line)
+            assert (await sandbox.exec(f"echo {size}; exit 3")).stdout == line.decode()
+            assert await process.stdout.read() == line
+            cut += sandbox.connections - before > 1
+        await process.stdin.aclose()
+        assert await process.wait() == 0
+        assert cut > 15
+
+    with_sandbox(test)
 
 
 def test_a_command_that_runs_while_the_network_is_away_is_not_lost(with_sandbox):

@@ -165,6 +165,7 @@ def test_lines_that_are_not_base64_or_never_end_are_refused():
 
     assert asyncio.run(read(b"YWJj\r\n")) == b"abc"
     assert asyncio.run(read(b"\n", b"YW", b"I=\n")) == b"ab"
+    assert asyncio.run(read(b"\n" * 50_000, b"YWI=\n")) == b"ab"
     for pieces in ([b"a$b\n"], [b"x" * 65536] * 20):
         with pytest.raises(SandboxError):
             asyncio.run(read(*pieces))

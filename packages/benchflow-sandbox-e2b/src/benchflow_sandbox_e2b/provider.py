@@ -1,30 +1,33 @@
 """The provider `e2b`."""
 
-import os
-from typing import Literal, get_args
+from typing import TYPE_CHECKING, Any, Unpack, get_args
 
-from benchflow_contracts.errors import CredentialsError
-from benchflow_contracts.sandbox import NetworkMode, SandboxCapabilities
-from benchflow_sandbox_remote import RemoteProvider
+from benchflow_contracts.sandbox import NetworkMode, SandboxCapabilities, SnapshotLevel
+from benchflow_sandbox_remote import (
+    RemoteOptions,
+    RemoteProvider,
+    account_file,
+    options_of,
+)
 
-from .cloud import Connection, E2bCloud
+from .cloud import E2bCloud
 
-_OPTIONS: dict[Literal["api_key", "api_url", "sandbox_url", "domain"], str] = {
-    "api_key": "E2B_API_KEY",
-    "api_url": "E2B_API_URL",
-    "sandbox_url": "E2B_SANDBOX_URL",
-    "domain": "E2B_DOMAIN",
-}
+if TYPE_CHECKING:
+    from .templates import Connection
+
 CAPABILITIES = SandboxCapabilities(
     isolation="vm",
+    snapshot_levels=frozenset(get_args(SnapshotLevel)),
+    snapshot_consistency="instant",
+    live_engine="e2b",
     network_modes=frozenset(get_args(NetworkMode)),
     users=True,
     freeze="guest",
     kill_all=True,
+    builds=True,
     doors="tunnel",
+    outside_paths=frozenset({"egress", "token"}),
     notes={
-        "snapshot_levels": "BenchFlow does not use E2B's snapshots yet; branch by replay",
-        "builds": "build a template with E2B's tools, and name it as the image",
         "resource_limits": "CPU and memory are those of the template",
     },
 )
@@ -33,41 +36,33 @@ CAPABILITIES = SandboxCapabilities(
 class E2bProvider(RemoteProvider):
     """Sandboxes of E2B, or of a server with its API, such as a self-hosted E2B Runtime.
 
-    An image of a spec is the name of a template. The key and the addresses are those of E2B's SDK:
-    `$E2B_API_KEY`, `$E2B_API_URL`, `$E2B_SANDBOX_URL` and `$E2B_DOMAIN`.
+    An image of a spec is a reference to a registry, or `template://NAME` for a template of the
+    account. An image, a Dockerfile and the agent's bundles are built into a template once. The key
+    and the addresses are those of E2B's SDK: `$E2B_API_KEY`, `$E2B_API_URL`, `$E2B_SANDBOX_URL` and
+    `$E2B_DOMAIN`.
     """
+
+    package = "benchflow_sandbox_e2b"
+    optional_fields = RemoteProvider.optional_fields | {"bundles"}
 
     def __init__(
         self,
         *,
-        allow_unisolated: bool = False,  # noqa: ARG002 - a machine of E2B is always isolated
         api_key: str | None = None,
         api_url: str | None = None,
         sandbox_url: str | None = None,
         domain: str | None = None,
-        lifetime: float = 300.0,
-        lost_after: float = 120.0,
+        **options: Unpack[RemoteOptions],
     ) -> None:
-        given = {
-            "api_key": api_key,
-            "api_url": api_url,
-            "sandbox_url": sandbox_url,
-            "domain": domain,
-        }
-        connection = Connection()
-        for name, variable in _OPTIONS.items():
-            if value := given[name] or os.environ.get(variable):
-                connection[name] = value
-        self._has_key = "api_key" in connection
-        super().__init__(
-            "e2b", E2bCloud(connection), CAPABILITIES, lifetime=lifetime, lost_after=lost_after
+        found: Any = options_of(
+            "E2B_", api_key=api_key, api_url=api_url, sandbox_url=sandbox_url, domain=domain
         )
+        connection: Connection = found
+        account = connection.get("api_key", "")
+        locks = account_file("e2b", account).with_suffix(".builds")
+        self._account = E2bCloud(connection, locks)
+        super().__init__("e2b", self._account, CAPABILITIES, account=account, **options)
 
     async def ready(self) -> None:
-        """Check that there is a key.
-
-        Raises:
-            CredentialsError: There is none.
-        """
-        if not self._has_key:
-            raise CredentialsError("E2B: no key", hint="set E2B_API_KEY to the key of your account")
+        """Check that E2B answers and accepts the key."""
+        await self._account.connect()

@@ -51,11 +51,9 @@ class CommandTransport:
 
     async def _wait(self) -> None:
         """Put the end behind the output when the command, or its stream, has ended."""
-        try:
-            with suppress(Exception):  # why it ended does not matter: the session dials again
-                await self._handle.wait()
-        finally:
-            await self._output.put(_END)
+        with suppress(Exception):  # why it ended does not matter: the session dials again
+            await self._handle.wait()
+        await self._output.put(_END)
 
     async def read(self) -> bytes:
         """Return at least one byte, or `b""` at the end."""

@@ -19,7 +19,9 @@ from benchflow_contracts.errors import (
 from benchflow_contracts.sandbox import NetworkMode, SandboxImage, SandboxSpec
 from benchflow_sandbox_core.freezing import Freezer
 from benchflow_sandbox_core.gate import Gate
+from benchflow_sandbox_core.process_table import ProcessTable
 from benchflow_sandbox_core.running_box import responds
+from benchflow_sandbox_core.sandbox_process import SandboxProcess
 from benchflow_sandbox_core.shield import finish
 from benchflow_sandbox_core.spec import with_network
 from benchflow_sandbox_native import InitError
@@ -28,7 +30,7 @@ from .cgroup.group import Group
 from .change_tracker import ChangeTracker
 from .host_services import HostServices
 from .launcher import Launcher, LauncherError
-from .live.processes import LiveState, ProcessTable
+from .live.processes import LiveState
 from .live.snapshots import LiveImageBudget, LiveSnapshots, WhileFrozen
 from .running_box import LocalRunningBox, Place
 from .runtime import BoxRuntime
@@ -382,7 +384,11 @@ class Box:
         engine = self.host.runtime.live
         async with engine.restore(self, state, frozen=False, lazy=True) as restored:
             await self.serve(restored.running)
-            processes.add_restored(restored, state)
+            for image_process in state.processes:
+                name, pid = image_process.id, image_process.pid
+                streams = restored.streams.pop(name)
+                process = SandboxProcess(restored.running, pid, streams, name)
+                processes.add_restored(process)
 
     async def disconnect(self) -> None:
         """End the connections into a sandbox that has ended; the exposed addresses stay valid."""

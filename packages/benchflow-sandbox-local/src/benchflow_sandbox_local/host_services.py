@@ -39,9 +39,9 @@ class HostServices:
 
     async def start(self, running: LocalRunningBox, spec: SandboxSpec) -> None:
         """Serve a started sandbox."""
-        self.relays = await running.start_relays(spec.doors)
+        self.relays = await running.start_relays(spec.served_doors)
         path = running.door_path
-        self.door_paths = {} if path is None else {door.name: path for door in spec.doors}
+        self.door_paths = {} if path is None else spec.door_paths(path)
         port = proxy_port(spec)
         if port is not None:
             listener = await running.socket_inside()

@@ -33,6 +33,7 @@ from benchflow_sandbox_core.gate import Gate
 from benchflow_sandbox_core.image_config import ImageConfig
 from benchflow_sandbox_core.paths import absolute
 from benchflow_sandbox_core.port_forward import Connection
+from benchflow_sandbox_core.process_table import ProcessTable
 from benchflow_sandbox_core.proxy.server import proxy_environment
 from benchflow_sandbox_core.relay.server import Relay
 from benchflow_sandbox_core.sandbox_process import SandboxProcess
@@ -40,7 +41,6 @@ from benchflow_sandbox_core.shield import finish
 from benchflow_sandbox_core.thread import run
 
 from benchflow_sandbox_local.cgroup.group import Group
-from benchflow_sandbox_local.live.processes import ProcessTable
 from benchflow_sandbox_local.live.snapshots import WhileFrozen
 from benchflow_sandbox_local.rootfs.base import Base
 from benchflow_sandbox_local.transfer.digest import DigestCache, FileDigester

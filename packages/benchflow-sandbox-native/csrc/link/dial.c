@@ -7,6 +7,7 @@
 #include <string.h>
 #include <sys/socket.h>
 #include <sys/un.h>
+#include <time.h>
 #include <unistd.h>
 
 enum { PIECE = 3 << 12, LINE = PIECE / 3 * 4 + 1 };
@@ -21,7 +22,7 @@ static void give_up(const char *what)
     exit(1);
 }
 
-static void write_whole(int to, const char *from, size_t size)
+void write_whole(int to, const char *from, size_t size)
 {
     while (size > 0) {
         ssize_t put = write(to, from, size);
@@ -33,19 +34,25 @@ static void write_whole(int to, const char *from, size_t size)
     }
 }
 
-static void write_line(int to, const unsigned char *from, size_t size)
+size_t encode(const unsigned char *from, size_t size, char *to)
 {
-    static char line[LINE];
     size_t length = 0;
     for (size_t i = 0; i < size; i += 3) {
         size_t left = size - i;
         uint32_t group = (uint32_t)from[i] << 16 | (left > 1 ? (uint32_t)from[i + 1] << 8 : 0) |
                          (left > 2 ? from[i + 2] : 0);
-        line[length++] = letters[group >> 18];
-        line[length++] = letters[group >> 12 & 63];
-        line[length++] = left > 1 ? letters[group >> 6 & 63] : '=';
-        line[length++] = left > 2 ? letters[group & 63] : '=';
+        to[length++] = letters[group >> 18];
+        to[length++] = letters[group >> 12 & 63];
+        to[length++] = left > 1 ? letters[group >> 6 & 63] : '=';
+        to[length++] = left > 2 ? letters[group & 63] : '=';
     }
+    return length;
+}
+
+static void write_line(int to, const unsigned char *from, size_t size)
+{
+    static char line[LINE];
+    size_t length = encode(from, size, line);
     line[length++] = '\n';
     write_whole(to, line, length);
 }
@@ -97,19 +104,45 @@ static void copy(int from, int to, bool encode, bool decode)
         write_whole(to, piece, (size_t)got);
 }
 
-void dial(bool lines)
+long now_ms(void)
+{
+    struct timespec time;
+    clock_gettime(CLOCK_MONOTONIC, &time);
+    return time.tv_sec * 1000 + time.tv_nsec / 1000000;
+}
+
+int dial_link(void)
 {
     struct sockaddr_un address = {.sun_family = AF_UNIX, .sun_path = SOCKET};
     int link = socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0);
-    if (link < 0 || connect(link, (const struct sockaddr *)&address, sizeof address) < 0)
+    if (link >= 0 && connect(link, (const struct sockaddr *)&address, sizeof address) < 0) {
+        close(link);
+        return -1;
+    }
+    return link;
+}
+
+/* End after `silence` seconds without input, if not 0. A host that was killed may not have closed
+ * the input, and a cloud keeps a sandbox alive while a command runs in it. */
+void dial(bool lines, unsigned silence)
+{
+    int link = dial_link();
+    if (link < 0)
         give_up(SOCKET);
-    for (;;) {
+    for (long last = now_ms();;) {
+        if (silence > 0 && now_ms() - last >= 1000L * silence)
+            exit(0);
         struct pollfd polled[] = {{.fd = STDIN_FILENO, .events = POLLIN},
                                   {.fd = link, .events = POLLIN}};
-        if (poll(polled, 2, -1) < 0 && errno != EINTR)
+        int some = poll(polled, 2, silence > 0 ? 1000 : -1);
+        if (some < 0 && errno != EINTR)
             give_up("poll");
-        if (polled[0].revents != 0)
+        if (some <= 0)
+            continue;
+        if (polled[0].revents != 0) {
             copy(STDIN_FILENO, link, false, lines);
+            last = now_ms();
+        }
         if (polled[1].revents != 0)
             copy(link, STDOUT_FILENO, lines, false);
     }

@@ -6,6 +6,12 @@
  *                              dialled.
  *   bf-link dial               copy bytes between the standard streams and the link
  *   bf-link dial lines         the same with lines of base64, for streams that carry only text
+ *   bf-link dial bytes SECONDS, bf-link dial lines SECONDS
+ *                              the same, until nothing came from the host for that time
+ *   bf-link listen ADDRESS PORT
+ *                              serve the link on a port of the sandbox, as WebSockets, with a token
+ *                              of its own from the same file; returns when the port is open
+ *   bf-link reach ADDRESS PORT end with 0 if a TCP connection opens within 3 s, else with 3
  *   bf-link guest ...          bf-guest, so that one file is all that a sandbox needs
  *
  * It runs as root of the sandbox. If bf-guest or the link ends, every process that bf-guest started
@@ -35,7 +41,8 @@ void fail(const char *what)
     if (ready >= 0)
         dprintf(ready, "bf-link: %s: %s\n", what, strerror(error));
     kill_family(0);
-    unlink(SOCKET);
+    if (guest > 0)
+        unlink(SOCKET); /* `bf-link listen` has no socket of its own */
     _exit(1);
 }
 
@@ -98,45 +105,56 @@ static void serve(int listener, const sigset_t *during_poll)
     }
 }
 
-/* Leave the streams of the caller, whose end must not end the link. */
+static void report_ready(void)
+{
+    if (write(ready, "\x06", 1) != 1)
+        fail("the caller");
+    close(ready);
+    ready = -1;
+}
+
+/* Leave the streams of the caller, whose end must not end this process. */
 static void detach(void)
 {
     int null = open("/dev/null", O_RDWR | O_CLOEXEC);
-    if (setsid() < 0 || null < 0)
+    /* Root inside may lack CAP_SYS_PTRACE, and then cannot read the token. */
+    if (prctl(PR_SET_DUMPABLE, 0) < 0 || setsid() < 0 || null < 0 || chdir("/") < 0)
         fail("detach");
     for (int fd = 0; fd < ENDS; fd++)
         dup2(null, fd);
-    if (chdir("/") < 0)
-        fail("/");
+    umask(0077);
+    signal(SIGPIPE, SIG_IGN); /* a process may close its stdin */
 }
 
-static void run(const char *ports, const unsigned char *token) __attribute__((noreturn));
-
-static void run(const char *ports, const unsigned char *token)
+static void run_link(char **words, const unsigned char *token)
 {
     sigset_t during_poll;
-    /* Root inside may lack CAP_SYS_PTRACE, and then cannot read the token. */
-    if (prctl(PR_SET_DUMPABLE, 0) < 0 || prctl(PR_SET_CHILD_SUBREAPER, 1) < 0)
-        fail("prctl");
     detach();
-    umask(0077);
+    if (prctl(PR_SET_CHILD_SUBREAPER, 1) < 0)
+        fail("prctl");
     setup_signals(&during_poll);
-    signal(SIGPIPE, SIG_IGN); /* a process may close its stdin */
     make_directory(HOME);
     make_directory(STREAMS);
     session_setup(token);
     streams_setup();
     int listener = listen_setup();
-    start_guest(ports);
-    if (write(ready, "\x06", 1) != 1)
-        fail("the caller");
-    close(ready);
-    ready = -1;
+    start_guest(words[0]);
+    report_ready();
     serve(listener, &during_poll);
 }
 
-/* Start the link in the background; return when it can be dialled. */
-static int start(const char *ports)
+static void run_port(char **words, const unsigned char *token)
+{
+    detach();
+    int listener = listen_port(words[0], words[1]);
+    if (listener < 0)
+        fail("port");
+    report_ready();
+    serve_port(listener, token);
+}
+
+/* Run a server in the background; return when it can be reached. */
+static int start(void (*run)(char **words, const unsigned char *token), char **words)
 {
     unsigned char token[TOKEN_SIZE];
     char answer[256];
@@ -152,7 +170,7 @@ static int start(const char *ports)
     if (pid == 0) {
         close(report[0]);
         ready = report[1];
-        run(ports, token);
+        run(words, token);
     }
     close(report[1]);
     ssize_t size = pid < 0 ? -1 : read(report[0], answer, sizeof answer);
@@ -166,11 +184,17 @@ static int start(const char *ports)
 int main(int argc, char **argv)
 {
     if (argc == 3 && strcmp(argv[1], "serve") == 0)
-        return start(argv[2]);
-    if (argc >= 2 && argc <= 3 && strcmp(argv[1], "dial") == 0)
-        dial(argc == 3 && strcmp(argv[2], "lines") == 0);
+        return start(run_link, argv + 2);
+    if (argc == 4 && strcmp(argv[1], "listen") == 0)
+        return start(run_port, argv + 2);
+    if (argc >= 2 && argc <= 4 && strcmp(argv[1], "dial") == 0)
+        dial(argc >= 3 && strcmp(argv[2], "lines") == 0,
+             argc == 4 ? (unsigned)strtoul(argv[3], NULL, 10) : 0);
+    if (argc == 4 && strcmp(argv[1], "reach") == 0)
+        return reach(argv[2], argv[3]);
     if (argc >= 2 && strcmp(argv[1], "guest") == 0)
         return guest_main(argc - 1, argv + 1);
-    fprintf(stderr, "usage: bf-link serve PORT[,PORT] | dial [lines] | guest ...\n");
+    fprintf(stderr, "usage: bf-link serve PORT[,PORT] | listen ADDRESS PORT |"
+                    " dial [lines|bytes [SECONDS]] | reach ADDRESS PORT | guest ...\n");
     return 2;
 }

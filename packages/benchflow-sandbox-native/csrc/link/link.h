@@ -6,13 +6,17 @@
  *   streams.c  the pipes of bf-guest, with credit for each end
  *   listen.c   the socket of the sandbox, and the connection to the host
  *   family.c   the processes below the link: kill, stop and continue them
+ *   reach.c    `bf-link reach`: whether an address can be reached
  *   dial.c     `bf-link dial`: the standard streams as a connection, also as lines of base64
+ *   port.c     `bf-link listen`: connections by a port of the sandbox, as WebSockets
+ *   handshake.c, websocket.c, sha1.c  the parts of it
  *
  * A connection carries records. Both sides number the bytes of the session, and keep what the
  * other side has not confirmed. So a new connection continues where the last one was cut: no byte
  * is lost or read twice. The bytes of the session are frames, which name a stream and an end.
  *
- * The host is trusted. Processes of the sandbox cannot reach the socket, unless they are root.
+ * The host is trusted. Processes of the sandbox cannot reach the socket, unless they are root. They
+ * can reach the port, but a connection without the token ends before the link hears of it.
  */
 #ifndef BF_LINK_H
 #define BF_LINK_H
@@ -36,6 +40,9 @@ enum {
     MAX_UNCONFIRMED = 1 << 20,
     TOKEN_SIZE = 32,
     MAX_RECORD = 1 << 16,
+    DIGEST_SIZE = 20,
+    NONCE_SIZE = 32, /* hexadecimal digits */
+    ROLE_SIZE = 4,
 };
 
 enum record_kind {
@@ -97,8 +104,32 @@ void streams_handle(const struct pollfd *polled, size_t count);
 int listen_setup(void);
 int listen_accept(int listener);
 
-/* dial.c: never returns */
-void dial(bool lines) __attribute__((noreturn));
+/* dial.c */
+void dial(bool lines, unsigned silence) __attribute__((noreturn));
+int dial_link(void); /* -1 and errno if there is no link */
+void write_whole(int to, const char *from, size_t size); /* or end the process */
+size_t encode(const unsigned char *from, size_t size, char *to); /* base64 */
+long now_ms(void);
+
+/* port.c */
+int listen_port(const char *address, const char *port); /* -1 and errno if that fails */
+void serve_port(int listener, const unsigned char token[TOKEN_SIZE]) __attribute__((noreturn));
+
+/* handshake.c: whether the host has the token; it then knows that we have it, too */
+bool shake_hands(int peer, const unsigned char token[TOKEN_SIZE]);
+
+/* websocket.c */
+void write_message(int peer, const void *bytes, size_t size); /* of at most 125 bytes */
+void relay(int peer, int link); /* until one of them ends, or the host is silent */
+
+/* sha1.c */
+void sha1(const void *bytes, size_t size, unsigned char digest[DIGEST_SIZE]);
+/* HMAC with the token of a role, which has ROLE_SIZE characters, and a nonce. */
+void prove(const unsigned char token[TOKEN_SIZE], const char *role, const char *nonce,
+           unsigned char digest[DIGEST_SIZE]);
+
+/* reach.c: the exit code */
+int reach(const char *address, const char *port);
 
 /* ../guest/guest.c */
 int guest_main(int argc, char **argv);

@@ -38,6 +38,11 @@ class NativeMissingError(RuntimeError):
     """A program or library is not installed in this package."""
 
 
+def reason_of(number: int) -> str:
+    """Return the text of an error number, also of one that the host does not know."""
+    return os.strerror(number) if 0 <= number < 1 << 31 else f"unknown error {number}"
+
+
 class InitError(OSError):
     """A request to init failed.
 
@@ -46,7 +51,7 @@ class InitError(OSError):
     """
 
     def __init__(self, number: int, stage: str, operation: str) -> None:
-        super().__init__(number, f"{operation} failed at stage {stage!r}: {os.strerror(number)}")
+        super().__init__(number, f"{operation} failed at stage {stage!r}: {reason_of(number)}")
         self.stage = stage
         self._operation = operation
 

@@ -1,18 +1,27 @@
 """The calls of a cloud's SDK that remote sandboxes need."""
 
+import asyncio
 import secrets
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Final, Protocol, TypeVar, runtime_checkable
 
-from benchflow_contracts.sandbox import SandboxSpec
+from benchflow_contracts.errors import HostError
+from benchflow_contracts.sandbox import SandboxSpec, SnapshotLevel
 from benchflow_sandbox_core.host_ports import guest_ports
+from benchflow_sandbox_core.image_config import ImageConfig
 from benchflow_sandbox_native import link_path
 
 from .records import TOKEN_SIZE
+from .terms import BoxSize
 from .transport import PROGRAM, Transport
 
-_TOKEN_FILE = "/.benchflow/token"  # noqa: S105 - a path
+TOKEN_FILE = "/.benchflow/token"  # noqa: S105 - a path
+"""The path of a token for the next start of the link, which deletes the file."""
+_CALL_SECONDS = 90.0
+T = TypeVar("T")
+UNREADABLE: Final = (ValueError, LookupError, TypeError, AttributeError, RecursionError)
+"""The errors of SDKs for an answer that is not one of the API, such as the page of a proxy."""
 
 
 class CloudSandbox(Protocol):
@@ -53,6 +62,47 @@ class CloudSandbox(Protocol):
 
         Raises:
             SandboxError: The cloud does not answer.
+        """
+        ...
+
+
+@runtime_checkable
+class HasSize(Protocol):
+    """A `CloudSandbox` that knows its size, for its price."""
+
+    @property
+    def size(self) -> BoxSize | None:
+        """The size that the cloud reports; `None`: that of the spec and of the terms."""
+        ...
+
+
+@runtime_checkable
+class HasImage(Protocol):
+    """A `CloudSandbox` that knows the image that it was created from."""
+
+    @property
+    def image(self) -> ImageConfig:
+        """The image's own variables, user and working directory."""
+        ...
+
+    @property
+    def has_link(self) -> bool:
+        """Whether the link was built into the image, and no process had a chance to change it."""
+        ...
+
+
+@runtime_checkable
+class SnapshotSandbox(CloudSandbox, Protocol):
+    """A sandbox of a cloud with snapshots."""
+
+    async def snapshot(self, level: SnapshotLevel) -> str:
+        """Take a snapshot; return its name. `live` has the memory of every process.
+
+        The sandbox continues. Its connections may end.
+
+        Raises:
+            SandboxUnsupportedError: The cloud does not take snapshots of this level.
+            SandboxError: The cloud did not take it, and nothing is left behind.
         """
         ...
 
@@ -106,6 +156,73 @@ class Cloud(Protocol):
         ...
 
 
+@runtime_checkable
+class SupportsBuilds(Protocol):
+    """A `Cloud` that builds what its sandboxes start from."""
+
+    async def build(self, spec: SandboxSpec) -> None:
+        """Build the image of a spec, with its bundles, unless it exists. Called before `create`.
+
+        Raises:
+            SandboxUnsupportedError: The cloud cannot build it.
+            SandboxError: The build failed.
+        """
+        ...
+
+
+@runtime_checkable
+class SnapshotCloud(Cloud, Protocol):
+    """A cloud with snapshots. Its sandboxes are `SnapshotSandbox`."""
+
+    async def create_from(
+        self,
+        snapshot: str,
+        spec: SandboxSpec,
+        *,
+        key: str,
+        labels: Mapping[str, str],
+        lifetime: float,
+    ) -> CloudSandbox:
+        """Create a sandbox from a snapshot; see `create`.
+
+        The processes of a `live` snapshot continue in it.
+        """
+        ...
+
+    async def discard(self, snapshot: str) -> None:
+        """Delete a snapshot by its name. Idempotent."""
+        ...
+
+
+async def answer_of(call: Awaitable[T], doing: str, seconds: float = _CALL_SECONDS) -> T:
+    """Await a short call to a cloud.
+
+    Raises:
+        HostError: The cloud did not answer in time. A server can keep an SDK waiting without an
+            end, by one byte at a time.
+    """
+    limit = asyncio.timeout(seconds)
+    try:
+        async with limit:
+            return await call
+    except TimeoutError as error:
+        if not limit.expired():
+            raise
+        raise HostError(
+            f"the cloud did not answer within {seconds:g} s: {doing}", hint="try again later"
+        ) from error
+
+
+def spec_of(cloud: CloudSandbox, spec: SandboxSpec) -> SandboxSpec:
+    """Return the spec with the variables, user and workdir of the image where it has none.
+
+    An empty user that the image does not name is root, and an empty workdir is `/`.
+    """
+    image = cloud.image if isinstance(cloud, HasImage) else ImageConfig()
+    spec = image.fill(spec)
+    return spec.model_copy(update={"env": {**image.env, **spec.env}}) if image.env else spec
+
+
 async def start_link(cloud: CloudSandbox, spec: SandboxSpec) -> bytes:
     """Put the link into a sandbox and start it; return the token of its session.
 
@@ -114,7 +231,8 @@ async def start_link(cloud: CloudSandbox, spec: SandboxSpec) -> bytes:
     """
     token = secrets.token_bytes(TOKEN_SIZE)
     ports = ",".join(str(port) for port in guest_ports(spec)) or "0"
-    await cloud.put(PROGRAM, link_path().read_bytes(), 0o755)
-    await cloud.put(_TOKEN_FILE, token, 0o600)
+    if not (isinstance(cloud, HasImage) and cloud.has_link):
+        await cloud.put(PROGRAM, link_path().read_bytes(), 0o755)
+    await cloud.put(TOKEN_FILE, token, 0o600)
     await cloud.run([PROGRAM, "serve", ports])
     return token

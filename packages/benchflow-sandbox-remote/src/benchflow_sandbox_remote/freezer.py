@@ -28,6 +28,11 @@ class GuestFreezer:
         self.starting = Gate()
         """Closed while the sandbox is frozen. A process starts inside this gate."""
 
+    @property
+    def is_frozen(self) -> bool:
+        """Whether a task holds the freeze."""
+        return bool(self._holders)
+
     @asynccontextmanager
     async def while_frozen(self) -> AsyncGenerator[None]:
         """Freeze the sandbox inside the block. Blocks may be nested.

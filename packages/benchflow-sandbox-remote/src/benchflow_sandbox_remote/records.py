@@ -139,8 +139,13 @@ class RecordReader:
 class FrameReader:
     """Divides the bytes of a session into frames."""
 
-    def __init__(self) -> None:
-        self._buffer = bytearray()
+    def __init__(self, partial: bytes = b"") -> None:
+        self._buffer = bytearray(partial)
+
+    @property
+    def partial(self) -> bytes:
+        """The bytes of a frame that is not complete."""
+        return bytes(self._buffer)
 
     def feed(self, data: bytes) -> Iterator[Frame]:
         """Yield the frames that `data` completes.

@@ -2,23 +2,37 @@
 
 import asyncio
 import errno
-import os
 from collections import deque
-from collections.abc import Callable
+from collections.abc import AsyncGenerator, Callable, Mapping
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from typing import Self
 
-from benchflow_contracts.errors import SandboxError, SandboxLostError
+from benchflow_contracts.errors import AccountError, SandboxError, SandboxLostError
 from benchflow_sandbox_core.fifo.accounts import GuestAccounts
 from benchflow_sandbox_core.fifo.init import FifoInit
 from benchflow_sandbox_core.fifo.streams import CONTROL, FifoStreams
 from benchflow_sandbox_native import InitError
+from benchflow_sandbox_native.errors import reason_of
 
 from .records import Frame, FrameKind, LinkProtocolError, number_of
-from .session import Session
-from .streams import LinkStreams
+from .session import Session, SessionState
+from .streams import LinkStreams, StreamsState
 from .transport import PROGRAM, Dial
 
 OnConnection = Callable[[int, int], None]
 _READY_SECONDS = 30.0
+
+
+@dataclass(frozen=True, slots=True)
+class BoxState:
+    """The host's side of a link at one instant. The link of a copy continues from it."""
+
+    session: SessionState
+    streams: StreamsState
+    orders: int
+    """Orders that the link has not answered."""
+    shell: str
 
 
 class RemoteBox:
@@ -26,7 +40,14 @@ class RemoteBox:
 
     program = (PROGRAM, "guest")
 
-    def __init__(self, dial: Dial, token: bytes, *, lost_after: float = 120.0) -> None:
+    def __init__(
+        self,
+        dial: Dial,
+        token: bytes,
+        *,
+        lost_after: float = 120.0,
+        state: BoxState | None = None,
+    ) -> None:
         self.session = Session(
             dial,
             token,
@@ -34,15 +55,49 @@ class RemoteBox:
             on_room=self._has_room,
             on_end=self._on_end,
             lost_after=lost_after,
+            state=None if state is None else state.session,
         )
         self.on_connection: OnConnection = _ignore
         """Called with each connection that waits inside for a port of the host."""
         self._lost_after = lost_after
         self.accounts = GuestAccounts()
-        self.shell = "/bin/sh"
-        self._streams = LinkStreams(self.session)
+        self.shell = "/bin/sh" if state is None else state.shell
+        self._streams = LinkStreams(self.session, None if state is None else state.streams)
         self._init: FifoInit | None = None
         self._answers = deque[asyncio.Future[int]]()
+        self.restored: Mapping[str, FifoStreams] = {}
+        """The pipes of the processes of the state, by their ids."""
+
+    @classmethod
+    async def resume(cls, dial: Dial, state: BoxState, *, lost_after: float) -> Self:
+        """Continue with the link in a copy of the sandbox. Its processes run on return.
+
+        Raises:
+            SandboxError: The link cannot be reached, or does not have this state.
+        """
+        box = cls(dial, state.session.token, lost_after=lost_after, state=state)
+        loop = asyncio.get_running_loop()
+        box._answers.extend(loop.create_future() for _ in range(state.orders))
+        # Output may arrive with the first bytes of the link.
+        box.restored = box._streams.restore()
+        try:
+            await box.start()
+            await box.init.hang_up()
+            await box.order(FrameKind.THAW)
+        except BaseException:
+            await box.aclose()
+            raise
+        return box
+
+    @asynccontextmanager
+    async def while_paused(self, processes: Mapping[str, FifoStreams]) -> AsyncGenerator[BoxState]:
+        """Have no connection inside the block; yield the state at its beginning.
+
+        A copy of the sandbox that is made inside the block continues from this state.
+        """
+        async with self.session.while_paused():
+            streams = self._streams.capture(processes)
+            yield BoxState(self.session.state, streams, len(self._answers), self.shell)
 
     async def start(self) -> None:
         """Connect, and wait until the init answers.
@@ -78,10 +133,10 @@ class RemoteBox:
         return self.session.error is not None
 
     @property
-    def lost(self) -> SandboxLostError | None:
+    def lost(self) -> SandboxError | None:
         """The reason why the sandbox cannot be reached any more, if it is lost."""
         error = self.session.error
-        return error if isinstance(error, SandboxLostError) else None
+        return error if isinstance(error, (SandboxLostError, AccountError)) else None
 
     def streams(self) -> FifoStreams:
         """Create the pipes of a new process."""
@@ -106,14 +161,21 @@ class RemoteBox:
         answer: asyncio.Future[int] = asyncio.get_running_loop().create_future()
         self._answers.append(answer)
         self.session.send(Frame(CONTROL, kind))
-        code = await answer
+        try:
+            async with asyncio.timeout(self._lost_after + _READY_SECONDS):
+                code = await answer
+        except TimeoutError:
+            # The answer of a later order could be the one that is missing.
+            error = LinkProtocolError(f"the link did not answer an order to {kind.name.lower()}")
+            self.session.fail(error)
+            raise error from None
         if code == errno.EAGAIN:
             raise SandboxError(
                 "processes of the sandbox start others faster than they can be stopped",
                 caused_by="inside",
             )
         if code:
-            raise SandboxError(f"{kind.name.lower()} of the sandbox: {os.strerror(code)}")
+            raise SandboxError(f"{kind.name.lower()} of the sandbox: {reason_of(code)}")
 
     async def aclose(self) -> None:
         """End the session. Processes of the sandbox continue. Idempotent."""
@@ -133,9 +195,10 @@ class RemoteBox:
             return
         if not self._answers:
             raise LinkProtocolError("the link answered an order that it did not get")
+        code = number_of(frame)
         answer = self._answers.popleft()
         if not answer.done():
-            answer.set_result(number_of(frame))
+            answer.set_result(code)
 
     def _on_end(self, error: SandboxError) -> None:
         self._streams.close()

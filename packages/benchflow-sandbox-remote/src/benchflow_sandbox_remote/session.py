@@ -1,10 +1,11 @@
 """The session with the link of one sandbox, over connections that may be cut."""
 
 import asyncio
-from collections.abc import Callable
-from contextlib import suppress
+from collections.abc import AsyncGenerator, Callable
+from contextlib import asynccontextmanager, suppress
+from dataclasses import dataclass
 
-from benchflow_contracts.errors import SandboxError, SandboxLostError
+from benchflow_contracts.errors import AccountError, SandboxError, SandboxLostError
 
 from .records import (
     MAX_RECORD,
@@ -25,14 +26,28 @@ _HELLO_SECONDS = 20.0
 _FIRST_PAUSE, _MAX_PAUSE = 0.1, 5.0
 _RESERVE = 1 << 14
 """Bytes of `MAX_UNCONFIRMED` that only short frames may use."""
+_MOST_UNCONFIRMED = 1 << 24
+"""A link that confirms nothing and sends on would otherwise use up the memory by its credit."""
+
+
+@dataclass(frozen=True, slots=True)
+class SessionState:
+    """A session at one instant. A session with a copy of the sandbox continues from it."""
+
+    token: bytes
+    unconfirmed: bytes
+    confirmed: int
+    received: int
+    partial: bytes
+    """The beginning of the next frame."""
 
 
 class Session:
     """Sends frames to the link and receives frames from it, each exactly once and in order.
 
     If a connection ends, the session opens another one and continues. It ends if no connection
-    can be opened within `lost_after` seconds, if `dial` says that the sandbox is gone, if the
-    other side breaks the protocol, or by `aclose`.
+    can be opened within `lost_after` seconds, if `dial` says that the sandbox is gone or that the
+    account is refused, if the other side breaks the protocol, or by `aclose`.
     """
 
     def __init__(
@@ -44,20 +59,21 @@ class Session:
         on_room: Callable[[], None] = lambda: None,
         on_end: Callable[[SandboxError], None] = lambda _error: None,
         lost_after: float = 120.0,
+        state: SessionState | None = None,
     ) -> None:
         self._dial = dial
         self._token = token
         self._on_frame, self._on_room, self._on_end = on_frame, on_room, on_end
         self._lost_after = lost_after
-        self._unconfirmed = bytearray()
-        self._confirmed = 0
+        self._unconfirmed = bytearray(b"" if state is None else state.unconfirmed)
+        self._confirmed = 0 if state is None else state.confirmed
         """The number of bytes that the other side has."""
         self._sent = 0
         """The number of bytes that were written to the current connection."""
-        self._received = 0
+        self._received = 0 if state is None else state.received
         self._counted = 0
         """The number of received bytes that were confirmed."""
-        self._frames = FrameReader()
+        self._frames = FrameReader(b"" if state is None else state.partial)
         self._records = RecordReader()
         """Of the current connection."""
         self._wake = asyncio.Event()
@@ -82,6 +98,12 @@ class Session:
             self._unconfirmed += frame.encode()
             self._wake.set()
 
+    def fail(self, error: SandboxError) -> None:
+        """End the session: the other side does not do what it should."""
+        self._end(error)
+        if self._task is not None:
+            self._task.cancel()
+
     async def start(self) -> None:
         """Open the first connection.
 
@@ -90,6 +112,31 @@ class Session:
         """
         transport = await self._connect()
         self._task = asyncio.get_running_loop().create_task(self._run(transport))
+
+    @property
+    def state(self) -> SessionState:
+        """The state at this instant. While the session is paused, the link cannot pass it."""
+        partial, unconfirmed = self._frames.partial, bytes(self._unconfirmed)
+        return SessionState(self._token, unconfirmed, self._confirmed, self._received, partial)
+
+    @asynccontextmanager
+    async def while_paused(self) -> AsyncGenerator[None]:
+        """Have no connection inside the block. Frames that are sent meanwhile wait.
+
+        Raises:
+            SandboxError: The session has ended.
+        """
+        task, self._task = self._task, None
+        if task is not None:
+            task.cancel()
+            await asyncio.wait([task])
+        try:
+            if self._error is not None:
+                raise self._error
+            yield
+        finally:
+            if self._error is None:
+                self._task = asyncio.get_running_loop().create_task(self._run(None))
 
     async def aclose(self) -> None:
         """End the session. Idempotent."""
@@ -104,14 +151,19 @@ class Session:
             self._unconfirmed.clear()
             self._on_end(error)
 
-    async def _run(self, transport: Transport) -> None:
+    async def _run(self, transport: Transport | None) -> None:
         """Use connections until the session ends."""
         try:
             while True:
-                await self._use(transport)
+                if transport is not None:
+                    await self._use(transport)
                 transport = await self._reconnect()
         except SandboxError as error:
             self._end(error)
+        except Exception as error:
+            # Without an end, the callers would wait for ever.
+            self._end(SandboxError(f"the link to the sandbox failed: {error!r}"))
+            raise
 
     async def _reconnect(self) -> Transport:
         pause = _FIRST_PAUSE
@@ -121,8 +173,8 @@ class Session:
                 while True:
                     try:
                         return await self._connect()
-                    except (LinkProtocolError, SandboxLostError):
-                        raise
+                    except (LinkProtocolError, SandboxLostError, AccountError):
+                        raise  # no later try can succeed
                     except (OSError, SandboxError) as error:
                         cause = error
                     await asyncio.sleep(pause)
@@ -227,6 +279,8 @@ class Session:
         self._wake.set()
         for frame in self._frames.feed(new):
             self._on_frame(frame)
+        if len(self._unconfirmed) > _MOST_UNCONFIRMED:
+            raise LinkProtocolError(f"the link did not confirm {len(self._unconfirmed)} bytes")
 
     async def _write(self, transport: Transport) -> None:
         while True:

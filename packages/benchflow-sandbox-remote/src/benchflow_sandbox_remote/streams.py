@@ -3,9 +3,11 @@
 import asyncio
 import os
 import select
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import suppress
+from dataclasses import dataclass
 
+from benchflow_contracts.errors import SnapshotError
 from benchflow_sandbox_core.fifo.streams import CONTROL, FifoStreams
 
 from .records import (
@@ -19,6 +21,34 @@ from .records import (
     number_of,
 )
 from .session import Session
+
+
+@dataclass(frozen=True, slots=True)
+class StreamState:
+    """The stream of one process at one instant."""
+
+    number: int
+    credit: int
+    """Bytes of stdin that the link accepts."""
+    closed: tuple[bool, ...]
+    """The ends that the link, or this machine, has closed."""
+    released: tuple[bool, ...]
+    """The ends that the user of the process has closed."""
+    out: bytes
+    """Unread output."""
+    err: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class StreamsState:
+    """The streams of a sandbox at one instant."""
+
+    next: int
+    control_credit: int
+    processes: Mapping[str, StreamState]
+    """By the ids of the processes."""
+    others: tuple[int, ...]
+    """Streams that end with a copy of the sandbox, such as those of doors."""
 
 
 def is_orphan(fd: int) -> bool:
@@ -74,6 +104,11 @@ class _Output:
             self.close()
             self._broken()
 
+    def flush(self) -> None:
+        """Write what the pipe takes now."""
+        if self._fd >= 0 and self._buffer:
+            self._write()
+
     def end(self) -> None:
         """Close the pipe after the bytes that wait."""
         self._ending = True
@@ -123,15 +158,18 @@ class _Output:
 class _Input:
     """Reads a pipe while the sandbox accepts input."""
 
-    def __init__(self, fd: int, room: Callable[[], int], send: Callable[[bytes], None]) -> None:
+    def __init__(
+        self, fd: int, credit: int, room: Callable[[], int], send: Callable[[bytes], None]
+    ) -> None:
         self._fd = fd
         self._room, self._send = room, send
-        self._credit = WINDOW
+        self.credit = credit
+        """Bytes that the link accepts."""
         self._reading = False
 
     def check(self) -> None:
         """Read from now on, if there is credit and room."""
-        wanted = self._fd >= 0 and self._credit > 0 and self._room() > MAX_PAYLOAD
+        wanted = self._fd >= 0 and self.credit > 0 and self._room() > MAX_PAYLOAD
         if wanted != self._reading:
             self._reading = wanted
             loop = asyncio.get_running_loop()
@@ -147,8 +185,8 @@ class _Input:
 
     def add_credit(self, amount: int) -> None:
         """Accept more bytes."""
-        self._credit += amount
-        if self._credit > WINDOW:
+        self.credit += amount
+        if self.credit > WINDOW:
             raise LinkProtocolError("the link gave more credit than it has")
         self.check()
 
@@ -163,10 +201,10 @@ class _Input:
 
     def _read(self) -> None:
         try:
-            data = os.read(self._fd, min(MAX_PAYLOAD, self._credit))
+            data = os.read(self._fd, min(MAX_PAYLOAD, self.credit))
         except BlockingIOError:
             return
-        self._credit -= len(data)
+        self.credit -= len(data)
         if data:
             self.check()
         else:
@@ -184,11 +222,16 @@ class _Stream:
         self._drained = asyncio.Event()
         self._flushed = asyncio.Event()
 
-    def add(self, end: int, fd: int) -> None:
+    @property
+    def credit(self) -> int:
+        """Bytes of stdin that the link accepts."""
+        return WINDOW if self._input is None else self._input.credit
+
+    def add(self, end: int, fd: int, allowed: int = WINDOW) -> None:
         """Use `fd` for an end."""
         os.set_blocking(fd, False)
         if end == 0:
-            self._input = _Input(fd, lambda: self._session.room, self._send_input)
+            self._input = _Input(fd, allowed, lambda: self._session.room, self._send_input)
             self._input.check()
         else:
             self._outputs[end] = _Output(
@@ -197,6 +240,43 @@ class _Stream:
                 broken=lambda: self._send(FrameKind.CLOSE, end),
                 flushed=self._flushed.set,
             )
+
+    def capture(self, streams: FifoStreams) -> StreamState:
+        """Return the state of the stream, whose pipes nobody uses now.
+
+        Raises:
+            SnapshotError: A process has not read its input.
+        """
+        if count := streams.stdin.unread():
+            raise SnapshotError(
+                f"a process has not read {count} bytes of its input",
+                hint="snapshot when it waits for input",
+                retryable=True,
+            )
+        while True:
+            streams.stdout.drain()
+            streams.stderr.drain()
+            if all(output.is_flushed for output in self._outputs.values()):
+                break
+            for output in self._outputs.values():
+                output.flush()
+        ends = [self._input, *(self._outputs.get(end) for end in (1, 2))]
+        return StreamState(
+            number=self._number,
+            credit=self.credit,
+            closed=tuple(end is None or end.is_closed for end in ends),
+            released=tuple(end.closed for end in streams.ends),
+            out=streams.stdout.buffered,
+            err=streams.stderr.buffered,
+        )
+
+    def close_ends(self, closed: tuple[bool, ...]) -> None:
+        """Close ends here that are closed in the state of the stream."""
+        if closed[0] and self._input is not None:
+            self._input.close()
+        for end, output in self._outputs.items():
+            if closed[end]:
+                output.close()
 
     def handle(self, frame: Frame) -> None:
         """Handle a frame of the link."""
@@ -256,12 +336,13 @@ class _Stream:
 class LinkStreams:
     """The streams of one sandbox. They are pipes here; the session carries their bytes."""
 
-    def __init__(self, session: Session) -> None:
+    def __init__(self, session: Session, state: StreamsState | None = None) -> None:
         self._session = session
+        self._state = state
         self._streams: dict[int, _Stream] = {}
         self._ends: dict[int, tuple[int, int]] = {}
         """The stream and end of each descriptor of the sandbox's side."""
-        self._next = CONTROL + 1
+        self._next = CONTROL + 1 if state is None else state.next
         self._unused = set[int]()
         """Streams that their user has closed, and a process here may still have open."""
 
@@ -280,16 +361,55 @@ class LinkStreams:
 
     def open_stream(self, number: int) -> FifoStreams:
         """Open the pipes of a stream that the link has."""
+        allowed = WINDOW
+        if number == CONTROL and self._state is not None:
+            allowed = self._state.control_credit
+        streams = self._open(number, allowed)
+        for end, fd in enumerate(streams.child):
+            self._ends[fd] = (number, end)
+        return streams
+
+    def _open(self, number: int, allowed: int, out: bytes = b"", err: bytes = b"") -> FifoStreams:
         stream = self._streams[number] = _Stream(number, self._session)
         try:
-            streams = FifoStreams(self, number)
+            streams = FifoStreams(self, number, out, err)
         except BaseException:
             self.remove_unused(number)
             raise
         for end, fd in enumerate(streams.child):
-            self._ends[fd] = (number, end)
-            stream.add(end, os.dup(fd))
+            stream.add(end, os.dup(fd), allowed)
         return streams
+
+    def capture(self, processes: Mapping[str, FifoStreams]) -> StreamsState:
+        """Return the state of the streams. Nobody uses the pipes of `processes` meanwhile.
+
+        Raises:
+            SnapshotError: A process has not read its input.
+        """
+        states = {
+            name: self._streams[streams.number].capture(streams)
+            for name, streams in processes.items()
+        }
+        known = {CONTROL, *(state.number for state in states.values())}
+        others = tuple(number for number in self._streams if number not in known)
+        return StreamsState(self._next, self._streams[CONTROL].credit, states, others)
+
+    def restore(self) -> dict[str, FifoStreams]:
+        """Open new pipes for the processes of the state, and close its other streams inside."""
+        restored = dict[str, FifoStreams]()
+        if self._state is None:
+            return restored
+        for number in self._state.others:
+            self._session.send(Frame(number, FrameKind.CLOSE, ALL_ENDS))
+        for name, state in self._state.processes.items():
+            streams = self._open(state.number, state.credit, state.out, state.err)
+            restored[name] = streams
+            streams.close_child()
+            for end, released in zip(streams.ends, state.released, strict=True):
+                if released:
+                    end.close()
+            self._streams[state.number].close_ends(state.closed)
+        return restored
 
     def pair(self, name: str) -> tuple[int, int]:
         """Return the reading and the writing end of a new pipe."""

@@ -7,10 +7,16 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from benchflow_contracts.exporter import Exported, Exporter, FinishedRollout
+from benchflow_contracts.exporter import (
+    Exported,
+    Exporter,
+    FinishedRollout,
+    StreamsLeaves,
+    begin_export,
+)
 
 from .check import Check, CheckResult, expect, expect_equal, promise, run_checks
-from .fakes import fake_finished_rollout, fake_hostile_rollout
+from .fakes import fake_finished_rollout, fake_growing_rollout, fake_hostile_rollout
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,6 +38,23 @@ class ExporterSubject:
             beside = [each.name for each in Path(name).iterdir() if each != home]
             expect(not beside, f"it made {beside} beside its directory")
             return said, {str(p.relative_to(home)): _digest(p) for p in sorted(home.rglob("*"))}
+
+    def stream(self, rollout: FinishedRollout) -> tuple[Exported, list[int], dict[str, str]]:
+        """Export leaf by leaf; return what was said, the bytes after each leaf, and the digests."""
+        with tempfile.TemporaryDirectory(prefix="bf-export-") as name:
+            home = Path(name) / "job"
+            home.mkdir()
+            writer = begin_export(self.exporter, "job", home)
+            sizes: list[int] = []
+            for growing, leaf in fake_growing_rollout(rollout):
+                writer.add(growing, leaf)
+                sizes.append(sum(p.stat().st_size for p in home.rglob("*") if p.is_file()))
+            said = writer.finish(iter([rollout]))
+            return (
+                said,
+                sizes,
+                {str(p.relative_to(home)): _digest(p) for p in sorted(home.rglob("*"))},
+            )
 
 
 def _digest(path: Path) -> str:
@@ -106,6 +129,17 @@ async def exporting_does_not_change_the_tree(subject: ExporterSubject) -> None:
     expect_equal(picture(), before, "the tree after the export")
 
 
+@promise()
+async def leaves_one_by_one_give_the_same_bytes(subject: ExporterSubject) -> None:
+    """`begin_export`, with each leaf while the tree still grows, gives the files of `export`."""
+    said, files = subject.write(fake_finished_rollout())
+    counts, sizes, streamed = subject.stream(fake_finished_rollout())
+    expect_equal(streamed, files, "the files of the leaves")
+    expect_equal(counts, said, "what was said")
+    if isinstance(subject.exporter, StreamsLeaves):
+        expect(sizes == sorted(set(sizes)), f"the bytes after each leaf are {sizes}")
+
+
 _CHECKS: tuple[ExporterCheck, ...] = (
     every_scored_leaf_is_written,
     a_job_has_the_trajectories_of_its_rollouts,
@@ -113,6 +147,7 @@ _CHECKS: tuple[ExporterCheck, ...] = (
     the_same_rollouts_give_the_same_bytes,
     hostile_text_is_written,
     exporting_does_not_change_the_tree,
+    leaves_one_by_one_give_the_same_bytes,
 )
 
 

@@ -1,18 +1,16 @@
 """Find or build the images of recipes."""
 
 import asyncio
-import fcntl
 import hashlib
 import json
-import os
 from collections import defaultdict
-from collections.abc import AsyncGenerator
-from contextlib import AsyncExitStack, asynccontextmanager
+from contextlib import AsyncExitStack
 from functools import partial
 from pathlib import Path
 
 from benchflow_contracts.errors import SandboxError
 from benchflow_contracts.image import ImageRecipe, PullPolicy
+from benchflow_sandbox_core.build_lock import build_lock
 from benchflow_sandbox_core.image_config import ImageConfig
 from benchflow_sandbox_core.recipe.context import BuildContext
 from benchflow_sandbox_core.recipe.dockerfile import Dockerfile
@@ -67,16 +65,13 @@ class Recipes:
         self._known.pop(recipe, None)
 
     async def _find_or_make(self, recipe: ImageRecipe, context: BuildContext) -> ImageDetails:
-        own = await asyncio.to_thread(context.digest, recipe.dockerfile)
-        if recipe.args or recipe.target:
-            variant = f"{own}\0{json.dumps([recipe.args, recipe.target])}"
-            own = hashlib.sha256(variant.encode()).hexdigest()
+        own = await asyncio.to_thread(context.digest_of, recipe)
         file = Dockerfile.parse(context.dockerfile.encode(), recipe.dockerfile)
         images = BuildStages(file, recipe.dockerfile, {}, dict(recipe.args)).images(recipe.target)
         name = await self._name(own, images)
         if self._policy != "always" and (found := await self._find(name)) is not None:
             return found
-        async with locked(self._locks, own):
+        async with build_lock(self._locks, own):
             found = None if self._policy == "always" else await self._find(name)
             if found is None:
                 hidden = f"{_CONTEXT}:{own[:40]}" if context.hidden else ""
@@ -153,31 +148,3 @@ class Recipes:
                 )
             whole.update(f"\0{base}\0{found.id if found else ''}".encode())
         return f"{_NAME}:{whole.hexdigest()[:40]}"
-
-
-_LOOK = 0.05
-
-
-@asynccontextmanager
-async def locked(directory: Path, digest: str) -> AsyncGenerator[None]:
-    """Hold the lock of a digest. The sixteen lock files are never removed."""
-    fd = _open(directory, digest[0])
-    try:
-        while not _try_lock(fd):  # noqa: ASYNC110 - a lock has no event
-            await asyncio.sleep(_LOOK)
-        yield
-    finally:
-        os.close(fd)
-
-
-def _open(directory: Path, name: str) -> int:
-    directory.mkdir(mode=0o700, parents=True, exist_ok=True)
-    return os.open(directory / name, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
-
-
-def _try_lock(fd: int) -> bool:
-    try:
-        fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-        return False
-    return True

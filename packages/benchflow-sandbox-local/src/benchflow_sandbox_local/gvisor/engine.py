@@ -18,6 +18,7 @@ from benchflow_contracts.errors import (
 )
 from benchflow_contracts.sandbox import SandboxSpec
 from benchflow_sandbox_core.fifo.streams import FifoStreams
+from benchflow_sandbox_core.process_table import ProcessTable
 from benchflow_sandbox_core.sandbox_process import SandboxProcess
 from benchflow_sandbox_core.spec import door_ports
 
@@ -26,7 +27,6 @@ from benchflow_sandbox_local.live.engine import RestoredBox
 from benchflow_sandbox_local.live.processes import (
     ImageProcess,
     LiveState,
-    ProcessTable,
     park,
     unpark,
 )

@@ -19,6 +19,7 @@ from benchflow_contracts.errors import (
     SandboxUnsupportedError,
     SnapshotError,
 )
+from benchflow_sandbox_core.process_table import ProcessTable
 from benchflow_sandbox_core.sandbox_process import SandboxProcess
 from benchflow_sandbox_core.spec import door_ports
 from benchflow_sandbox_native import pager_path
@@ -32,7 +33,7 @@ from benchflow_sandbox_local.store.layers import Layer, UndigestedImage, acquire
 from .dump import DumpCall, SocketMakers, inspect, start
 from .engine import RestoredBox
 from .lazy import LazyRestorePolicy, MemoryTransfer
-from .processes import LiveState, PipeWiring, ProcessTable, refuse_too_many, unpark
+from .processes import LiveState, PipeWiring, refuse_too_many, unpark
 
 if TYPE_CHECKING:
     from benchflow_sandbox_local.box import Box

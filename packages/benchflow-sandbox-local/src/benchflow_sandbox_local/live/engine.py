@@ -6,12 +6,13 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol
 
 from benchflow_sandbox_core.pipes import Streams
+from benchflow_sandbox_core.process_table import ProcessTable
 
 from benchflow_sandbox_local.running_box import LocalRunningBox
 from benchflow_sandbox_local.store.layers import UndigestedImage
 
 from .lazy import LazyRestorePolicy
-from .processes import LiveState, ProcessTable
+from .processes import LiveState
 
 if TYPE_CHECKING:
     from benchflow_sandbox_local.box import Box

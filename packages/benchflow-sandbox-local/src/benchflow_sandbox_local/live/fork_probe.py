@@ -127,7 +127,7 @@ class _Probe:
 
     async def run(self) -> None:
         parent = await self._create(None)
-        port = self._spec.doors[0].port if self._spec.doors else 0
+        port = self._spec.served_doors[0].port if self._spec.served_doors else 0
         source = _PROGRAM_FILE.read_text(encoding="utf-8")
         command = ["python3", "-I", "-c", source, "probe", str(port), *self._without]
         program = _ProbeProgram(await parent.spawn(command))

@@ -4,14 +4,11 @@ import resource
 from collections.abc import Iterable, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Self
+from typing import Self
 
 from benchflow_contracts.errors import SnapshotError
 from benchflow_sandbox_core.pipes import Streams
 from benchflow_sandbox_core.sandbox_process import SandboxProcess
-
-if TYPE_CHECKING:
-    from .engine import RestoredBox
 
 MAX_PROCESSES = 1000
 """A fork of this many processes takes half a minute."""
@@ -154,44 +151,3 @@ class LiveState:
     """Host directory and target inside, of every mount."""
     door_ports: tuple[int, ...]
     """The ports of the doors inside."""
-
-
-class ProcessTable:
-    """The spawned processes of one sandbox whose pipes the host has open."""
-
-    def __init__(self) -> None:
-        self._processes: dict[str, SandboxProcess] = {}
-        self._unclaimed: dict[str, SandboxProcess] = {}
-
-    def add(self, process: SandboxProcess) -> None:
-        """Add a process that was spawned."""
-        self._processes[process.id] = process
-
-    @property
-    def all(self) -> list[SandboxProcess]:
-        """The processes whose pipes are still open."""
-        self._processes = {k: p for k, p in self._processes.items() if not p.released}
-        return list(self._processes.values())
-
-    async def drop_ended(self) -> None:
-        """Remove the processes that have ended: a live snapshot does not contain them."""
-        ended = [process.id for process in self.all if await process.ended()]
-        for name in ended:
-            self._processes.pop(name, None)
-
-    def add_restored(self, restored: "RestoredBox", state: LiveState) -> None:
-        """Add the processes of a live image, until the caller claims them."""
-        for image_process in state.processes:
-            name = image_process.id
-            streams = restored.streams.pop(name)
-            process = SandboxProcess(restored.running, image_process.pid, streams, name)
-            self._processes[name] = self._unclaimed[name] = process
-
-    def claim(self, process_id: str) -> SandboxProcess | None:
-        """Return a restored process, once; None for an unknown or claimed one."""
-        return self._unclaimed.pop(process_id, None)
-
-    def close(self) -> None:
-        """Close the pipes of restored processes that the caller has not claimed."""
-        for process in self._unclaimed.values():
-            process.streams.close()

@@ -14,11 +14,11 @@ from benchflow_contracts.errors import SnapshotError
 from benchflow_contracts.sandbox import SandboxImage
 from benchflow_sandbox_core.descriptors import shortage_is_host_error
 from benchflow_sandbox_core.gate import Gate
+from benchflow_sandbox_core.process_table import ProcessTable
 from benchflow_sandbox_core.shield import finish_or
 
 from .dump import LossError, TransientDumpError
 from .engine import PendingDump
-from .processes import ProcessTable
 
 if TYPE_CHECKING:
     from benchflow_sandbox_local.box import Box

@@ -103,7 +103,7 @@ def _refuse(spec: SandboxSpec, image: SandboxImage | None) -> None:
         "a recipe": spec.recipe is not None,
         "bundles": bool(spec.bundles),
         "an entrypoint": spec.entrypoint is not None,
-        "a door": bool(spec.doors),
+        "a door": bool(spec.served_doors),
         "a snapshot": image is not None,
     }
     for setting, is_set in settings.items():

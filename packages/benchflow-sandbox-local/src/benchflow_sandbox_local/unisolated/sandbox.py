@@ -17,6 +17,7 @@ from benchflow_sandbox_core.gate import Gate
 from benchflow_sandbox_core.paths import absolute
 from benchflow_sandbox_core.pipes import Streams
 from benchflow_sandbox_core.port_forward import Connection
+from benchflow_sandbox_core.process_table import ProcessTable
 from benchflow_sandbox_core.relay.server import Relay
 from benchflow_sandbox_core.spec import with_network
 
@@ -24,7 +25,6 @@ from benchflow_sandbox_local.accounts import AccountBook
 from benchflow_sandbox_local.cgroup.group import Group, NoGroup
 from benchflow_sandbox_local.change_tracker import ChangeTracker
 from benchflow_sandbox_local.host_services import HostServices
-from benchflow_sandbox_local.live.processes import ProcessTable
 from benchflow_sandbox_local.live.snapshots import WhileFrozen
 from benchflow_sandbox_local.running_box import (
     FileAccess,

@@ -14,7 +14,7 @@ from .executor import FakeExecutor, FakeRollout
 from .exporter import FakeExporter
 from .faults import FakeFaults
 from .file_system import FakeEntry, FakeFileSystem
-from .finished import fake_finished_rollout, fake_hostile_rollout
+from .finished import fake_finished_rollout, fake_growing_rollout, fake_hostile_rollout
 from .gateway import FakeModelGateway, FakeModelRoute
 from .job_store import FakeAttempt, FakeJob, FakeJobStore
 from .machine import FakeMachine
@@ -78,6 +78,7 @@ __all__ = [
     "Think",
     "ask_with_options",
     "fake_finished_rollout",
+    "fake_growing_rollout",
     "fake_hostile_rollout",
     "write_broken_task",
     "write_fake_task",

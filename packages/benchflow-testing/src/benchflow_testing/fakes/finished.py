@@ -1,5 +1,8 @@
 """Finished rollouts for tests of exporters, made without a run."""
 
+import copy
+from collections.abc import Iterator
+from dataclasses import replace
 from typing import Any
 
 from benchflow_contracts.ask import Answer, Ask, AskOption, Question
@@ -60,6 +63,25 @@ def fake_finished_rollout(rollout_id: str = "paint__0001") -> FinishedRollout:
     good.results["reward"] = VerifyResult(reward=1.0, items={"even": 1.0}, grading="hermetic")
     fair.results["reward"] = VerifyResult(reward=0.5, items={"even": 0.0}, grading="hermetic")
     return _finished(tree)
+
+
+def fake_growing_rollout(
+    finished: FinishedRollout,
+) -> Iterator[tuple[FinishedRollout, RolloutNode]]:
+    """Yield each scored leaf of a rollout, with the rollout as it was when the leaf was scored.
+
+    The leaves after it are there and have no verdict, and no node has a value or a credit.
+    """
+    for number, end in enumerate(finished.tree.leaves):
+        if end.reward is None:
+            continue
+        tree = copy.deepcopy(finished.tree)
+        tree.status = "running"
+        for node in tree.nodes:
+            node.value = node.credit = None
+        for later in tree.leaves[number + 1 :]:
+            later.results.clear()
+        yield replace(finished, tree=tree), tree.index[end.id]
 
 
 def fake_hostile_rollout(rollout_id: str = "paint__0002") -> FinishedRollout:

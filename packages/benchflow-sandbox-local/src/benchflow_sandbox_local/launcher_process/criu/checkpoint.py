@@ -15,7 +15,7 @@ from benchflow_sandbox_local.launcher_process import wire
 from benchflow_sandbox_local.launcher_process.layers import hard_links, inode_pins
 from benchflow_sandbox_local.launcher_process.layers.workspace import Workspace
 
-from . import attributes, file_numbers, log, socket_owners
+from . import attributes, file_numbers, log, sessions, socket_owners
 from .program import ConfinedCriu, CriuDump, EngineError
 
 _EOWNERDEAD = 130
@@ -75,6 +75,7 @@ class CriuCheckpoint:
             # During the dump: the sandbox is frozen, so its files do not change.
             copied = self.space.copy_upper(request["pool"], request["box"], request["layer"])
         dump.finish(request["seconds"])
+        sessions.complete(self._image)
         if keep:
             log.refuse_unknown(self._image)
         else:

@@ -1,0 +1,18 @@
+import pytest
+from benchflow_testing import check_sandbox
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(400)
+def test_the_sdk_of_kubernetes_against_our_server_keeps_every_promise_of_the_contract(
+    with_provider,
+):
+    async def test(provider, server):
+        del server
+        return await check_sandbox(provider, at_once=4)
+
+    results = with_provider(test)
+    failed = {r.name: r.reason for r in results if r.status == "failed"}
+    # The pods of our server have no network, whatever the policy allows.
+    assert failed.keys() <= {"a_public_network_has_a_route"}
+    assert [r for r in results if r.status == "passed"]

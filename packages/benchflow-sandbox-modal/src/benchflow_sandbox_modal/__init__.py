@@ -1,0 +1,5 @@
+"""Sandboxes of Modal."""
+
+from .provider import ModalProvider
+
+__all__ = ["ModalProvider"]

@@ -1,0 +1,118 @@
+"""The start, the end and the files of a sandbox, for clouds that only run commands in it."""
+
+import asyncio
+import shlex
+import time
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from contextlib import aclosing
+from typing import Protocol
+
+from benchflow_contracts.errors import CapacityError
+from benchflow_contracts.identity import RolloutIdentity
+
+from .errors import check_exit
+from .transport import PROGRAM, Transport
+
+# The clock is the sandbox's own, so the clock of the runner may be wrong.
+_WATCHDOG = """umask 077; mkdir -p /.benchflow && cd / || exit 1
+echo $(($(date +%s) + $0)) > /.benchflow/ends
+while read -r ends < /.benchflow/ends && [ "$ends" -gt "$(date +%s)" ]; do sleep 1; done"""
+_EXTEND = """echo $(($(date +%s) + $0)) > /.benchflow/ends.new
+mv /.benchflow/ends.new /.benchflow/ends"""
+
+_FIRST_PAUSE, _MAX_PAUSE = 0.1, 5.0
+
+
+async def wait_for_start(
+    is_running: Callable[[], Awaitable[bool]], seconds: float, *, hint: str
+) -> None:
+    """Wait until a sandbox runs.
+
+    Raises:
+        CapacityError: The sandbox does not run after `seconds`.
+    """
+    pause = _FIRST_PAUSE
+    try:
+        async with asyncio.timeout(seconds):
+            while not await is_running():
+                await asyncio.sleep(pause)
+                pause = min(_MAX_PAUSE, 1.5 * pause)
+    except TimeoutError as error:
+        raise CapacityError(f"a sandbox did not run within {seconds:g} s", hint=hint) from error
+
+
+def lifetime_command(lifetime: float) -> list[str]:
+    """Return a first process that ends `lifetime` seconds after the last extension."""
+    return ["/bin/sh", "-c", _WATCHDOG, _whole(lifetime)]
+
+
+def _whole(seconds: float) -> str:
+    return str(max(1, round(seconds)))
+
+
+def seconds_left(labels: Mapping[str, str]) -> float | None:
+    """Return the seconds until the deadline of the rollout of these labels, if it has one."""
+    deadline = RolloutIdentity.of_labels(labels).deadline
+    return None if deadline is None else max(0.0, deadline - time.time())
+
+
+class ShellCommand(Transport, Protocol):
+    """One running command, whose streams are bytes."""
+
+    async def finish(self, stdin: bytes) -> tuple[int, str]:
+        """Write the whole input; return the exit code and the end of the error output.
+
+        Raises:
+            HostError: The connection ended before the command.
+        """
+        ...
+
+
+class ShellCloud(Protocol):
+    """A cloud that runs commands in its sandboxes, and has nothing else for files."""
+
+    async def start_command(self, sandbox: str, argv: Sequence[str]) -> ShellCommand:
+        """Start a command as root.
+
+        Raises:
+            SandboxLostError: The sandbox has ended.
+            SandboxError: The command did not start.
+        """
+        ...
+
+    async def delete(self, sandbox: str) -> None:
+        """Delete a sandbox by its id. Idempotent."""
+        ...
+
+
+class ShellSandbox:
+    """A `CloudSandbox` of such a cloud."""
+
+    def __init__(self, cloud: ShellCloud, sandbox: str) -> None:
+        self._cloud = cloud
+        self.id = sandbox
+
+    async def put(self, path: str, content: bytes, mode: int) -> None:
+        """Write a file inside by `cat`."""
+        script = (
+            'umask 077; mkdir -p "$(dirname "$0")" && cat > "$0.new"'
+            ' && chmod "$1" "$0.new" && mv "$0.new" "$0"'
+        )
+        await self.run(["/bin/sh", "-c", script, path, f"{mode:o}"], content)
+
+    async def run(self, argv: Sequence[str], stdin: bytes = b"") -> None:
+        """Run a command to its end."""
+        async with aclosing(await self._cloud.start_command(self.id, argv)) as command:
+            check_exit(shlex.join(argv), *await command.finish(stdin))
+
+    async def dial(self) -> Transport:
+        """Connect to the link inside."""
+        return await self._cloud.start_command(self.id, [PROGRAM, "dial"])
+
+    async def extend(self, lifetime: float) -> None:
+        """Let a sandbox with `lifetime_command` live for `lifetime` seconds from now."""
+        await self.run(["/bin/sh", "-c", _EXTEND, _whole(lifetime)])
+
+    async def delete(self) -> None:
+        """Delete the sandbox. Idempotent."""
+        await self._cloud.delete(self.id)

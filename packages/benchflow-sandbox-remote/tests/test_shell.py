@@ -1,0 +1,128 @@
+"""The parts for clouds that only run commands, and the proof that a network is closed."""
+
+import asyncio
+
+import pytest
+from benchflow_contracts.door import Door
+from benchflow_contracts.errors import (
+    CapacityError,
+    CredentialsError,
+    HostError,
+    QuotaError,
+    SandboxError,
+    SandboxLostError,
+    SandboxUnsupportedError,
+)
+from benchflow_contracts.sandbox import SandboxSpec
+from benchflow_sandbox_local import LocalProvider
+from benchflow_sandbox_remote import (
+    check_exit,
+    convert_errors,
+    error_of_status,
+    network_proof,
+    prove_closed,
+    wait_for_start,
+)
+
+HINTS = {"login": "a key", "remedy": "an image"}
+
+
+class LocalBox:
+    """The files and commands of a local sandbox."""
+
+    def __init__(self, sandbox):
+        self.sandbox = sandbox
+
+    async def put(self, path, content, mode):
+        command = ["sh", "-c", 'mkdir -p /.benchflow; cat > "$0"; chmod "$1" "$0"', path]
+        await self.run([*command, f"{mode:o}"], content)
+
+    async def run(self, argv, stdin=b""):
+        result = await self.sandbox.exec(argv, user="root", cwd="/", stdin=stdin)
+        check_exit(argv[0], result.exit_code, result.stderr)
+
+
+def run_in(test):
+    async def main():
+        async with LocalProvider() as local:
+            return await test(local)
+
+    return asyncio.run(main())
+
+
+def test_a_network_is_closed_only_if_the_other_sandbox_reaches_the_address(monkeypatch):
+    monkeypatch.setattr(network_proof, "_TRIES", 1)
+    door = Door(name="api", upstream="http://127.0.0.1:9", port=6443, serves="http")
+
+    async def test(local):
+        with_door = SandboxSpec(network="model-only", doors=(door,))
+        opened = LocalBox(await local.create(with_door))
+        closed = LocalBox(await local.create(SandboxSpec()))
+        address = "127.0.0.1 6443"
+        assert await prove_closed(opened, closed, address) is None
+        assert "nothing is proven" in await prove_closed(closed, closed, address)
+        assert "reaches 127.0.0.1 6443" in await prove_closed(opened, opened, address)
+        # Only the failure of the connection proves something: this is not an address.
+        closed.run = ends_with_0
+        assert "reaches no address" in await prove_closed(closed, opened, "no address")
+        await opened.sandbox.teardown()
+        with pytest.raises(SandboxError):
+            await prove_closed(opened, closed, address)
+
+    async def ends_with_0(argv, stdin=b""):
+        """Run nothing, as if the command ended with 0."""
+
+    run_in(test)
+
+
+def test_a_sandbox_that_does_not_start_in_time_is_a_lack_of_capacity():
+    answers = iter([False, False, True])
+
+    async def is_running():
+        return next(answers)
+
+    async def never():
+        return False
+
+    asyncio.run(wait_for_start(is_running, 30, hint="wait"))
+    assert list(answers) == []
+    with pytest.raises(CapacityError, match=r"within 0\.2 s") as error:
+        asyncio.run(wait_for_start(never, 0.2, hint="read the events"))
+    assert error.value.hint == "read the events"
+
+
+@pytest.mark.parametrize(
+    ("status", "kind"),
+    [
+        (400, SandboxUnsupportedError),
+        (401, CredentialsError),
+        (402, QuotaError),
+        (403, CredentialsError),
+        (404, SandboxLostError),
+        (410, SandboxLostError),
+        (503, HostError),
+    ],
+)
+def test_an_answer_has_the_error_of_its_status(status, kind):
+    error = error_of_status("no", status, **HINTS)
+    assert type(error) is kind
+    hints = {CredentialsError: "a key", SandboxUnsupportedError: "an image"}
+    assert error.hint == hints.get(kind, error.hint)
+
+
+def test_a_limit_of_the_rate_has_the_pause_of_the_cloud():
+    error = error_of_status("slow", 429, {"Retry-After": "7"}, **HINTS)
+    assert (type(error), error.retry_after) == (CapacityError, 7)
+
+
+def test_only_errors_of_the_sdk_are_converted():
+    def convert(start, error):
+        return HostError(f"{start}{error}") if isinstance(error, OSError) else None
+
+    with (
+        pytest.raises(HostError, match="Cloud: cannot make it: gone"),
+        convert_errors("Cloud", "make it", convert),
+    ):
+        raise OSError("gone")
+    with pytest.raises(ZeroDivisionError), convert_errors("Cloud", "make it", convert):
+        raise ZeroDivisionError
