@@ -57,6 +57,24 @@ def test_an_npm_package_is_pinned_to_the_version_of_its_entry():
 
 
 @pytest.mark.parametrize(
+    ("kind", "package", "pinned", "program"),
+    [
+        ("npx", "@google/gemini-cli@0.27.3", "@google/gemini-cli@0.27.3", "gemini-cli"),
+        ("npx", "some-agent@latest", "some-agent@9.9.9", "some-agent"),
+        ("uvx", "fast-agent-mcp", "fast-agent-mcp==9.9.9", "fast-agent-mcp"),
+        ("uvx", "fast-agent-mcp@0.4.1", "fast-agent-mcp==0.4.1", "fast-agent-mcp"),
+        ("uvx", "some-agent[acp]==1.2", "some-agent[acp]==1.2", "some-agent"),
+    ],
+)
+def test_a_package_is_pinned_and_names_its_program(kind, package, pinned, program):
+    value = {**AUGGIE, "version": "9.9.9", "distribution": {kind: {"package": package}}}
+    [declaration, _] = declaration_of(entry(value), wire="openai-chat")
+    source = declaration.distribution.npx or declaration.distribution.uvx
+    assert source is not None
+    assert (source.package, declaration.launch.cmd) == (pinned, program)
+
+
+@pytest.mark.parametrize(
     ("value", "agent", "says"),
     [
         ({"agents": [GOOSE, AUGGIE]}, "codex", "no agent 'codex' in the registry; known: goose,"),

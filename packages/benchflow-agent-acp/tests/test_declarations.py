@@ -8,9 +8,11 @@ from benchflow_agent_acp.render import Values, render
 from benchflow_contracts import AgentError, UsageError
 
 SHIPPED = [
+    "auggie",
     "claude-agent-acp",
     "codex-acp",
     "gemini",
+    "goose",
     "kimi",
     "mistral-vibe",
     "opencode",
@@ -18,7 +20,7 @@ SHIPPED = [
     "scripted",
     "zed-codex-acp",
 ]
-COMMANDS = ["aider", "cline", "mini-swe-agent", "openhands"]
+COMMANDS = ["aider", "cline", "mini-swe-agent", "openhands", "terminus-2"]
 VALUES = Values(
     base_url="http://127.0.0.1:8721",
     api_key="key",
@@ -66,6 +68,14 @@ def test_a_shipped_declaration_is_pinned_and_renders(name):
         done = render(template, VALUES)
         for value in ("base_url", "api_key", "model", "home", "workdir"):
             assert "{" + value + "}" not in done
+
+
+@pytest.mark.parametrize("name", [*SHIPPED, *COMMANDS])
+def test_a_shipped_declaration_says_how_it_was_run_or_why_not(name):
+    decl = shipped_declaration(name)
+    ran = decl.probe.verified_version == decl.version
+    assert ran == bool(decl.probe.date and decl.probe.command)
+    assert ran != bool(decl.probe.untested)
 
 
 def test_config_files_are_still_valid_after_rendering():

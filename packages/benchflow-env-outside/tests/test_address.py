@@ -1,8 +1,10 @@
 """Addresses of foreign environments, as tasks name them."""
 
+from pathlib import Path
+
 import pytest
-from benchflow_contracts import TaskError
-from benchflow_env_outside import HOSTS, world_url
+from benchflow_contracts import TaskError, UsageError
+from benchflow_env_outside import HOSTS, secret_for, world_url
 
 
 @pytest.mark.parametrize(
@@ -50,3 +52,34 @@ def test_the_operator_can_limit_the_hosts(monkeypatch: pytest.MonkeyPatch) -> No
     monkeypatch.setenv(HOSTS, "")
     with pytest.raises(TaskError, match=HOSTS):
         world_url("http://env.example")
+
+
+def test_a_secret_goes_only_to_this_machine_and_to_hosts_of_the_operator(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    assert secret_for("http://env.example", "MY_KEY") is None
+    monkeypatch.setenv("MY_KEY_FILE", str(tmp_path / "key"))
+    (tmp_path / "key").write_text("# of the team\n\nhunter2\nsecond\n")
+    assert secret_for("http://127.0.0.1:8000", "MY_KEY") == "hunter2"
+    with pytest.raises(UsageError, match=r"env\.example") as caught:
+        secret_for("http://env.example", "MY_KEY")
+    assert "hunter2" not in f"{caught.value}{caught.value.hint}"
+    monkeypatch.setenv(HOSTS, "env.example")
+    monkeypatch.setenv("MY_KEY", "of the variable")
+    with pytest.raises(UsageError, match="cannot carry") as caught:
+        secret_for("http://env.example", "MY_KEY")
+    assert "of the variable" not in str(caught.value)
+    monkeypatch.setenv("MY_KEY", "of-the-variable")
+    assert secret_for("http://env.example", "MY_KEY") == "of-the-variable"
+
+
+@pytest.mark.parametrize(("content", "why"), [(b"", "no secret"), (b"\xff", "not text")])
+def test_a_file_without_a_secret_is_an_error(
+    content: bytes, why: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setenv("MY_KEY_FILE", str(tmp_path / "key"))
+    with pytest.raises(UsageError, match="No such file"):
+        secret_for("http://localhost", "MY_KEY")
+    (tmp_path / "key").write_bytes(content)
+    with pytest.raises(UsageError, match=why):
+        secret_for("http://localhost", "MY_KEY")

@@ -2,10 +2,13 @@
 
 import asyncio
 import json
+import math
+import tempfile
 from pathlib import Path
+from typing import Any
 
 import pytest
-from benchflow_contracts import FinishedRollout, UsageError
+from benchflow_contracts import FinishedRollout, StoreError, UsageError
 from benchflow_export import (
     export_formats,
     export_trajectories_to_jsonl,
@@ -13,13 +16,16 @@ from benchflow_export import (
     read_trainer_rows,
     with_inter_advantage,
     write_export,
+    write_json_lines,
     write_trainer_rows,
 )
 from benchflow_kernel.errors import UnknownProviderError
 from benchflow_testing import check_exporter, exporter_checks
 from benchflow_testing.fakes import fake_finished_rollout
+from hypothesis import given
+from hypothesis import strategies as st
 
-FORMATS = ["verifiers", "sft", "adp", "v1-leaves", "v1-graph", "v1-flat"]
+FORMATS = ["verifiers", "sft", "adp", "messages", "v1-leaves", "v1-graph", "v1-flat"]
 OF_TOKENS = ["atropos", "tinker", "art", "agent-lightning"]
 """Formats without leaves that have no token to train on."""
 
@@ -30,6 +36,37 @@ def lines(path: Path) -> list[dict]:
 
 def job() -> list[FinishedRollout]:
     return [fake_finished_rollout("paint__1"), fake_finished_rollout("paint__2")]
+
+
+TEXTS = st.text(st.characters(codec=None, exclude_categories=())) | st.just("\ud800 NaN \u2028")
+VALUES = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False) | TEXTS,
+    lambda inner: st.lists(inner, max_size=4) | st.dictionaries(TEXTS, inner, max_size=4),
+    max_leaves=12,
+)
+
+
+@given(records=st.lists(st.dictionaries(TEXTS, VALUES, max_size=4), max_size=3))
+def test_a_compact_line_is_ascii_and_has_the_values_of_its_record(
+    records: list[dict[str, Any]],
+) -> None:
+    with tempfile.TemporaryDirectory() as directory:
+        file = Path(directory) / "lines"
+        if any(map(has_infinity, records)):
+            with pytest.raises(StoreError, match="cannot export"):
+                write_json_lines(records, file, is_compact=True)
+            return
+        write_json_lines(records, file, is_compact=True)
+        lines = file.read_bytes().decode("ascii").splitlines()
+    assert [json.loads(line) for line in lines] == records
+
+
+def has_infinity(value: object) -> bool:
+    if isinstance(value, dict):
+        return any(map(has_infinity, value.values()))
+    if isinstance(value, list):
+        return any(map(has_infinity, value))
+    return isinstance(value, float) and math.isinf(value)
 
 
 @pytest.mark.parametrize("name", [*FORMATS, *OF_TOKENS])

@@ -156,4 +156,4 @@ def test_odd_tools_and_settings_of_an_agent_are_left_out(tmp_path: Path) -> None
         for each in recorded()
     ]
     text, _ = export("v1-leaves", [forked(calls)], tmp_path / "all")
-    assert '"name": "3"' in text
+    assert '"name":"3"' in text

@@ -15,6 +15,7 @@ from benchflow_contracts import (
     UsageError,
     VerifyResult,
 )
+from benchflow_contracts.gateway import SamplingMask
 from benchflow_export import (
     ExcludedLeaf,
     RequestedGroups,
@@ -22,6 +23,7 @@ from benchflow_export import (
     StoredGroups,
     TrainerOptions,
     credit_rows,
+    episode,
     fill_rows,
     group_rollouts,
     response_rows,
@@ -165,15 +167,32 @@ def test_the_experts_of_each_token_reach_the_rows_of_a_trainer() -> None:
         experts = RoutedExperts(data=data, shape=(len(read), 1, 1))
         calls[at] = each.model_copy(update={"routed_experts": experts})
     left, right = samples_of(forked(calls))
-    # No engine has a row for the last token of an answer: it is that of the token before.
+    # No engine has a row for the last token of an answer: it is that of the token before, until
+    # the next call reads the token.
     assert [row.routed_experts for row in response_rows(left)] == [
-        [[[1]], [[2]], [[3]], [[4]], [[4]], [[6]], [[6]]]
+        [[[1]], [[2]], [[3]], [[4]], [[5]], [[6]], [[6]]]
     ]
     assert left.spans[0] == right.spans[0]
     calls[2] = calls[2].model_copy(update={"routed_experts": None})
     left, right = samples_of(forked(calls))
     assert response_rows(left)[0].routed_experts is not None
     assert response_rows(right)[0].routed_experts is None
+
+
+def test_the_sampling_mask_of_a_call_reaches_the_formats_that_have_a_place_for_it() -> None:
+    calls = versioned("1", "1", "1")
+    masked = SamplingMask.of([[each, 0] for each in calls[1].completion_token_ids or ()])
+    calls[1] = calls[1].model_copy(update={"sampling_mask": masked})
+    rollout = forked(calls)
+    left, right = samples_of(rollout)
+    assert [each.sampling_mask for each in left.spans] == [*[None] * 4, masked]
+    assert (left.has_sampling_masks, right.has_sampling_masks) == (True, False)
+    graph = episode([left, right], {call.id: call for call in calls}, "leaves")
+    assert graph is not None
+    info = [trace["info"]["benchflow"] for trace in graph["traces"]]
+    assert info[0]["node_sampling_masks"][-1] == masked.tolist()
+    assert "node_sampling_masks" not in info[1]
+    assert group_rollouts("task", [rollout]).counts()["sampling_masks"] == 1
 
 
 def test_unscored_tampered_and_failed_leaves_never_have_a_row() -> None:

@@ -287,7 +287,7 @@ def test_a_job_without_nodes_refuses_attempts_after_a_while(
         nodes = use(a=1)
         async with started(start_sec=0.2) as ray:
             nodes.alive = {}
-            await until(lambda: not ray._nodes)
+            await until(lambda: not ray.workers)
             with pytest.raises(CapacityError, match="no node of the Ray cluster is left"):
                 await ray.submit(dispatch(tmp_path, 0))
 

@@ -6,7 +6,7 @@ The workers are tasks here. They get only what a process on another host would g
 import asyncio
 import json
 import sys
-from collections.abc import AsyncIterator, Callable, Iterator, Mapping
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
 from contextlib import AsyncExitStack
 from pathlib import Path
 from typing import Any, ClassVar
@@ -24,6 +24,7 @@ from benchflow_contracts import (
     StoreError,
     Ticket,
     UsageError,
+    VerifyResult,
 )
 from benchflow_contracts.redaction import MASK
 from benchflow_engine.scaffold import write_task
@@ -35,7 +36,7 @@ from benchflow_jobs.preflight import check_job
 from benchflow_jobs.runner import resume_job, run_job
 from benchflow_kernel import load_path
 from benchflow_kernel.errors import UnknownProviderError
-from benchflow_store import read_records
+from benchflow_store import read_groups, read_records
 from benchflow_store.database import JobReader, LocalEvidenceStore, ObjectEvidenceStore, verify
 from benchflow_testing.fakes import FakeCall, FakeSandboxProvider
 
@@ -205,6 +206,33 @@ def test_files_come_back_through_the_evidence_store(
     assert not verify(job).ok
     # The worker saw a directory of its own, which is gone.
     assert not (job / "workers.mark").exists()
+
+
+class Places:
+    """A group reward: the place of each leaf."""
+
+    name = "reward"
+
+    async def score_group(self, task: Any, leaves: Sequence[Any]) -> list[VerifyResult]:
+        del task
+        return [VerifyResult(reward=float(place)) for place, _ in enumerate(leaves, 1)]
+
+
+@pytest.mark.parametrize("is_far", [False, True])
+def test_a_group_reward_scores_the_rollouts_of_workers(
+    play: Callable[..., JobReport], tmp_path: Path, is_far: bool
+) -> None:
+    run = {**source(tmp_path)["run"], "reward": {"group_import_path": f"{HERE}:Places"}}
+    (tmp_path / "bucket").mkdir()
+    more = {"evidence": {"url": (tmp_path / "bucket").as_uri()}} if is_far else {}
+    report = play(run=run, **more)
+    groups = read_groups(tmp_path / "job")
+    assert [[leaf.result.reward for leaf in group.leaves] for group in groups] == [[1, 2], [1, 2]]
+    assert [group.lost for group in groups] == [(), ()]
+    # Each number says whose rewards it has.
+    assert report.mean_reward == 1.0
+    [mean] = report.group_means
+    assert (mean.reward, mean.groups, mean.leaves, mean.mean, mean.lost) == ("reward", 2, 4, 1.5, 0)
 
 
 def test_files_of_a_failed_rollout_come_back_too(

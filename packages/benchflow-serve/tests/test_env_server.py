@@ -12,9 +12,19 @@ import pytest
 import zmq
 import zmq.asyncio
 from benchflow_contracts import UsageError
+from benchflow_contracts.gateway import SamplingMask
+from benchflow_export import samples_of
 from benchflow_serve.env_server import EnvServer
-from benchflow_serve.env_wire import EnvWireError, deltas_of, read_run, task_hash, unpack
+from benchflow_serve.env_wire import (
+    EnvWireError,
+    deltas_of,
+    read_run,
+    render_episode,
+    task_hash,
+    unpack,
+)
 from episode_source import EpisodeSource
+from forked_calls import forked, recorded
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -307,6 +317,21 @@ def test_the_hash_of_a_task_leaves_none_out_of_models_and_not_of_tables() -> Non
     known = {"id": "t", "timeout": {"setup": 1.0}, "info": {"a": None}}
     digest = hashlib.sha256(json.dumps(known, sort_keys=True).encode()).hexdigest()
     assert task_hash(data) == digest
+
+
+def test_a_sampling_mask_is_an_array_of_verifiers_for_tokens_that_are_trained_on() -> None:
+    calls = recorded()
+    masked = SamplingMask.of([[each, 0] for each in calls[1].completion_token_ids or ()])
+    calls[1] = calls[1].model_copy(update={"sampling_mask": masked})
+    samples = samples_of(forked(calls))
+    rendered = render_episode(samples, {call.id: call for call in calls}, {})
+    assert rendered is not None
+    with_mask, without = [trace["nodes"][-1] for trace in rendered["traces"]]
+    ids = {"__nd__": True, "dtype": "int32", "shape": [2], "data": bytes([7, 0, 0, 0] + [0] * 4)}
+    counts = {"__nd__": True, "dtype": "int32", "shape": [1], "data": bytes([2, 0, 0, 0])}
+    assert with_mask["sampling_mask"] == {"ids": ids, "counts": counts}
+    assert sum(with_mask["mask"]) == 1
+    assert "sampling_mask" not in without
 
 
 def test_a_long_trace_is_sent_in_parts_that_add_up() -> None:

@@ -16,7 +16,7 @@ from benchflow_serve.policies import (
     policy_endpoint,
 )
 from benchflow_serve.problems import ConflictError, NotFoundError, RequestRefusedError
-from benchflow_serve_client import InFlight, ModelEndpoint, PolicyUpdate
+from benchflow_serve_client import InFlight, ModelEndpoint, PolicyStatus, PolicyUpdate
 from benchflow_testing.fakes import FakeModelGateway, FakeSandboxProvider, FakeUserModel
 from hypothesis import given
 from hypothesis import strategies as st
@@ -193,6 +193,19 @@ def test_an_update_cannot_change_the_protocol() -> None:
             await rollouts.policies.update("p", other)
 
     run(body)
+
+
+def test_a_policy_of_unknown_kind_is_probed_when_it_is_registered() -> None:
+    async def register(policies: Policies) -> PolicyStatus:
+        endpoint = ModelEndpoint(url="http://127.0.0.1:9/auto", model="m", upstream="auto")
+        return await policies.update("p", PolicyUpdate(version="v1", endpoint=endpoint))
+
+    status = asyncio.run(register(Policies()))
+    assert (status.endpoint.upstream, status.tokens) == ("openai", None)
+    assert "did not answer" in str(status.probe_error)
+    with pytest.raises(RequestRefusedError, match="did not answer") as refused:
+        asyncio.run(register(Policies(require_tokens=True)))
+    assert refused.value.status == 400
 
 
 def test_an_unknown_policy_is_a_typed_error() -> None:

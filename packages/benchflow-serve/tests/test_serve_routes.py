@@ -48,6 +48,7 @@ def submit(client: TestClient[Litestar], task: object, **fields: Any) -> Any:
     return client.post("/v1/rollouts", json={"task": task, **fields})
 
 
+@pytest.mark.timeout(240)
 def test_each_route_keeps_its_description(client: TestClient[Litestar]) -> None:
     document = client.get("/openapi.json").json()
     assert document["openapi"].startswith("3.1")
@@ -77,6 +78,7 @@ def test_each_route_keeps_its_description(client: TestClient[Litestar]) -> None:
         b"null",
         b"[]",
         b"\xff\xfe",
+        b'{"task": "bench/served", "agent": "\xff"}',
         b'{"task": ' + b"[" * 5000 + b"]" * 5000 + b"}",
         b'{"task": "bench/served", "deadline_sec": 1e999}',
         b'{"task": "bench/served", "priority": 99999999999999999999}',
@@ -95,6 +97,20 @@ def test_a_wrong_body_is_a_problem_and_not_a_fault(
     assert 400 <= answer.status_code < 500, answer.text
     assert answer.headers["content-type"] == "application/problem+json"
     assert answer.json()["message"]
+
+
+@pytest.mark.parametrize("name", ["p%0A", "%2e%2e", "p%00", "%ff"])
+def test_a_name_that_is_not_plain_is_refused(client: TestClient[Litestar], name: str) -> None:
+    update = {"version": "v", "endpoint": {"url": "http://127.0.0.1:9", "model": "m"}}
+    for answer in (
+        client.put(f"/v1/policies/{name}", json=update),
+        client.get(f"/v1/rollouts/{name}"),
+        client.get(f"/v1/groups/{name}"),
+        client.get(f"/v1/jobs/{name}"),
+    ):
+        assert answer.status_code == 400, answer.text
+        assert answer.json()["message"]
+    assert client.get("/v1/policies").json() == []
 
 
 def test_a_body_beyond_the_limit_is_refused(client: TestClient[Litestar]) -> None:

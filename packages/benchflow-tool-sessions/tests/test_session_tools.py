@@ -77,6 +77,22 @@ def test_the_tools_of_the_task_s_mcp_servers_are_tools_of_the_session(tmp_path: 
     asyncio.run(check())
 
 
+def test_the_tools_of_mcp_servers_work_in_each_child_of_a_fork(tmp_path: Path) -> None:
+    async def check() -> None:
+        task, limits = _task_with_server(tmp_path), SessionLimits(sessions=2)
+        async with open_session(task, config(sandbox="local"), limits=limits) as session:
+            await session.call("mcp__calc__add", {"numbers": [1]})
+            for child in await session.fork(2):
+                assert "mcp__calc__add" in [tool.name for tool in await child.tools()]
+                result = await child.call("mcp__calc__add", {"numbers": [3, 4]})
+                assert (result.text, result.is_error) == ("total 7", False)
+                outcome = await child.submit()
+                assert outcome is not None
+                assert outcome.reward == 0.5
+
+    asyncio.run(check())
+
+
 def test_a_broken_mcp_server_fails_the_start(tmp_path: Path) -> None:
     async def check() -> None:
         task = task_at(tmp_path, *_TABLE)

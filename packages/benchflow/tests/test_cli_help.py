@@ -49,6 +49,7 @@ def test_every_option_of_a_rollout_is_in_a_panel_with_the_common_ones_first() ->
         "Common",
         "Tasks",
         "Agent",
+        "Model access",
         "Branching",
         "Sandbox",
         "Grading",

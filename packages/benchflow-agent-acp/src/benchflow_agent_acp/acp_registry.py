@@ -126,16 +126,20 @@ def _head(entry: RegistryEntry) -> dict[str, str]:
 
 def _program(package: str) -> str:
     """Return the program that `npx` or `uvx` starts for a package: the package's last name."""
-    name = package.partition("==")[0].rpartition("/")[2]
-    return name.partition("@")[0]
+    return _split(package)[0].rpartition("/")[2].partition("[")[0]
 
 
 def _pinned(package: str, kind: str, version: str) -> str:
-    mark = "==" if kind == "uvx" else "@"
-    name = package.removeprefix("@")
-    return (
-        package if mark in name or (kind == "uvx" and "@" in name) else f"{package}{mark}{version}"
-    )
+    """Return the package at its own version, or at its entry's."""
+    name, own = _split(package)
+    return f"{name}{'==' if kind == 'uvx' else '@'}{own or version}"
+
+
+def _split(package: str) -> tuple[str, str | None]:
+    """Return the name and the version of `@scope/name@1`, `name==1` and `name[extra]@1`."""
+    scope = package[:1] if package.startswith("@") else ""
+    name, _, version = package.removeprefix("@").replace("==", "@", 1).partition("@")
+    return scope + name, version if version != "latest" and version else None
 
 
 def _text(value: object) -> str:

@@ -9,6 +9,7 @@ ALIASES = {
     "kimi-code": "kimi",
     "qwen-code": "qwen",
     "qwen-coder": "qwen",
+    "terminus": "terminus-2",
     "vibe": "mistral-vibe",
 }
 """Alias to the registry name. A registered name is never an alias."""

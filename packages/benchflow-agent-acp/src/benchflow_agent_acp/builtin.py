@@ -76,6 +76,11 @@ def aider() -> DeclaredAgent:
     return _declared("aider")
 
 
+def auggie() -> AcpAgent:
+    """Return Auggie."""
+    return _shipped("auggie")
+
+
 def claude_agent_acp() -> AcpAgent:
     """Return Claude Code, through its ACP adapter."""
     return _shipped("claude-agent-acp")
@@ -94,6 +99,11 @@ def codex_acp() -> AcpAgent:
 def gemini() -> AcpAgent:
     """Return Gemini CLI."""
     return _shipped("gemini")
+
+
+def goose() -> AcpAgent:
+    """Return goose."""
+    return _shipped("goose")
 
 
 def kimi() -> AcpAgent:
@@ -124,6 +134,11 @@ def opencode() -> AcpAgent:
 def qwen() -> AcpAgent:
     """Return Qwen Code."""
     return _shipped("qwen")
+
+
+def terminus_2() -> DeclaredAgent:
+    """Return Terminus 2, as a command."""
+    return _declared("terminus-2")
 
 
 def zed_codex_acp() -> AcpAgent:

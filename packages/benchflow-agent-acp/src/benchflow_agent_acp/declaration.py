@@ -198,10 +198,14 @@ class ClientSection(Section):
 
 
 class ProbeSection(Section):
-    """The results of a real probe, with its version and date."""
+    """The results of a real run, with its version, date and command, or why there was none."""
 
     verified_version: str | None = None
     date: str | None = None
+    command: Text | None = None
+    """The command of the run, from a checkout of BenchFlow or from anywhere."""
+    untested: Text | None = None
+    """Why no real run has finished a task."""
     results: Mapping[str, str] = {}
 
 

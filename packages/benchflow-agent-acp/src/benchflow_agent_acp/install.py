@@ -2,6 +2,7 @@
 
 import asyncio
 import fcntl
+import json
 import os
 import shutil
 import sys
@@ -10,6 +11,7 @@ from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
 from importlib.util import find_spec
 from pathlib import Path
+from typing import cast
 
 from benchflow_contracts import AgentError, Bundle
 from pydantic import BaseModel
@@ -151,9 +153,24 @@ async def _install_node(
         *_npm(node), "install", "--no-audit", "--no-fund", "--prefix", str(scratch), package,
         timeout=_INSTALL_SEC, env={"PATH": path},
     )  # fmt: skip
+    _link_only_program(scratch / "node_modules", package)
     installation = await _installation(scratch, target, "node_modules/.bin", node)
     inside = _path_in_sandbox(node) / node.path.relative_to(node.prefix)
     return installation.model_copy(update={"path": (*installation.path, str(inside.parent))})
+
+
+def _link_only_program(modules: Path, package: str) -> None:
+    """Give the only program of a package the package's name, by which `npx` also finds it."""
+    scope, _, rest = package.rpartition("/")
+    name = rest.partition("@")[0]
+    description = modules / scope / name / "package.json"
+    programs: object = None
+    if description.is_file():
+        programs = json.loads(description.read_bytes()).get("bin")
+    names = list(cast("dict[str, str]", programs)) if isinstance(programs, dict) else []
+    link = modules / ".bin" / name
+    if len(names) == 1 and not link.exists():
+        link.symlink_to(names[0])
 
 
 def _npm(node: Interpreter) -> tuple[str, ...]:

@@ -20,7 +20,8 @@ from .tool_servers import servers_in_env
 
 _SETUP_SEC = 60.0
 API_KEY = "benchflow-placeholder-key"
-"""The key that the agent sends. The relay on the host replaces it with the real key."""
+"""The key that the agent sends. The relay on the host replaces it with the real key. A door with
+the path `token` has a key of its own for the agent."""
 
 _SYSTEM_PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 
@@ -77,9 +78,10 @@ class Launcher:
                 f"agent {self._decl.id!r} acts through a model, but the sandbox has no door to it",
                 hint="give the rollout a model endpoint",
             )
+        inside = None if door is None else door.inside
         return Values(
-            base_url=f"http://127.0.0.1:{door.port}" if door else None,
-            api_key=API_KEY,
+            base_url=None if inside is None else inside.url,
+            api_key=(None if inside is None else inside.bearer) or API_KEY,
             model=self._role.model,
             home=self._role.env.get("HOME") or await self._find_home(),
             workdir=spec.workdir,

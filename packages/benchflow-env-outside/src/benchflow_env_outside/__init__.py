@@ -1,6 +1,6 @@
 """The base of environments whose world is outside the sandbox."""
 
-from .address import HOSTS, world_url
+from .address import HOSTS, expect_trusted, secret_for, world_url
 from .client import (
     EMPTY_SCHEMA,
     Conversation,
@@ -38,9 +38,11 @@ __all__ = [
     "WorldLimits",
     "WorldSession",
     "WorldTool",
+    "expect_trusted",
     "outside_environment",
     "read_options",
     "read_task_data",
+    "secret_for",
     "seeded_task",
     "world_url",
 ]

@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     )
     from .formats import EpisodeExporter, RowExporter
     from .group_sources import GroupServer, GroupSource, RequestedGroups, StoredGroups
+    from .leaf_stream import LeafStream
     from .messages import Message, steps_to_messages
     from .rollout_groups import (
         ExcludedLeaf,
@@ -64,6 +65,7 @@ __all__ = [
     "ExportReport",
     "GroupServer",
     "GroupSource",
+    "LeafStream",
     "Message",
     "RequestedGroups",
     "ResponseRow",
@@ -109,6 +111,7 @@ _HOMES = {
         ),
         "formats": ("EpisodeExporter RowExporter"),
         "group_sources": ("GroupServer GroupSource RequestedGroups StoredGroups"),
+        "leaf_stream": "LeafStream",
         "messages": ("Message steps_to_messages"),
         "rollout_groups": (
             "ExcludedLeaf ExcludedReason RolloutGroup TrainerOptions group_rollouts group_samples"

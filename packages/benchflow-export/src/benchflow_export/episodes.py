@@ -165,7 +165,7 @@ def _trace(
 
 
 def _changes(spans: Sequence[SampleSpan]) -> dict[str, Any]:
-    """Return the new weights of mixed messages, and the experts, by node; nothing without them."""
+    """Return new weights of mixed messages, experts and sampling masks, by node, if there are."""
     found: dict[str, Any] = {}
     if any(span.is_mixed for span in spans):
         found["node_end_policy_versions"] = [span.end_policy_version for span in spans]
@@ -174,6 +174,9 @@ def _changes(spans: Sequence[SampleSpan]) -> dict[str, Any]:
         found["node_routed_experts"] = [
             None if each is None else each.model_dump(mode="json") for each in experts
         ]
+    if any(span.sampling_mask is not None for span in spans):
+        masks = [span.sampling_mask for span in spans]
+        found["node_sampling_masks"] = [None if m is None else m.tolist() for m in masks]
     return found
 
 

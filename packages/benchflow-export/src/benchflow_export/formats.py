@@ -122,7 +122,7 @@ class EpisodeExporter:
         if "inter" in estimator:
             trees = with_inter(trees, directory / ".samples.part")
         lines = self._lines(trees, chosen, estimator)
-        write_json_lines(lines, directory / "traces.jsonl")
+        write_json_lines(lines, directory / "traces.jsonl", is_compact=True)
         return chosen.counts()
 
     def _lines(

@@ -159,6 +159,7 @@ def _add_shared_prompt(
     added = [at := _add(graph, fork, at, each, timestamp=call.started_at) for each in fresh]
     if not added:
         return path
+    _correct_last_row(path, call)
     added[-1].tokens = prompt[len(path.tokens) :]
     added[-1].experts = _experts_of(added[-1], call)
     return _Path(at=at, seen=sent, tokens=prompt)
@@ -240,6 +241,7 @@ def _add_call(
     broken: _Path | None = None
     if not _continues(path, sent, prompt):
         broken, path = (path if path.tokens else None), _Path()
+    _correct_last_row(path, call)
     fresh, delta = chat.sent[len(path.seen) :], prompt[len(path.tokens) :]
     at = path.at
     added = [at := _add(graph, node, at, message) for message in fresh]
@@ -255,6 +257,19 @@ def _add_call(
     if completion and call.logprobs is not None and len(call.logprobs) == len(completion):
         at.logprobs = call.logprobs
     return _Path(at=at, seen=(*sent, chat.reply_v1), tokens=(*prompt, *completion))
+
+
+def _correct_last_row(path: _Path, call: ModelCall) -> None:
+    """Give the last token of the path its own experts: `call` reads the token, its sampler did not.
+
+    Verifiers does the same.
+    """
+    node = path.at
+    while node is not None and not node.tokens:
+        node = node.parent
+    if node is None or not node.sampled or node.experts is None or call.routed_experts is None:
+        return
+    node.experts = node.experts.with_last_row_of(call.routed_experts)
 
 
 def _experts_of(node: GraphNode, call: ModelCall) -> RoutedExperts | None:

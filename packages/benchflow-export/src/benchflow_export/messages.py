@@ -17,7 +17,8 @@ def steps_to_messages(steps: Iterable[Step], *, instruction: str | None = None) 
     A step is one assistant message (reasoning under `reasoning_content`), followed
     by one `tool` message per observation. An Ask is a call of `ask_user`, and its
     Answer is the result of that call. If the first step has no prompt, the
-    conversation begins with `instruction`.
+    conversation begins with `instruction`. A request to fork a session is not a
+    part of the conversation.
     """
     messages: list[Message] = []
     pending: Ask | None = None
@@ -27,7 +28,7 @@ def steps_to_messages(steps: Iterable[Step], *, instruction: str | None = None) 
             messages.append(_tool_result(f"ask-{pending.id}", answer_text(pending, step.answer)))
         elif prompt:
             messages.append({"role": "user", "content": prompt})
-        pending = step.ask
+        pending = None if _is_fork(step.ask) else step.ask
         messages.extend(_step_messages(step))
     if not messages and instruction:
         messages.append({"role": "user", "content": instruction})
@@ -36,7 +37,7 @@ def steps_to_messages(steps: Iterable[Step], *, instruction: str | None = None) 
 
 def _step_messages(step: Step) -> Iterable[Message]:
     calls = [_openai_call(call) for call in step.tool_calls]
-    if step.ask is not None:
+    if step.ask is not None and not _is_fork(step.ask):
         calls.append(_ask_call(step.ask))
     if step.message or step.reasoning or calls:
         message: Message = {"role": "assistant", "content": step.message}
@@ -47,6 +48,10 @@ def _step_messages(step: Step) -> Iterable[Message]:
         yield message
     for observation in step.observations:
         yield _tool_result(observation.tool_call_id, observation.content)
+
+
+def _is_fork(ask: Ask | None) -> bool:
+    return ask is not None and ask.kind == "fork"
 
 
 def _openai_call(call: ToolCall) -> dict[str, Any]:

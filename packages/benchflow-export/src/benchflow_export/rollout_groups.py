@@ -121,6 +121,7 @@ class RolloutGroup:
             counts["truncated"] += sample.is_truncated
             counts["mixed_versions"] += len(sample.policy_versions) > 1
             counts["mixed_calls"] += sample.mixed_calls
+            counts["sampling_masks"] += sample.has_sampling_masks
             counts["suspicious"] += sample.integrity == "suspicious"
         return dict(counts)
 

@@ -7,18 +7,22 @@ that package. `tests/e2e/test_trainer_rows.py` checks this.
 
 import hashlib
 import json
+import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final, Literal, NamedTuple, cast
 
 from benchflow_contracts import TAMPERED, RolloutNode, StoreError, VerifyResult
+from pydantic_core import PydanticSerializationError, to_json
 
 from .messages import Message
 
 ToolCallFormat = Literal["verifiers", "openai"]
 """Verifiers rows have JSON strings. SFT readers such as prime-rl's need OpenAI's dicts."""
 _LINES: Final = json.JSONEncoder(allow_nan=False)
+_COMPACT: Final = json.JSONEncoder(allow_nan=False, separators=(",", ":"))
+_NOT_ASCII: Final = re.compile(r"[^\x00-\x7f]")
 _RESERVED = frozenset(
     {
         "example_id",
@@ -135,25 +139,51 @@ def export_trajectories_to_jsonl(
     return ExportReport(path=target, written=written, unscored=unscored, tampered=tampered)
 
 
-def write_json_lines(records: Iterable[Mapping[str, Any]], path: Path) -> int:
+def write_json_lines(
+    records: Iterable[Mapping[str, Any]], path: Path, *, is_compact: bool = False
+) -> int:
     """Write one JSON line per record and return their number. Replace the file atomically.
+
+    Lines are those of `json.dumps`, as verifiers writes them. Compact ones have no spaces, and
+    cost a third of the time.
 
     Raises:
         StoreError: The file cannot be written, or a record is not JSON.
     """
     scratch = path.with_name(f".{path.name}.tmp")
     written = 0
+    encode = _compact if is_compact else _LINES.encode
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         with scratch.open("w", encoding="utf-8") as file:
             for record in records:
-                file.write(_LINES.encode(record) + "\n")
+                file.write(encode(record) + "\n")
                 written += 1
         scratch.replace(path)
     except (OSError, ValueError, TypeError) as error:
         scratch.unlink(missing_ok=True)
         raise StoreError(f"cannot export to {str(path)!r}: {error}") from error
     return written
+
+
+def _compact(record: Mapping[str, Any]) -> str:
+    """Return a record as ASCII: some readers split a line at characters such as U+2028.
+
+    Raises:
+        ValueError: A number is not finite.
+        TypeError: A value is not JSON.
+    """
+    try:
+        text = to_json(record).decode()
+    except PydanticSerializationError:  # Half of a surrogate pair, or not JSON.
+        return _COMPACT.encode(record)
+    if "NaN" in text or "Infinity" in text:
+        return _COMPACT.encode(record)
+    return text if text.isascii() else _NOT_ASCII.sub(_escaped, text)
+
+
+def _escaped(match: re.Match[str]) -> str:
+    return json.dumps(match[0])[1:-1]
 
 
 def is_tampered(leaf: RolloutNode) -> bool:

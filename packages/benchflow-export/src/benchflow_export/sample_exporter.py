@@ -75,7 +75,8 @@ class SampleExporter:
         )
         chosen = ChosenSamples(self.options)
         groups = groups_of(chosen.of(rollouts), directory / ".samples.part")
-        write_json_lines(self._records(groups, chosen, rendering), directory / self.file_name)
+        records = self._records(groups, chosen, rendering)
+        write_json_lines(records, directory / self.file_name, is_compact=True)
         return chosen.counts()
 
     def _records(

@@ -76,6 +76,7 @@ class ChosenSamples:
         self._counts["truncated"] += sample.is_truncated
         self._counts["mixed_versions"] += len(sample.policy_versions) > 1
         self._counts["mixed_calls"] += sample.mixed_calls
+        self._counts["sampling_masks"] += sample.has_sampling_masks
 
     def counts(self) -> Exported:
         """Return the counts so far."""

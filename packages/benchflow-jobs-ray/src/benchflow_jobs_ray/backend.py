@@ -2,16 +2,13 @@
 
 import asyncio
 import logging
-import math
 import os
 import time
-from collections import Counter
-from collections.abc import AsyncIterator, Callable, Mapping
+from collections.abc import Callable, Mapping
 from typing import Any, Final
 
-from benchflow_contracts import CapacityError, Completion, Dispatch, Ticket, UsageError
-from benchflow_jobs.leased_worker import key_of
-from benchflow_jobs.worker import Room
+from benchflow_contracts import UsageError
+from benchflow_contracts.remote_workers import RemoteBackend
 
 from . import connection
 from .cluster import LocalCluster
@@ -29,13 +26,16 @@ def _ignore(capacity: Mapping[str, int]) -> None:
     del capacity
 
 
-class RayBackend:
+class RayBackend(RemoteBackend[Node]):
     """Runs each dispatch in an actor of one node, wholly: its sandboxes and forks are there, too.
 
     A node takes part if it has the custom resource `benchflow`, also if it joins later. Ray
     repeats nothing: an attempt whose node is lost has a completion that says so, and the driver
-    decides on another attempt.
+    decides on another attempt. A lost attempt that ends after all has a second completion.
     """
+
+    worker_kind = "node of the Ray cluster"
+    no_worker_error = NoNodeError
 
     def __init__(
         self,
@@ -66,26 +66,18 @@ class RayBackend:
         Raises:
             UsageError: A time is not a positive number of seconds.
         """
-        for seconds in (lease_sec, start_sec, grace_sec):
-            if not 0 < seconds < math.inf:
-                raise UsageError(f"{seconds!r} is not a positive number of seconds")
+        super().__init__(capacity, lease_sec=lease_sec, start_sec=start_sec, grace_sec=grace_sec)
         self._executor = executor
         self._options = dict(options or {})
         self._address = address
         self._lease_sec = lease_sec
-        self._start_sec = start_sec
         self._grace_sec = grace_sec
         self._on_capacity = on_capacity
-        self._total = Room(capacity or {}, "the job")
-        self._nodes: dict[str, Node] = {}
         self._serving: dict[str, asyncio.Task[None]] = {}
-        self._ended: asyncio.Queue[Completion | None] = asyncio.Queue()
-        self._changed = asyncio.Event()
         self._group = asyncio.TaskGroup()
         self._watching: asyncio.Task[None] | None = None
         self._cluster: LocalCluster | None = None
         self._is_connected = False
-        self._has_head = True
         self._actors: dict[str, Any] = {}
         self._refusals: dict[str, str] = {}
         """Why the executor cannot be opened on a node."""
@@ -106,145 +98,63 @@ class RayBackend:
             await self.close()
             raise
 
-    def capacity(self) -> Mapping[str, int]:
-        """Return the resources of all nodes together, at most those that may be held."""
-        limits = self._total.capacity
-        nodes = Counter(slots=0)
-        for node in self._nodes.values():
-            nodes.update(node.room.capacity)
-        return {
-            name: min(limits.get(name, nodes[name]), nodes.get(name, limits.get(name, 0)))
-            for name in {**limits, **nodes}
-        }
-
-    async def resize(self, capacity: Mapping[str, int]) -> None:
-        """Set the resources that may be held at once; see `ResizableBackend`."""
-        self._total.resize(capacity)
-
-    async def submit(self, dispatch: Dispatch) -> Ticket:
-        """Hand the attempt to the node with the most room; see `WorkerBackend`.
-
-        Raises:
-            NoNodeError: No node takes part any more for `start_sec` seconds.
-        """
-        await self._total.take(dispatch)
-        try:
-            node = await self._choose(dispatch)
-        except BaseException:
-            self._total.give_back(dispatch)
-            raise
-        node.add(dispatch)
-        return Ticket(
-            id=key_of(dispatch),
-            worker=node.name,
-            job=dispatch.job,
-            index=dispatch.index,
-            attempt=dispatch.attempt,
-        )
-
-    async def completions(self) -> AsyncIterator[Completion]:
-        """Yield each completion; see `WorkerBackend`.
-
-        A lost attempt that ends after all has a second one.
-        """
-        while (completion := await self._ended.get()) is not None:
-            yield completion
-
-    async def cancel(self, ticket: Ticket, grace_sec: float) -> None:
-        """End an attempt; see `WorkerBackend`."""
-        node = self._nodes.get(ticket.worker)
-        if node is not None:
-            await node.cancel(ticket.id, grace_sec)
-
     async def close(self) -> None:
         """End every attempt and every actor, and the cluster if this backend started it."""
-        if self._total.is_closed:
+        if self.total.is_closed:
             return
-        self._total.close()
-        self._wake()
+        self.total.close()
+        self.wake()
         if self._watching is not None:
             self._watching.cancel()
         async with asyncio.TaskGroup() as group:
-            for node in self._nodes.values():
+            for node in self.workers.values():
                 group.create_task(node.close(self._grace_sec))
         for serving in self._serving.values():
             serving.cancel()
         await self._group.__aexit__(None, None, None)
         # Without the head, these calls would wait until Ray ends this process.
-        if self._actors and self._has_head:
+        if self._actors and not self.failure:
             await connection.end_actors([*self._actors.values()])
-        if self._is_connected and self._has_head:
+        if self._is_connected and not self.failure:
             await connection.disconnect()
         if self._cluster is not None:
             await self._cluster.close()
-        self._ended.put_nowait(None)
+        self.end_completions()
 
     async def _connect(self) -> None:
         if self._address is None:
-            slots = self._total.capacity.get("slots", os.cpu_count() or 1)
-            self._cluster = LocalCluster([{LABEL: slots}], start_sec=self._start_sec)
+            slots = self.total.capacity.get("slots", os.cpu_count() or 1)
+            self._cluster = LocalCluster([{LABEL: slots}], start_sec=self.start_sec)
             await self._cluster.start()
         address = self._address or (self._cluster.address if self._cluster else "")
-        self._is_connected = await connection.connect(address, self._start_sec)
+        self._is_connected = await connection.connect(address, self.start_sec)
 
     async def _until_started(self) -> None:
-        end = time.monotonic() + self._start_sec
+        end = time.monotonic() + self.start_sec
         while not self._are_opened() and (left := end - time.monotonic()) > 0:
-            await self._wait(left)
-        if self._refusals and not self._nodes:
+            await self.wait(left)
+        if self._refusals and not self.workers:
             refusal = next(iter(self._refusals.values()))
             raise UsageError(f"no node can run {self._executor!r}: {refusal}")
-        if not any(node.is_available for node in self._nodes.values()):
+        if not any(node.is_available for node in self.workers.values()):
             raise RayStartError(
-                f"no node of the Ray cluster had free slots within {self._start_sec:g} s",
+                f"no node of the Ray cluster had free slots within {self.start_sec:g} s",
                 hint=f"start nodes with `ray start --resources='{{\"{LABEL}\": 8}}'`; "
                 "one job at a time uses a node",
             )
 
-    async def _choose(self, dispatch: Dispatch) -> Node:
-        """Wait for a node with room."""
-        end = time.monotonic() + self._start_sec
-        while True:
-            if self._total.is_closed:
-                raise CapacityError(f"slot {dispatch.slot!r} cannot start: the backend is closed")
-            if not self._has_head:
-                raise NoNodeError("the head of the Ray cluster does not answer")
-            nodes = [node for node in self._nodes.values() if node.is_available]
-            fitting = [node for node in nodes if node.room.fits(dispatch)]
-            if fitting:
-                return min(fitting, key=lambda node: node.load)
-            refusals = [node.room.refusal(dispatch) for node in nodes]
-            if nodes and all(refusals):
-                raise CapacityError(str(refusals[0]))
-            left = end - time.monotonic()
-            if not nodes and left <= 0:
-                raise NoNodeError(f"no node of the Ray cluster is left for {dispatch.slot!r}")
-            await self._wait(max(left, _WATCH_SEC) if not nodes else None)
-
-    async def _wait(self, seconds: float | None) -> None:
-        """Wait until something changes, for at most `seconds`."""
-        try:
-            async with asyncio.timeout(seconds):
-                await self._changed.wait()
-        except TimeoutError:
-            return
-
-    def _wake(self) -> None:
-        self._changed.set()
-        self._changed = asyncio.Event()
-
     def _are_opened(self) -> bool:
         """Return whether every node that is known has answered."""
-        available = {name for name, node in self._nodes.items() if node.is_available}
+        available = {name for name, node in self.workers.items() if node.is_available}
         return bool(self._serving) and self._serving.keys() == available | self._refusals.keys()
 
     async def _watch(self) -> None:
         """Serve each node that joins, and give up each node that left, or all without a head."""
         answered = time.monotonic()
-        while self._has_head:
+        while not self.failure:
             alive = await connection.alive_nodes()
             if alive is None and time.monotonic() - answered > _HEAD_SEC:
-                self._has_head, alive = False, {}
+                self.failure, alive = "the head of the Ray cluster does not answer", {}
                 _LOG.warning("the head of the Ray cluster does not answer for %g s", _HEAD_SEC)
             if alive is not None:
                 answered = time.monotonic()
@@ -260,14 +170,14 @@ class RayBackend:
         self._actors[name] = actor = connection.create_actor(
             name, capacity["slots"], self._executor, self._options, self._lease_sec
         )
-        node = Node(name, capacity, actor, self._lease_sec, self._report, self._wake)
+        node = Node(name, capacity, actor, self._lease_sec, self.report, self.wake)
         try:
             if refusal := await node.open():
                 _LOG.warning("node %s cannot run %r: %s", name, self._executor, refusal)
                 self._refusals[name] = refusal
-                self._wake()
+                self.wake()
                 await asyncio.Event().wait()
-            self._nodes[name] = node
+            self.workers[name] = node
             self._on_capacity(self.capacity())
             await node.serve()
         except NodeLostError as error:
@@ -278,15 +188,8 @@ class RayBackend:
     def _drop(self, node: Node) -> None:
         node.lose()
         self._refusals.pop(node.name, None)
-        if self._nodes.pop(node.name, None) is not None and not self._total.is_closed:
+        if self.workers.pop(node.name, None) is not None and not self.total.is_closed:
             self._on_capacity(self.capacity())
-        if not self._total.is_closed:
+        if not self.total.is_closed:
             del self._serving[node.name]
-        self._wake()
-
-    def _report(self, completion: Completion, freed: Dispatch | None) -> None:
-        """Yield a completion, and free the resources of its dispatch."""
-        self._ended.put_nowait(completion)
-        if freed is not None:
-            self._total.give_back(freed)
-        self._wake()
+        self.wake()

@@ -2,12 +2,11 @@
 
 import asyncio
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
 from typing import Any, Final
 
 from benchflow_contracts import Completion, Dispatch
-from benchflow_jobs.leased_worker import key_of
-from benchflow_jobs.worker import Room
+from benchflow_contracts.remote_workers import RemoteWorker
+from benchflow_contracts.room import Room, attempt_key
 
 from .connection import ActorDiedError, RayError
 
@@ -19,21 +18,15 @@ class NodeLostError(Exception):
     """The actor of a node has ended."""
 
 
-@dataclass(slots=True)
-class _Work:
-    dispatch: Dispatch
-    ended: asyncio.Event = field(default_factory=asyncio.Event)
-    is_lost: bool = False
-    """Whether it was reported as lost. The attempt may still run, and end."""
-
-
-class Node:
+class Node(RemoteWorker):
     """The attempts on one node.
 
     While its actor does not answer, the attempts there are reported as lost, and the node gets no
     more. An actor that answers again has to end them first. If one of them was completed, that is
     reported too: the record decides which completion counts.
     """
+
+    fatal = ActorDiedError
 
     def __init__(
         self,
@@ -54,46 +47,11 @@ class Node:
             report: Gets each completion, and its dispatch if it is the first one of an attempt.
             on_change: Is called when the node may have room for an attempt.
         """
-        self.name = name
-        self.room = Room(capacity, f"node {name}")
-        self.is_available = False
+        super().__init__(name, Room(capacity, f"node {name}"), on_change)
         self._actor = actor
         self._lease_sec = lease_sec
         self._report = report
-        self._on_change = on_change
-        self._works: dict[str, _Work] = {}
-        self._unsent: dict[str, _Work] = {}
-        self._cancels: list[str] = []
-        self._has_mail = asyncio.Event()
         self._arrived = 0
-
-    @property
-    def load(self) -> float:
-        """The part of the slots that is in use."""
-        return self.room.held("slots") / max(1, self.room.capacity["slots"])
-
-    def add(self, dispatch: Dispatch) -> None:
-        """Hand out an attempt. The node must have room for it."""
-        self.room.hold(dispatch)
-        key = key_of(dispatch)
-        self._works[key] = self._unsent[key] = _Work(dispatch)
-        self._has_mail.set()
-
-    async def cancel(self, key: str, grace_sec: float) -> None:
-        """Cancel an attempt, and wait for its completion for `grace_sec` seconds."""
-        work = self._works.get(key)
-        if work is None:
-            return
-        if self._unsent.pop(key, None) is not None:
-            self._end(key, Completion.of(work.dispatch, "cancelled"))
-            return
-        self._cancels.append(key)
-        self._has_mail.set()
-        try:
-            async with asyncio.timeout(grace_sec):
-                await work.ended.wait()
-        except TimeoutError:
-            return  # its completion arrives later
 
     async def open(self) -> str:
         """Wait until the actor can run attempts. Return why it cannot, or an empty string.
@@ -116,7 +74,7 @@ class Node:
         """
         while True:
             try:
-                await self._exchange()
+                await self.exchange()
             except (TimeoutError, RayError) as error:
                 self._suspend()
                 if isinstance(error, ActorDiedError):
@@ -126,8 +84,8 @@ class Node:
     def lose(self) -> None:
         """Report what has no completion as lost. The node does not come back."""
         self._suspend()
-        for key in list(self._works):
-            self._forget(key)
+        for key in list(self.attempts):
+            self.forget(key)
 
     async def close(self, grace_sec: float) -> None:
         """Cancel every attempt, wait for their completions, and end the actor's executor."""
@@ -136,55 +94,37 @@ class Node:
         try:
             async with asyncio.timeout(grace_sec):
                 await self._actor.close.remote()
-                for work in list(self._works.values()):
-                    await work.ended.wait()
+                for attempt in list(self.attempts.values()):
+                    await attempt.ended.wait()
         except (TimeoutError, RayError):
             return  # `lose` reports what is left
 
-    async def _exchange(self) -> None:
-        """Send and read at the same time. Raise the first error of either."""
-        self.is_available = True
-        self._on_change()
-        try:
-            async with asyncio.TaskGroup() as group:
-                group.create_task(self._send())
-                group.create_task(self._collect())
-        except ExceptionGroup as errors:
-            died = errors.subgroup(ActorDiedError)
-            raise (died or errors).exceptions[0] from errors
-        finally:
-            self.is_available = False
+    async def send(self, dispatches: list[Dispatch], cancels: list[str]) -> None:
+        """Send attempts, and then cancellations."""
+        async with asyncio.timeout(self._lease_sec):
+            if dispatches:
+                await self._actor.run.remote([each.model_dump_json() for each in dispatches])
+            if cancels:
+                await self._actor.cancel.remote(cancels)
 
-    async def _send(self) -> None:
-        while True:
-            await self._has_mail.wait()
-            self._has_mail.clear()
-            dispatches = [work.dispatch.model_dump_json() for work in self._unsent.values()]
-            cancels, self._cancels = self._cancels, []
-            self._unsent.clear()
-            async with asyncio.timeout(self._lease_sec):
-                if dispatches:
-                    await self._actor.run.remote(dispatches)
-                if cancels:
-                    await self._actor.cancel.remote(cancels)
-
-    async def _collect(self) -> None:
+    async def collect(self) -> None:
+        """Read completions until the actor does not answer."""
         while True:
             async with asyncio.timeout(self._lease_sec):
                 batch = await self._actor.collect.remote(self._arrived)
             for number, text in batch:
                 completion = Completion.model_validate_json(text)
-                self._end(key_of(completion), completion)
+                self.end(attempt_key(completion), completion)
                 self._arrived = number
 
     def _suspend(self) -> None:
         """Report every attempt as lost. Its resources here stay in use: it may still run."""
         self.is_available = False
-        self._unsent.clear()
-        for work in self._works.values():
-            if not work.is_lost:
-                work.is_lost = True
-                self._report(Completion.of(work.dispatch, "lost"), work.dispatch)
+        self.discard_mail()
+        for attempt in self.attempts.values():
+            if not attempt.is_lost:
+                attempt.is_lost = True
+                self._report(Completion.of(attempt.dispatch, "lost"), attempt.dispatch)
 
     async def _fence(self) -> None:
         """End the attempts of an actor that did not answer, as soon as it answers.
@@ -202,20 +142,13 @@ class Node:
                 raise NodeLostError(str(error)) from error
             except (TimeoutError, RayError):
                 await asyncio.sleep(_PROBE_SEC)
-        # `_collect` reads the batch again, and reports it.
-        waiting = {key_of(Completion.model_validate_json(text)) for _, text in batch}
-        for key in self._works.keys() - waiting - set(left):
-            self._forget(key)  # its dispatch did not arrive
+        # `collect` reads the batch again, and reports it.
+        waiting = {attempt_key(Completion.model_validate_json(text)) for _, text in batch}
+        for key in self.attempts.keys() - waiting - set(left):
+            self.forget(key)  # its dispatch did not arrive
 
-    def _end(self, key: str, completion: Completion) -> None:
+    def end(self, key: str, completion: Completion) -> None:
         """Report a completion. One after `lost`, or of a call that came late, is not the first."""
-        work = self._forget(key)
-        self._report(completion, None if work is None or work.is_lost else work.dispatch)
-
-    def _forget(self, key: str) -> _Work | None:
-        work = self._works.pop(key, None)
-        if work is not None:
-            self.room.give_back(work.dispatch)
-            work.ended.set()
-            self._on_change()
-        return work
+        attempt = self.forget(key)
+        is_first = attempt is not None and not attempt.is_lost
+        self._report(completion, attempt.dispatch if attempt and is_first else None)

@@ -12,13 +12,14 @@ if TYPE_CHECKING:
     from .planning import JobConfig, JobConfigError
     from .planning import read_job as read_job_config
     from .preflight import PreflightError, check_job
-    from .report import JobReport, job_directories, read_job, summarise
+    from .report import JobCost, JobReport, job_directories, read_job, summarise
     from .runner import resume_job, run_job
     from .status import JobView, job_view
 
 __all__ = [
     "JobConfig",
     "JobConfigError",
+    "JobCost",
     "JobOptions",
     "JobReport",
     "JobView",
@@ -45,7 +46,7 @@ _HOMES = {
     "plan_of": "begin",
     "resume_job": "runner",
     "run_job": "runner",
-    **dict.fromkeys(("JobReport", "job_directories", "read_job", "summarise"), "report"),
+    **dict.fromkeys(("JobCost", "JobReport", "job_directories", "read_job", "summarise"), "report"),
 }
 
 

@@ -3,7 +3,7 @@
 import logging
 import re
 import time
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection
 from contextlib import nullcontext
 from functools import partial
 from pathlib import Path
@@ -23,6 +23,7 @@ from benchflow_contracts import (
     UpstreamAnswer,
     UsageError,
 )
+from benchflow_contracts.limits import HasCosts
 from benchflow_engine.config import RunConfig
 from benchflow_engine.learner import LearnerDirectory
 from benchflow_engine.rollout import RunResult, run_in
@@ -30,6 +31,7 @@ from benchflow_kernel import Planes
 from benchflow_store import MODEL_DIR, read_model_calls, record_from_error, write_result
 
 from .attempt_events import EventCollector, stored_events
+from .budget import SANDBOX_COST, measured_judge
 from .holding import RolloutHolds
 from .scheduling import End
 
@@ -116,7 +118,7 @@ class EngineExecutor:
             epoch=str(dispatch.epoch),
         )
         started = time.time()
-        measured: Mapping[str, float] = {}
+        measured: dict[str, float] = {}
         collector = EventCollector()
 
         def receive(event: Event) -> None:
@@ -126,6 +128,7 @@ class EngineExecutor:
         try:
             result = await self._run(inputs, dispatch, identity, receive)
             record, measured = result.record, measure(result.tree, result.directory or home)
+            measured |= measured_judge(record.judge)
         except BenchFlowError as error:
             ran = config.ran_with
             record = record_from_error(home.name, task, ran, error, identity=identity)
@@ -133,6 +136,9 @@ class EngineExecutor:
                 write_result(home, record)
             except StoreError as failure:
                 record = record_from_error(home.name, task, ran, failure, identity=identity)
+        if isinstance(inputs.provider, HasCosts):
+            cost = inputs.provider.cost_usd(dispatch.rollout)
+            measured = measured if cost is None else {**measured, SANDBOX_COST: cost}
         completion = Completion.of(
             dispatch,
             "scored" if record.is_final else "unscored",

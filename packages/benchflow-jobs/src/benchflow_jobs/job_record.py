@@ -1,7 +1,7 @@
 """The record of a running job: what the driver reports, as rows of the database."""
 
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -108,6 +108,10 @@ class DatabaseRecord:
     on_commit: Callable[[], None] = lambda: None
     """Called after each write."""
     budget: Budget = field(default_factory=Budget)
+    running_cost: Callable[[Collection[str]], float] = lambda _rollouts: 0.0
+    """Returns what the sandboxes of running rollouts have cost so far, in US dollars."""
+    running_count: Callable[[], int] = lambda: 0
+    """Returns how many attempts the scheduler counts as running."""
     on_spent: Callable[[str], None] = _ignore
     """Called with the reason when the budget is used up."""
     on_pause: Callable[[Latch, str], None] = _ignore
@@ -119,6 +123,8 @@ class DatabaseRecord:
     _receivers: dict[str, Callable[[Event], None]] = field(
         default_factory=dict[str, Callable[[Event], None]]
     )
+    _running: set[str] = field(default_factory=set[str])
+    """The rollouts of the attempts that run."""
     _control: RunControl = field(default_factory=RunControl)
     _model_limits: dict[str, int] = field(default_factory=dict[str, int])
     _newest: dict[int, RolloutRecord] = field(default_factory=dict[int, RolloutRecord])
@@ -132,6 +138,7 @@ class DatabaseRecord:
     async def start(self, dispatch: Dispatch) -> None:
         """Record that an attempt runs."""
         await self.writer.start(dispatch, started=time.time())
+        self._running.add(dispatch.rollout)
         if self.listener is not None:
             self._receivers[dispatch.rollout] = self.listener.started(self.slots[dispatch.index])
 
@@ -142,6 +149,7 @@ class DatabaseRecord:
     async def commit(self, completion: Completion) -> None:
         """Record how an attempt ended, with its metrics."""
         self._receivers.pop(completion.rollout, None)
+        self._running.discard(completion.rollout)
         if completion.record is None:
             completion = with_record_on_disk(completion, self.directory)
         await self.writer.commit(await with_files(completion, self.evidence, self.directory))
@@ -149,14 +157,24 @@ class DatabaseRecord:
             record = RolloutRecord.model_validate(completion.record)
             self._newest[completion.index] = record
             self.on_record(self.slots[completion.index].variant, record)
-        if self._control.model_limits != self._model_limits:
+        control = self._control
+        limits = (control.model_limits, control.cost_limit_usd)
+        if limits != (self._model_limits, self.budget.cost_usd):
             await self._write_control(self._control)
-        self.budget.add(completion.measured)
+        self.budget.add_attempt(completion.measured)
         if self.listener is not None:
             self.listener.attempted(self.slots[completion.index], completion)
-        if reason := self.budget.spent():
-            self.on_spent(reason)
+        self.check_budget(ending=1)
         self.on_commit()
+
+    def check_budget(self, ending: int = 0) -> None:
+        """Call `on_spent` if no further attempt may start.
+
+        Attempts that run count, too. `ending` of them have ended, and hold their slots until now.
+        """
+        cost = self.running_cost(self._running)
+        if reason := self.budget.spent(self.running_count() - ending, cost):
+            self.on_spent(reason)
 
     async def close(self) -> None:
         """Release the database. Repeatable."""
@@ -201,7 +219,11 @@ class DatabaseRecord:
         return frozenset(self._model_limits)
 
     async def _write_control(self, control: RunControl) -> None:
-        now = {"updated": time.time(), "model_limits": dict(self._model_limits)}
+        now = {
+            "updated": time.time(),
+            "model_limits": dict(self._model_limits),
+            "cost_limit_usd": self.budget.cost_usd,
+        }
         self._control = control.model_copy(update=now)
         await self.writer.set_control(self._control)
 

@@ -7,6 +7,7 @@ from contextlib import AbstractAsyncContextManager
 from typing import Final
 
 from benchflow_contracts import Completion, Dispatch, Executor, NodeError, Ticket
+from benchflow_contracts.room import attempt_key
 from pydantic_core import PydanticSerializationError
 
 from .local_backend import LocalBackend
@@ -93,7 +94,7 @@ class LeasedWorker:
         assert self._backend is not None
         self._renewed = time.monotonic()
         for dispatch in dispatches:
-            key = key_of(dispatch)
+            key = attempt_key(dispatch)
             if key in self._accepted:
                 continue
             self._accepted.add(key)
@@ -156,7 +157,7 @@ class LeasedWorker:
 
     async def _keep(self, backend: LocalBackend) -> None:
         async for completion in backend.completions():
-            self._tickets.pop(key_of(completion), None)
+            self._tickets.pop(attempt_key(completion), None)
             self._count += 1
             self._unread[self._count] = _to_json(completion)
             self._news.set()
@@ -175,8 +176,3 @@ def _to_json(completion: Completion) -> str:
         failure = NodeError(boundary="internal", type="UnsendableRecordError", message=str(error))
         changes = {"status": "unscored", "record": None, "error": failure}
         return completion.model_copy(update=changes).model_dump_json()
-
-
-def key_of(each: Dispatch | Completion) -> str:
-    """Return the key of an attempt. A driver hands an attempt out only once."""
-    return f"{each.index}/{each.attempt}/{each.epoch}"

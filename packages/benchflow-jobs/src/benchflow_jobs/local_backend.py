@@ -6,8 +6,9 @@ from dataclasses import dataclass
 from functools import partial
 
 from benchflow_contracts import Completion, Dispatch, Event, Executor, Ticket
+from benchflow_contracts.room import Room
 
-from .worker import Room, run_attempt
+from .worker import run_attempt
 
 
 @dataclass(frozen=True, slots=True)

@@ -43,6 +43,8 @@ class JobOptions(Model):
     retries: int = Field(default=2, ge=0, le=3)
     """More tries of a rollout whose sandbox failed in a way that passes, such as an engine that
     was restarted, in its run or its grading. The evidence of each try is kept; the last counts."""
+    max_cost: float | None = Field(default=None, gt=0, allow_inf_nan=False)
+    """Most US dollars for sandboxes and model calls (default: no limit); see `[budget]`."""
     include: tuple[str, ...] = ()
     """Globs over task ids; empty takes all."""
     exclude: tuple[str, ...] = ()

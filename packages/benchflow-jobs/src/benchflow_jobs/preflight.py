@@ -1,14 +1,14 @@
 """The checks of a job before anything runs. All problems are found at once."""
 
 import shutil
-from collections.abc import Generator, Sequence
+from collections.abc import Collection, Generator, Sequence
 from contextlib import AsyncExitStack, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import NamedTuple
 
 from benchflow_contracts import BenchFlowError, SandboxProvider, StoreError, UsageError
-from benchflow_contracts.limits import HasMemoryTotal
+from benchflow_contracts.limits import HasCosts, HasMemoryTotal
 from benchflow_contracts.open_files import HasOpenFilesNeed
 from benchflow_engine.config import RunConfig
 from benchflow_engine.descriptors import check_descriptors
@@ -99,6 +99,11 @@ class Providers:
         """All providers."""
         return list(self._opened.values())
 
+    def cost_usd(self, rollouts: Collection[str]) -> float:
+        """Return what the sandboxes of rollouts have cost so far. What is not known is nothing."""
+        paid = [each for each in self.opened if isinstance(each, HasCosts)]
+        return sum(each.cost_usd(rollout) or 0.0 for each in paid for rollout in rollouts)
+
     def of(self, variant: int) -> SandboxProvider:
         """Return the provider of a variant, by its number."""
         return self._of_variants[variant]
@@ -171,6 +176,10 @@ async def make_checks(
 async def _check_workers(plan: ResolvedJob, providers: Providers, checks: "_CheckLog") -> None:
     """Open the sandbox providers here; of a job whose workers are elsewhere, find its backend."""
     evidence = plan.config.evidence
+    limit = plan.config.budget.cost_usd
+    if limit is not None and any(_has_unknown_cost(each.run) for each in plan.variants):
+        text = "a model without model.usd_per_mtok counts as nothing in budget.cost_usd"
+        checks.warn_of("cost", text)
     if evidence.url is not None:
         with checks.check("evidence"):
             evidence_of(evidence, Path())
@@ -180,7 +189,23 @@ async def _check_workers(plan: ResolvedJob, providers: Providers, checks: "_Chec
         return
     for variant in {each.run.sandbox.model_dump_json(): each for each in plan.variants}.values():
         with checks.check(_name("sandbox provider", variant.id)):
-            await providers.open(variant.run)
+            provider = await providers.open(variant.run)
+            if limit is not None:
+                _check_prices(provider)
+
+
+def _has_unknown_cost(run: RunConfig) -> bool:
+    return run.model.base_url is not None and run.model.usd_per_mtok is None
+
+
+def _check_prices(provider: SandboxProvider) -> None:
+    """Refuse a limit on the cost that sandboxes without a price could pass unseen."""
+    if isinstance(provider, HasCosts) and provider.cost_usd("") is None:
+        raise UsageError(
+            f"the prices of the sandboxes of {provider.name!r} are not known, and the job has a"
+            " limit on its cost",
+            hint="write them to a file of $BENCHFLOW_CLOUD_TERMS; see the guide about clouds",
+        )
 
 
 async def _check_host(

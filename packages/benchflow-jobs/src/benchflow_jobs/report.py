@@ -3,18 +3,27 @@
 import json
 import math
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from statistics import fmean, stdev
-from typing import Final, Literal
+from typing import Any, Final, Literal
 
-from benchflow_contracts import ListedTask, Model, RolloutRecord, StoreError
+from benchflow_contracts import ListedTask, Model, RolloutRecord, StoreError, TrainingOptions
 from benchflow_export import (
     export_trajectories_to_jsonl,
+    leaf_record,
     read_trainer_rows,
     with_inter_advantage,
 )
-from benchflow_store import latest_records, write_text
+from benchflow_export.trainer import is_chosen
+from benchflow_store import (
+    GroupMean,
+    group_means,
+    latest_records,
+    read_finished_rollouts,
+    read_groups,
+    write_text,
+)
 from benchflow_store.database import (
     DATABASE_FILE,
     EmptyDatabaseError,
@@ -25,11 +34,28 @@ from benchflow_store.database import (
 )
 from pydantic import Field
 
+from .budget import JUDGE_COST, SANDBOX_COST, measured_judge
 from .planning import load_plan
 from .task_results import PassAtK, TaskResult, mean_pass_at_k
 
 _JOB_FILES: Final = ("job.json", "summary.json")
 """A job has a plan from its start; jobs of old versions have only a summary."""
+
+
+class JobCost(Model):
+    """US dollars of all attempts of a job. A part without a known price is 0."""
+
+    model_usd: float = 0
+    sandbox_usd: float = 0
+    judge_usd: float = 0
+    """Calls of rewards and of group rewards to the judge's model."""
+    limit_usd: float | None = None
+    """The limit of the last run; see `[budget]`."""
+
+    @property
+    def total_usd(self) -> float:
+        """All together."""
+        return self.model_usd + self.sandbox_usd + self.judge_usd
 
 
 class JobReport(Model):
@@ -44,8 +70,10 @@ class JobReport(Model):
     finished: int
     scored: int
     mean_reward: float | None
-    """Mean over scored and tampered rollouts. A tampered rollout counts as 0 unless the job was
-    told otherwise. `null` without such rollouts."""
+    """Mean of the rollouts' own rewards, over scored and tampered ones. A tampered rollout counts
+    as 0, or as its reward with `count_tampered`. `null` without such rollouts."""
+    group_means: tuple[GroupMean, ...] = ()
+    """The means of group rewards, by reward and variant."""
     stderr: float | None
     """Standard error of that mean; `null` below two scored rollouts."""
     tampered: int = 0
@@ -59,6 +87,8 @@ class JobReport(Model):
     """The state of the job; `null` for a job of version 0.8."""
     stopped: str | None = None
     """Why the job stopped before its end, in one line. The same command continues the job."""
+    cost: "JobCost | None" = None
+    """`null` if nothing of the job has a known price, and the job has no limit."""
     refused: tuple[ListedTask, ...] = ()
     """Tasks that were asked for and cannot be run here. They are in no other number."""
     pass_reward: float = 1.0
@@ -92,6 +122,7 @@ def summarise(
     count_tampered: bool = False,
     pass_reward: float = 1.0,
     control: RunControl | None = None,
+    cost: JobCost | None = None,
 ) -> JobReport:
     """Sum up the rollouts of a job, whose state is `control`.
 
@@ -127,6 +158,8 @@ def summarise(
         causes=dict(causes),
         status=None if control is None else control.status,
         stopped=next(stops, None) if control is None else control.stopped,
+        cost=cost,
+        group_means=tuple(group_means(read_groups(directory))),
         refused=tuple(refused),
         pass_reward=pass_reward,
         tasks=tuple(tasks),
@@ -158,6 +191,7 @@ def read_job(
         count_tampered=count_tampered,
         pass_reward=pass_reward,
         control=control,
+        cost=_cost(directory),
     )
 
 
@@ -222,23 +256,52 @@ def make_report(
 ) -> JobReport:
     """Return the summary of a job whose run has ended in the state `control`."""
     plan = load_plan(directory)
+    cost = _cost(directory)
     return summarise(
         directory,
         _control_and_records(directory)[1],
         planned=None if plan is None else len(plan.slots),
         refused=refused,
         control=control,
+        cost=cost,
     )
+
+
+def _cost(directory: Path) -> JobCost | None:
+    """Return what the attempts of a job cost, if something has a price or the job has a limit."""
+    if not has_record(directory):
+        return None
+    with JobReader(directory / DATABASE_FILE) as reader:
+        measured, limit = reader.measured_totals(), reader.control().cost_limit_usd
+    judges = [measured_judge(group.judge) for group in read_groups(directory)]
+    judge_costs = [each[JUDGE_COST] for each in (measured, *judges) if JUDGE_COST in each]
+    known = bool(judge_costs) or bool(measured.keys() & {"cost_usd", SANDBOX_COST})
+    if limit is None and not known:
+        return None
+    return JobCost(
+        model_usd=measured.get("cost_usd", 0),
+        sandbox_usd=measured.get(SANDBOX_COST, 0),
+        judge_usd=sum(judge_costs),
+        limit_usd=limit,
+    )
+
+
+def _trainer_rows(directory: Path, records: Sequence[RolloutRecord]) -> Iterator[dict[str, Any]]:
+    """Yield the rows of a job. Those of rollouts do not have the verdicts of group rewards."""
+    if not read_groups(directory):
+        for each in records:
+            yield from read_trainer_rows(directory / each.rollout_id)
+        return
+    for rollout in read_finished_rollouts(directory, records):
+        rows = (leaf_record(rollout, leaf) for leaf in rollout.tree.leaves)
+        yield from (row for row in rows if is_chosen(row, TrainingOptions()))
 
 
 def write_report(report: JobReport) -> None:
     """Write `summary.json`, `results.jsonl` and `verifiers.jsonl` in schedule order."""
     directory, records = report.directory, report.records
     write_text(directory / "results.jsonl", "".join(r.model_dump_json() + "\n" for r in records))
-    rows = with_inter_advantage(
-        lambda: (row for each in records for row in read_trainer_rows(directory / each.rollout_id)),
-        directory.name,
-    )
+    rows = with_inter_advantage(lambda: _trainer_rows(directory, records), directory.name)
     try:
         export_trajectories_to_jsonl(rows, directory / "verifiers.jsonl")
     except OSError as error:

@@ -16,7 +16,7 @@ from benchflow_contracts import (
     WorkerBackend,
 )
 from benchflow_engine.leftovers import reap_leftovers
-from benchflow_store import checkpoint_paths, new_rollout_id
+from benchflow_store import checkpoint_paths, new_rollout_id, read_groups
 from benchflow_store.database import (
     DATABASE_FILE,
     JobReader,
@@ -32,12 +32,13 @@ from .adopt import adopt_results
 from .attempt_evidence import evidence_of
 from .backends import make_backend, worker_limits
 from .begin import PlannedJob, plan_of, planned_before, settle_plan
-from .budget import Budget
+from .budget import Budget, measured_judge
 from .control import JobControl, signals_to
 from .control_socket import serve_orders
 from .driver import JobDriver
 from .executor import RESUMES, AttemptModels, EngineExecutor, RolloutInputs, end_of
 from .facts import FactsUpdater
+from .group_rewards import score_groups
 from .heartbeat import beating
 from .hold import held, new_directory
 from .holding import RolloutHolds
@@ -234,6 +235,8 @@ class _Run:
                 await blocks.enter_async_context(facts.running())
                 try:
                     self.finish = await self._drive(record)
+                    if self.finish.status == "completed":
+                        await score_groups(self._newest, self.directory, budget)
                 finally:
                     with self._may_be_full():
                         await record.set_status(self._status(), stopped=self._stopped())
@@ -282,6 +285,8 @@ class _Run:
         budget = Budget(limits.cost_usd, limits.tokens)
         with JobReader(self.directory / DATABASE_FILE) as reader:
             budget.add(reader.measured_totals())
+            for group in read_groups(self.directory):
+                budget.add(measured_judge(group.judge))
             self.cut_short = reader.cut_short()
             if self.job.plan.config.design.is_sequential:
                 self.learners = LearnerVersions(self.job.plan, self.directory, reader.slots())
@@ -333,6 +338,8 @@ class _Run:
             self.cut_short,
         )
         record.on_spent, record.on_pause = control.spend, control.note_pause
+        record.running_cost = self.providers.cost_usd
+        record.running_count = lambda: scheduler.running
         endpoints.on_change = control.note_model_limit
         control.report_limits()
         say = self.followers.interrupts
@@ -438,7 +445,8 @@ class _Run:
 
 
 def _counts(driver: JobDriver, record: DatabaseRecord) -> tuple[Mapping[str, int], tuple[str, ...]]:
-    """Return what a heartbeat says of the slots."""
+    """Return what a heartbeat says of the slots. Rollouts that run cost money all the time."""
+    record.check_budget()
     schedule, queued = driver.scheduler.schedule, driver.queued
     counts = {state.name.lower(): schedule.count(state) for state in SlotState}
     counts["running"] -= len(queued)

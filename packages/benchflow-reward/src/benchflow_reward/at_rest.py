@@ -13,8 +13,8 @@ async def at_rest(sandbox: Sandbox, *, may_kill: bool) -> AsyncGenerator[None]:
     With `may_kill` false, the processes are needed later, such as services of a next step.
 
     Raises:
-        SandboxUnsupportedError: The sandbox cannot be frozen, nor can or may its processes be
-            killed.
+        SandboxUnsupportedError: The sandbox cannot be frozen, and its processes cannot or may
+            not be killed.
     """
     async with AsyncExitStack() as stack:
         try:

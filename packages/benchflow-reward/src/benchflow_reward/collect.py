@@ -53,9 +53,9 @@ async def collect(
 
     A path that is not there is `absent`; one that holds a link, a device, a pipe
     or more than `max_bytes` is `refused` as a whole. Both are the agent's doing and no fault:
-    nothing in the sandbox can raise an error from here. With `leave_out`, a tree is copied without
-    what is no file or directory, nothing is run in the sandbox, and what cannot be copied is
-    `absent`. `meanwhile` is called at the same instant. With `may_kill`, a sandbox that
+    nothing in the sandbox can raise an error from here. With `leave_out`, only files and
+    directories of a tree are copied, nothing is run in the sandbox, and a path that cannot be
+    copied is `absent`. `meanwhile` is called at the same instant. With `may_kill`, a sandbox that
     cannot be frozen loses its processes.
 
     Raises:

@@ -38,7 +38,7 @@ class _Declared(Model):
     name: str | None = Field(default=None, pattern=r"^[a-z][a-z0-9_.-]{0,63}$")
 
     def fields(self) -> dict[str, Any]:
-        """Return what the reward function is made with."""
+        """Return the arguments of the reward function."""
         given = {key: getattr(self, key) for key in self.model_fields_set}
         return {k: v for k, v in given.items() if k not in ("kind", "weight") and v is not None}
 

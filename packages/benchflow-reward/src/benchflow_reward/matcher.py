@@ -16,8 +16,8 @@ _CHILD = Path(__file__).parent / "_matcher_child.py"
 async def search(pattern: str, texts: Sequence[str], *, ignore_case: bool = False) -> list[bool]:
     """Return for each text whether `pattern` is found in it (`re.search`, multiline).
 
-    The search runs in a child process: some pairs of pattern and text take for
-    ever, the text is the agent's, and `re` would hold the whole engine still.
+    The search runs in a child process: some pairs of pattern and text never end, the
+    text is the agent's, and `re` would block the whole engine.
 
     Raises:
         RewardError: The pattern is malformed, or took longer than 10 seconds.

@@ -1,4 +1,4 @@
-"""The bytes of a reward file, from a directory whose contents nobody trusts."""
+"""Read the bytes of a reward file from a directory with hostile contents."""
 
 import errno
 import os
@@ -49,7 +49,7 @@ def entry_exists(directory: int, name: str) -> bool:
 
 
 def read_capped(directory: int, name: str, limit: int, *, hint: str | None = None) -> bytes | None:
-    """Return what the regular file `name` holds, or `None` when there is nothing of that name.
+    """Return the bytes of the regular file `name`, or `None` if nothing has that name.
 
     Raises:
         RewardFormatError: It is something else, or longer than `limit` bytes.

@@ -1,4 +1,4 @@
-"""The parser of what a verifier of ours leaves in `/logs/verifier`."""
+"""The parser of the reward files that our verifier writes to `/logs/verifier`."""
 
 import math
 import re
@@ -35,7 +35,7 @@ class ParsedReward:
 
 
 def parse_reward(directory: Path, *, reward_range: tuple[float, float]) -> ParsedReward:
-    r"""Read the verdict below `directory`, whose contents nobody trusts.
+    r"""Read the verdict from `directory`, which has hostile contents.
 
     Exactly one of `reward.txt` and `reward.json` exists, as a regular file that
     is not a link. The accepted grammar:

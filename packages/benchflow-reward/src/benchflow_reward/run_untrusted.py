@@ -59,7 +59,7 @@ with os.fdopen(value_fd, "w") as stream:
 
 
 class UntrustedError(Exception):
-    """The code gave no value: it crashed, left early, hung, or was over a cap."""
+    """The code returned no value: it crashed, exited early, hung, or exceeded a limit."""
 
 
 @dataclass(frozen=True)
@@ -112,7 +112,7 @@ def call(
 
 
 def run(argv: list[str], limits: Limits | None = None, stdin: bytes = b"") -> Completed:
-    """Run a command of the agent's and return what it printed.
+    """Run a command of the agent, and return its output.
 
     Raises:
         UntrustedError: It cannot be started, or ran out of time.

@@ -1,4 +1,4 @@
-"""JSON from a hostile author: bounded, unambiguous, and never a surprise."""
+"""Parse JSON of a hostile author: bounded in size, and with one meaning only."""
 
 import json
 import re
@@ -10,7 +10,7 @@ MAX_NUMBER_CHARS = 64
 
 
 class StrictJsonError(ValueError):
-    """The text is not the JSON that we accept. The message says why."""
+    """The text is not JSON by our rules. The message gives the reason."""
 
 
 def parse_strict_json(data: bytes, *, max_depth: int = 16) -> JsonValue:

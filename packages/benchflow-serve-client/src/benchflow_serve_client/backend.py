@@ -1,19 +1,17 @@
 """The backend that runs the rollouts of a job on servers of `bench serve`, on one or more hosts."""
 
 import asyncio
-import math
 import time
-from collections import Counter
-from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final
 
-from benchflow_contracts import CapacityError, Completion, Dispatch, Ticket, UsageError
+from benchflow_contracts import CapacityError, UsageError
+from benchflow_contracts.remote_workers import RemoteBackend
 
-from .server_link import ResourceCount, ServerLink
+from .server_link import ServerLink
 from .transport import ServiceConnection
-from .worker_models import WorkerSessionRequest, attempt_key
+from .worker_models import WorkerSessionRequest
 
-_WATCH_SEC: Final = 1.0
 _LEASES: Final = (0.1, 3600)
 """The shortest and the longest lease that a server gives."""
 _OTHERS_SEC: Final = 3.0
@@ -31,12 +29,15 @@ def _ignore(capacity: Mapping[str, int]) -> None:
     del capacity
 
 
-class HttpBackend:
+class HttpBackend(RemoteBackend[ServerLink]):
     """Runs each dispatch on one server, wholly: its sandboxes and forks are there, too.
 
     A server repeats nothing. An attempt on a server that is silent for its lease has one
     completion, `lost`, and the driver decides on another attempt.
     """
+
+    worker_kind = "server"
+    no_worker_error = NoServerError
 
     def __init__(
         self,
@@ -67,33 +68,26 @@ class HttpBackend:
             UsageError: No server is named, an address is wrong or occurs twice, or a time is not a
                 positive number of seconds.
         """
-        for seconds in (lease_sec, start_sec, grace_sec):
-            if not 0 < seconds < math.inf:
-                raise UsageError(f"{seconds!r} is not a positive number of seconds")
+        super().__init__(capacity, lease_sec=lease_sec, start_sec=start_sec, grace_sec=grace_sec)
         if not _LEASES[0] <= lease_sec <= _LEASES[1]:
             raise UsageError(
                 f"lease_sec {lease_sec!r} is not between {_LEASES[0]} and {_LEASES[1]}"
             )
-        self._start_sec = start_sec
         self._grace_sec = grace_sec
         self._on_capacity = on_capacity
-        self._total = ResourceCount(capacity or {}, "the job")
         request = WorkerSessionRequest(
             executor=executor,
             options=dict(options or {}),
             lease_sec=lease_sec,
         )
         self._connections = [ServiceConnection(url) for url in _addresses(servers)]
-        self._links = {
-            each.url: ServerLink(each, request, self._report, self._note_change)
+        self.workers = {
+            each.url: ServerLink(each, request, self.report, self._note_change)
             for each in self._connections
         }
-        self._ended: asyncio.Queue[Completion | None] = asyncio.Queue()
-        self._changed = asyncio.Event()
         self._group = asyncio.TaskGroup()
         self._serving: list[asyncio.Task[None]] = []
         self._reported: Mapping[str, int] = {}
-        self._is_closed = False
 
     async def start(self) -> None:
         """Open a session on each server. The task that starts has to close.
@@ -103,136 +97,52 @@ class HttpBackend:
             NoServerError: No server answered in time. Nothing is left.
         """
         await self._group.__aenter__()
-        self._serving = [self._group.create_task(each.serve()) for each in self._links.values()]
+        self._serving = [self._group.create_task(each.serve()) for each in self.workers.values()]
         try:
             await self._until_started()
         except BaseException:
             await self.close()
             raise
 
-    def capacity(self) -> Mapping[str, int]:
-        """Return the resources of all servers together, at most those that may be held."""
-        limits = self._total.capacity
-        servers = Counter(slots=0)
-        for link in self._links.values():
-            if link.is_available:
-                servers.update(link.room.capacity)
-        return {
-            name: min(limits.get(name, servers[name]), servers.get(name, limits.get(name, 0)))
-            for name in {**limits, **servers}
-        }
-
-    async def resize(self, capacity: Mapping[str, int]) -> None:
-        """Set the resources that may be held at once; see `ResizableBackend`."""
-        self._total.capacity.update(capacity)
-        self._wake()
-
-    async def submit(self, dispatch: Dispatch) -> Ticket:
-        """Hand the attempt to the server with the most room; see `WorkerBackend`.
-
-        Raises:
-            NoServerError: No server is left for `start_sec` seconds.
-        """
-        link = await self._choose(dispatch)
-        self._total.hold(dispatch)
-        link.add(dispatch)
-        return Ticket(
-            id=attempt_key(dispatch),
-            worker=link.url,
-            job=dispatch.job,
-            index=dispatch.index,
-            attempt=dispatch.attempt,
-        )
-
-    async def completions(self) -> AsyncIterator[Completion]:
-        """Yield each completion once; see `WorkerBackend`."""
-        while (completion := await self._ended.get()) is not None:
-            yield completion
-
-    async def cancel(self, ticket: Ticket, grace_sec: float) -> None:
-        """End an attempt; see `WorkerBackend`."""
-        link = self._links.get(ticket.worker)
-        if link is not None:
-            await link.cancel(ticket.id, grace_sec)
-
     async def close(self) -> None:
         """End every attempt and every session. Repeatable."""
-        if self._is_closed:
+        if self.total.is_closed:
             return
-        self._is_closed = True
-        self._wake()
+        self.total.close()
+        self.wake()
         async with asyncio.TaskGroup() as group:
-            for link in self._links.values():
+            for link in self.workers.values():
                 group.create_task(link.close(self._grace_sec))
         for serving in self._serving:
             serving.cancel()
         await self._group.__aexit__(None, None, None)
         for connection in self._connections:
             await connection.close()
-        self._ended.put_nowait(None)
+        self.end_completions()
 
     async def _until_started(self) -> None:
         """Wait for the first server as long as the start may take, and for the others a while."""
-        end = time.monotonic() + self._start_sec
-        links = self._links.values()
+        end = time.monotonic() + self.start_sec
+        links = self.workers.values()
         while not all(each.is_available or each.refusal for each in links):
             if any(each.is_available for each in links):
                 end = min(end, time.monotonic() + _OTHERS_SEC)
             if (left := end - time.monotonic()) <= 0:
                 break
-            await self._wait(left)
+            await self.wait(left)
         if any(each.is_available for each in links):
             return
-        refusals = [f"{each.url}: {each.refusal}" for each in links if each.refusal]
+        refusals = [f"{each.name}: {each.refusal}" for each in links if each.refusal]
         if refusals:
             raise UsageError(f"no server runs this job: {refusals[0]}")
-        raise NoServerError(f"no server answered within {self._start_sec:g} s: {[*self._links]}")
-
-    async def _choose(self, dispatch: Dispatch) -> ServerLink:
-        """Wait for a server with room."""
-        end = time.monotonic() + self._start_sec
-        while True:
-            if self._is_closed:
-                raise CapacityError(f"slot {dispatch.slot!r} cannot start: the backend is closed")
-            if reason := self._total.refusal(dispatch):
-                raise CapacityError(reason)
-            links = [each for each in self._links.values() if each.is_available]
-            fitting = [each for each in links if each.room.fits(dispatch)]
-            if fitting and self._total.fits(dispatch):
-                return min(fitting, key=lambda each: each.room.load())
-            refusals = [each.room.refusal(dispatch) for each in links]
-            if links and all(refusals):
-                raise CapacityError(str(refusals[0]))
-            left = end - time.monotonic()
-            if not links and left <= 0:
-                raise NoServerError(f"no server is left for slot {dispatch.slot!r}")
-            if links:
-                end = time.monotonic() + self._start_sec
-            await self._wait(max(left, _WATCH_SEC) if not links else None)
-
-    async def _wait(self, seconds: float | None) -> None:
-        """Wait until something changes, for at most `seconds`."""
-        try:
-            async with asyncio.timeout(seconds):
-                await self._changed.wait()
-        except TimeoutError:
-            return
-
-    def _wake(self) -> None:
-        self._changed.set()
-        self._changed = asyncio.Event()
+        raise NoServerError(f"no server answered within {self.start_sec:g} s: {[*self.workers]}")
 
     def _note_change(self) -> None:
         capacity = self.capacity()
-        if capacity != self._reported and not self._is_closed:
+        if capacity != self._reported and not self.total.is_closed:
             self._reported = capacity
             self._on_capacity(capacity)
-        self._wake()
-
-    def _report(self, completion: Completion, freed: Dispatch) -> None:
-        """Yield a completion, and free the resources of its dispatch."""
-        self._total.give_back(freed)
-        self._ended.put_nowait(completion)
+        self.wake()
 
 
 def _addresses(servers: Sequence[str]) -> list[str]:

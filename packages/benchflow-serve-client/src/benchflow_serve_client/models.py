@@ -36,8 +36,12 @@ InFlight = Literal["finish", "swap", "park", "drop"]
 `swap`: the next model call of each goes to the new weights. `park`: each is sealed into a
 checkpoint. `drop`: each is cancelled."""
 
-Upstream = Literal["same", "openai", "vllm", "anthropic"]
-"""The protocol of a model endpoint; see `ModelConfig.upstream` of the kernel."""
+Upstream = Literal["same", "openai", "vllm", "anthropic", "auto"]
+"""The protocol of a model endpoint; see `ModelConfig.upstream` of the kernel. With `auto`, the
+service asks the endpoint once for one token."""
+
+TokenLevel = Literal["tokens+logprobs", "tokens", "text"]
+"""What the answers of a model endpoint have. Only `tokens+logprobs` can be trained on."""
 
 
 class ModelEndpoint(Model):
@@ -240,6 +244,11 @@ class GroupStatus(Model):
     members: Sequence[RolloutStatus]
     lost: Sequence[str] = ()
     """The ids of the members that ended without a score."""
+    group_reward: str | None = None
+    """The name of the service's group reward, when the reward has scored the group. A group with
+    such a reward has ended when it is scored. `reward` has replaced the rewards of the members."""
+    not_compared: Sequence[str] = ()
+    """The rollouts, or `ROLLOUT:LEAF`, that the group reward did not see."""
 
 
 class PolicyUpdate(Model):
@@ -261,7 +270,11 @@ class PolicyStatus(Model):
     updates: int
     """The number of updates so far."""
     endpoint: ModelEndpoint
-    """Without its key."""
+    """Without its key. `upstream` is the protocol that was found, if the update said `auto`."""
+    tokens: TokenLevel | None = None
+    """The level of the endpoint; `None` if it was not probed, or gave no answer."""
+    probe_error: str | None = None
+    """Why the level is not known, after a probe without an answer."""
     max_staleness: int | None = None
     in_flight: Mapping[str, int] = {}
     """The running rollouts by the version that their next model call goes to."""
@@ -294,6 +307,8 @@ class Capacity(Model):
     """Results that wait for a client."""
     in_flight: Mapping[str, Mapping[str, int]] = {}
     """The running rollouts by policy and version."""
+    tokens: Mapping[str, TokenLevel | None] = {}
+    """The level of each policy's endpoint, as in `PolicyStatus`."""
     sandboxes: int
     """Open sandboxes."""
     tokens_per_sec: float | None = None

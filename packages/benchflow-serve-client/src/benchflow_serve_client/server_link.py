@@ -2,14 +2,14 @@
 
 import asyncio
 import logging
-from collections import Counter
 from collections.abc import Callable, Mapping
 from contextlib import suppress
-from dataclasses import dataclass, field
 from typing import Any, Final
 from uuid import uuid4
 
 from benchflow_contracts import Completion, Dispatch, NodeError
+from benchflow_contracts.remote_workers import RemoteWorker
+from benchflow_contracts.room import Room, attempt_key
 from pydantic import ValidationError
 
 from .errors import (
@@ -27,7 +27,6 @@ from .worker_models import (
     DispatchBatch,
     WorkerSessionRequest,
     WorkerSessionStatus,
-    attempt_key,
 )
 
 _ONCE: Final = RetryPolicy(total_sec=0)
@@ -41,53 +40,11 @@ _OPEN_SEC: Final = 600.0
 _logger = logging.getLogger(__name__)
 
 
-class ResourceCount:
-    """The resources of one server or of the whole job, and how much of them is in use."""
-
-    def __init__(self, capacity: Mapping[str, int], owner: str) -> None:
-        self.capacity = dict(capacity)
-        self._owner = owner
-        self._used = Counter[str]()
-
-    def hold(self, dispatch: Dispatch) -> None:
-        """Take the resources of a dispatch."""
-        self._used.update(dispatch.needs)
-
-    def give_back(self, dispatch: Dispatch) -> None:
-        """Free the resources of a dispatch."""
-        self._used.subtract(dispatch.needs)
-
-    def fits(self, dispatch: Dispatch) -> bool:
-        """Return whether the resources of a dispatch are free. One without a limit always is."""
-        return all(
-            self._used[name] + amount <= self.capacity.get(name, self._used[name] + amount)
-            for name, amount in dispatch.needs.items()
-        )
-
-    def refusal(self, dispatch: Dispatch) -> str | None:
-        """Return why a dispatch can never have what it needs, or `None`."""
-        for name, amount in dispatch.needs.items():
-            if (most := self.capacity.get(name, amount)) < amount:
-                needs = f"slot {dispatch.slot!r} needs {amount} of {name!r}"
-                return f"{needs}, and {self._owner} has {most}"
-        return None
-
-    def load(self) -> float:
-        """Return the part of the slots that is in use."""
-        return self._used["slots"] / max(1, self.capacity.get("slots", 1))
-
-
 class ServerLostError(Exception):
     """The session with a server has ended: the server is gone, was silent, or forgot it."""
 
 
-@dataclass(slots=True)
-class _SentDispatch:
-    dispatch: Dispatch
-    ended: asyncio.Event = field(default_factory=asyncio.Event)
-
-
-class ServerLink:
+class ServerLink(RemoteWorker):
     """The attempts on one server.
 
     Each request has a lease to be answered in. After that, the attempts there are reported as lost,
@@ -95,11 +52,13 @@ class ServerLink:
     comes back has to end the old session before it gets a new one.
     """
 
+    fatal = ServerLostError
+
     def __init__(
         self,
         connection: ServiceConnection,
         request: WorkerSessionRequest,
-        report: Callable[[Completion, Dispatch], None],
+        report: Callable[[Completion, Dispatch | None], None],
         on_change: Callable[[], None],
     ) -> None:
         """Prepare the link, without a request.
@@ -110,47 +69,18 @@ class ServerLink:
             report: Gets one completion for each attempt, with its dispatch.
             on_change: Is called when the link may have room for an attempt, or lost it.
         """
-        self.url = connection.url
-        self.room = ResourceCount({}, self.url)
-        self.is_available = False
+        super().__init__(connection.url, Room({}, connection.url), on_change)
         self.refusal = ""
         """Why the server does not run this job; such a server is not asked again."""
         self._connection = connection
         self._request = request
         self._lease_sec = request.lease_sec
         self._report = report
-        self._on_change = on_change
         self._session = ""
         self._is_open = False
         """Whether the server may have the session."""
-        self._sent: dict[str, _SentDispatch] = {}
-        self._unsent: dict[str, Dispatch] = {}
-        self._cancels: list[str] = []
-        self._has_mail = asyncio.Event()
         self._arrived = 0
         self._is_closing = False
-
-    def add(self, dispatch: Dispatch) -> None:
-        """Hand out an attempt. The server must have room for it."""
-        self.room.hold(dispatch)
-        key = attempt_key(dispatch)
-        self._sent[key] = _SentDispatch(dispatch)
-        self._unsent[key] = dispatch
-        self._has_mail.set()
-
-    async def cancel(self, key: str, grace_sec: float) -> None:
-        """Cancel an attempt, and wait for its completion for `grace_sec` seconds."""
-        work = self._sent.get(key)
-        if work is None:
-            return
-        if self._unsent.pop(key, None) is not None:
-            self._end(key, Completion.of(work.dispatch, "cancelled"))
-            return
-        self._cancels.append(key)
-        self._has_mail.set()
-        with suppress(TimeoutError):  # its completion arrives later
-            async with asyncio.timeout(grace_sec):
-                await work.ended.wait()
 
     async def serve(self) -> None:
         """Use the server until `close`, or until the server refuses the job."""
@@ -161,15 +91,15 @@ class ServerLink:
                 await asyncio.sleep(_PAUSE_SEC)  # The lease ended before the session was open.
                 continue
             except ServiceRefusedError as error:
-                _logger.warning("%s does not run this job: %s", self.url, error)
+                _logger.warning("%s does not run this job: %s", self.name, error)
                 self.refusal = f"{error} (hint: {error.hint})"
-                self._on_change()
+                self.on_change()
                 return
             try:
-                await self._exchange()
+                await self.exchange()
             except ServerLostError as error:
                 if not self._is_closing:
-                    _logger.warning("the session with %s is lost: %s", self.url, error)
+                    _logger.warning("the session with %s is lost: %s", self.name, error)
             finally:
                 self._lose()
 
@@ -178,7 +108,7 @@ class ServerLink:
         self._is_closing = True
         with suppress(TimeoutError):
             async with asyncio.timeout(grace_sec), asyncio.TaskGroup() as group:
-                for key in [*self._sent]:
+                for key in [*self.attempts]:
                     group.create_task(self.cancel(key, grace_sec))
         if self._is_open:
             total = min(grace_sec, _CLOSE_SEC) if self.is_available else 0
@@ -207,41 +137,20 @@ class ServerLink:
             ) from error
         except (ValidationError, ServiceFailedError) as error:
             raise ServiceRefusedError(str(error)) from error
-        self.room = ResourceCount(status.capacity, self.url)
+        self.room = Room(status.capacity, self.name)
 
     async def _end_session(self, retry: RetryPolicy) -> None:
         """Let the server end what it still runs in the session, and wait for the teardown."""
         await self._connection.send("DELETE", self._path(), retry=retry)
         self._is_open = False
 
-    async def _exchange(self) -> None:
-        """Send and read at the same time, until one of them fails.
-
-        Raises:
-            ServerLostError: The session has ended.
-        """
-        self.is_available = True
-        self._on_change()
-        try:
-            async with asyncio.TaskGroup() as group:
-                group.create_task(self._send())
-                group.create_task(self._collect())
-        except ExceptionGroup as errors:
-            lost = errors.subgroup(ServerLostError)
-            raise (lost or errors).exceptions[0] from errors
-        finally:
-            self.is_available = False
-
-    async def _send(self) -> None:
-        while True:
-            await self._has_mail.wait()
-            self._has_mail.clear()
-            cancels, self._cancels = self._cancels, []
-            while self._unsent:
-                await self._start([self._unsent.pop(key) for key in [*self._unsent][:_BATCH]])
-            if cancels:
-                with suppress(ServiceRefusedError):  # `close` ends the attempts in any case.
-                    await self._ask("POST", "/cancel", CancelBatch(keys=cancels))
+    async def send(self, dispatches: list[Dispatch], cancels: list[str]) -> None:
+        """Send attempts in batches, and then cancellations."""
+        for first in range(0, len(dispatches), _BATCH):
+            await self._start(dispatches[first : first + _BATCH])
+        if cancels:
+            with suppress(ServiceRefusedError):  # `close` ends the attempts in any case.
+                await self._ask("POST", "/cancel", CancelBatch(keys=cancels))
 
     async def _start(self, batch: list[Dispatch]) -> None:
         """Send attempts. One that the server refuses, for example as too large, is unscored."""
@@ -256,9 +165,14 @@ class ServerLink:
                 boundary="usage", type=type(error).__name__, message=str(error), hint=error.hint
             )
             completion = Completion.of(batch[0], "unscored", error=failure)
-            self._end(attempt_key(batch[0]), completion)
+            self.end(attempt_key(batch[0]), completion)
 
-    async def _collect(self) -> None:
+    async def collect(self) -> None:
+        """Read completions until the session has ended.
+
+        Raises:
+            ServerLostError: It has ended.
+        """
         while True:
             params = {"after": self._arrived}
             try:
@@ -271,7 +185,7 @@ class ServerLink:
             for each in batch.completions:
                 if each.number > self._arrived:
                     self._arrived = each.number
-                    self._end(attempt_key(each.completion), each.completion)
+                    self.end(attempt_key(each.completion), each.completion)
 
     async def _ask(
         self,
@@ -315,23 +229,21 @@ class ServerLink:
 
     def _lose(self) -> None:
         """Report what has no completion as lost."""
-        self._unsent.clear()
-        self._cancels.clear()
-        for key, work in [*self._sent.items()]:
-            self._end(key, Completion.of(work.dispatch, "lost"))
+        self.discard_mail()
+        for key, attempt in [*self.attempts.items()]:
+            self.end(key, Completion.of(attempt.dispatch, "lost"))
+        self.room = Room({}, self.name)
+        self.on_change()
 
-    def _end(self, key: str, completion: Completion) -> None:
+    def end(self, key: str, completion: Completion) -> None:
         """Report the completion of an attempt once. A completion of something else is ignored."""
-        work = self._sent.pop(key, None)
-        if work is None:
+        attempt = self.forget(key)
+        if attempt is None:
             _logger.warning(
-                "%s sent a completion of attempt %s, which it does not run", self.url, key
+                "%s sent a completion of attempt %s, which it does not run", self.name, key
             )
             return
-        self.room.give_back(work.dispatch)
-        work.ended.set()
-        self._report(_checked(work.dispatch, completion, self.url), work.dispatch)
-        self._on_change()
+        self._report(_checked(attempt.dispatch, completion, self.name), attempt.dispatch)
 
     def _path(self) -> str:
         return f"/v1/worker-sessions/{self._session}"

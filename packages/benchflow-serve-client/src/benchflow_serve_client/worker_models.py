@@ -60,8 +60,3 @@ class CompletionBatch(Model):
     """Completions after a number, in order. A request with `after` deletes those before."""
 
     completions: Sequence[NumberedCompletion] = ()
-
-
-def attempt_key(each: Dispatch | Completion) -> str:
-    """Return the key of an attempt in its session."""
-    return f"{each.index}/{each.attempt}/{each.epoch}"

@@ -19,7 +19,14 @@ from .dispatch_routes import DISPATCH_ROUTES
 from .dispatches import DispatchService
 from .job_routes import JOB_ROUTES
 from .policy_routes import POLICY_ROUTES
-from .problems import show_deep_body, show_defect, show_fault, show_http_error, show_wrong_body
+from .problems import (
+    show_deep_body,
+    show_defect,
+    show_fault,
+    show_http_error,
+    show_wrong_body,
+    show_wrong_bytes,
+)
 from .routes import ROLLOUT_ROUTES
 from .security import PUBLIC, HostAllowList, read_tokens, require_token
 
@@ -77,6 +84,7 @@ def create_app(
             BenchFlowError: show_fault,
             ValidationError: show_wrong_body,
             RecursionError: show_deep_body,
+            UnicodeDecodeError: show_wrong_bytes,
             Exception: show_defect,
         },
         state=State({"service": service, "tokens": tokens, "dispatches": dispatches}),

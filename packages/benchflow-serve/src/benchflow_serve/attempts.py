@@ -42,7 +42,7 @@ def attempt_of(entry: Entry, use: ModelUse, parts: ServiceParts) -> Attempt:
         rollout=entry.id,
         number=len(saved.attempts),
         directory=saved.attempts[-1],
-        task=entry.loaded_task or _load_task(entry, parts),
+        task=task_of(entry, parts),
         config=config,
         model=use,
         switch=entry.switch,
@@ -51,7 +51,14 @@ def attempt_of(entry: Entry, use: ModelUse, parts: ServiceParts) -> Attempt:
     )
 
 
-def _load_task(entry: Entry, parts: ServiceParts) -> Task:
+def task_of(entry: Entry, parts: ServiceParts) -> Task:
+    """Return the task of a rollout. Call this in a thread.
+
+    Raises:
+        BenchFlowError: It is gone, or was changed since the rollout was submitted.
+    """
+    if entry.loaded_task is not None:
+        return entry.loaded_task
     place = entry.saved.inline_task
     task = parts.catalogue.find(entry.status.task) if place is None else load_task(Path(place))
     if task.digest != entry.status.task_digest:

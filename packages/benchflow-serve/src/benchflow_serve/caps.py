@@ -3,7 +3,7 @@
 from collections.abc import Iterator, Mapping
 
 from benchflow_contracts import BenchFlowError, Model, UsageReported
-from benchflow_kernel.config import AskUserBranch, BranchPolicy, ValueBranch
+from benchflow_kernel.config import AskUserBranch, BranchPolicy, CallerBranch, ValueBranch
 from benchflow_serve_client import RolloutBudget, RolloutRequest
 from pydantic import Field
 
@@ -92,7 +92,7 @@ def _levels(policy: BranchPolicy | None) -> Iterator[BranchPolicy]:
 
 
 def _width(policy: BranchPolicy) -> int:
-    if isinstance(policy, AskUserBranch):
+    if isinstance(policy, AskUserBranch | CallerBranch):
         return policy.budget.max_children
     # The path of `value` continues beside its children.
     return policy.n + 1 if isinstance(policy, ValueBranch) else max(2, policy.n)

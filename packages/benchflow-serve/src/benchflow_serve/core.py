@@ -8,10 +8,10 @@ import time
 from collections import Counter
 from collections.abc import AsyncGenerator, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
-from pathlib import Path
 from typing import Final
 
 from benchflow_contracts import StoreError, Task, UsageError
+from benchflow_engine.group_scores import load_group_reward
 from benchflow_engine.preflight import check_agent
 from benchflow_serve_client import (
     Capacity,
@@ -27,8 +27,10 @@ from benchflow_store.database.errors import JobIsRunningError
 from benchflow_store.database.job_lock import lock_job
 
 from .attempts import has_network
+from .deletion import ResultDeleter
 from .entries import Entry, Kept, SavedRollout, without_key
-from .event_stream import PAGE, follow
+from .event_stream import PAGE, check_last_event, follow
+from .group_scoring import GroupScorer
 from .groups import GroupTable, members_of
 from .jobs import JobBoard
 from .parts import ServiceParts, TaskOwner
@@ -47,12 +49,11 @@ from .runner import RolloutRunner
 from .settings import ServeSettings
 from .slots import SlotPool
 from .store import IdempotentRequest, ServiceStore
-from .task_catalogue import TaskCatalogue, store_inline_task
+from .task_catalogue import InlineTasks, TaskCatalogue
 
 _logger = logging.getLogger(__name__)
 _UPKEEP_SEC: Final = 1.0
 _DATABASE: Final = "serve.db"
-_MAX_KEY: Final = 200
 
 
 class RolloutService:
@@ -67,15 +68,18 @@ class RolloutService:
         """
         check_server_config(settings.config)
         self.settings = settings
-        self.policies = Policies()
+        self.policies = Policies(require_tokens=settings.config.model.require_tokens)
         options = settings.config.adapter_options()
         self.catalogue = TaskCatalogue.read(settings.tasks_dirs, options)
+        self._inline_tasks = InlineTasks(settings.directory / "tasks")
         self.slots = SlotPool(settings.slots)
         """What runs at once: rollouts, and attempts of jobs."""
         self.jobs = JobBoard(settings, self.slots, self.policies)
-        self._groups = GroupTable()
+        self._group_reward = load_group_reward(settings.config)
+        self._groups = GroupTable(None if self._group_reward is None else self._group_reward.name)
         self._board: RolloutBoard | None = None
         self._runner: RolloutRunner | None = None
+        self._deleter: ResultDeleter | None = None
 
     @asynccontextmanager
     async def running(self) -> AsyncGenerator[None]:
@@ -112,6 +116,12 @@ class RolloutService:
             stack.callback(board.close)
             self._groups.load(store, board.load())
             board.recover()
+            keep_sec = self.settings.keep_acknowledged_sec
+            self._deleter = ResultDeleter(board, self._groups, self._inline_tasks, keep_sec)
+            if self._group_reward is not None:
+                scorer = GroupScorer(self._group_reward, parts, self._groups, board)
+                scoring = group.create_task(scorer.run())
+                stack.callback(scoring.cancel)
             await stack.enter_async_context(self.jobs.running(store))
             upkeep = group.create_task(self._keep_up())
             stack.callback(upkeep.cancel)
@@ -141,18 +151,19 @@ class RolloutService:
         digest = _digest(request)
         if found := self._find(key, "rollout", digest):
             return self.status(found)
-        task, place = await self._task_of(request)
-        # Another request may have come while the task was written.
-        if found := self._find(key, "rollout", digest):
-            return self.status(found)
-        self._check(request)
-        self._require_room(1)
-        group = self._groups.join(request, task.id, self._version_of(request))
-        entry = self._new_entry(request, task, place)
-        marked = None if key is None else (key, IdempotentRequest(digest, "rollout", entry.id))
-        self.board.add([entry], group=group, key=marked)
-        self._groups.add([entry])
-        return self.status(entry.id)
+        async with self._task_of(request) as task:
+            request = await self._settle(request)
+            # Another request may have come while the task was written.
+            if found := self._find(key, "rollout", digest):
+                return self.status(found)
+            self._check(request)
+            self._require_room(1)
+            group = self._groups.join(request, task.id, self._version_of(request))
+            entry = self._new_entry(request, task)
+            marked = None if key is None else (key, IdempotentRequest(digest, "rollout", entry.id))
+            self.board.add([entry], group=group, key=marked)
+            self._groups.add([entry], group)
+            return self.status(entry.id)
 
     async def submit_group(self, request: GroupRequest, *, key: str | None = None) -> GroupStatus:
         """Put all rollouts of a group into the queue, or none.
@@ -165,21 +176,22 @@ class RolloutService:
         digest = _digest(request)
         if found := self._find(key, "group", digest):
             return self.group(found)
-        task, place = await self._task_of(request.rollout)
-        if found := self._find(key, "group", digest):
-            return self.group(found)
-        self._check(request.rollout)
-        self._require_room(request.size)
-        name = request.id or f"group-{secrets.token_hex(8)}"
-        if name in self._groups:
-            raise ConflictError(f"a group has the id {name!r} already")
-        members = members_of(request.rollout, name, request.size)
-        saved = self._groups.join(members[0], task.id, self._version_of(members[0]))
-        entries = [self._new_entry(member, task, place) for member in members]
-        marked = None if key is None else (key, IdempotentRequest(digest, "group", name))
-        self.board.add(entries, group=saved, key=marked)
-        self._groups.add(entries)
-        return self.group(name)
+        async with self._task_of(request.rollout) as task:
+            request = request.model_copy(update={"rollout": await self._settle(request.rollout)})
+            if found := self._find(key, "group", digest):
+                return self.group(found)
+            self._check(request.rollout)
+            self._require_room(request.size)
+            name = request.id or f"group-{secrets.token_hex(8)}"
+            if name in self._groups:
+                raise ConflictError(f"a group has the id {name!r} already")
+            members = members_of(request.rollout, name, request.size)
+            saved = self._groups.join(members[0], task.id, self._version_of(members[0]))
+            entries = [self._new_entry(member, task) for member in members]
+            marked = None if key is None else (key, IdempotentRequest(digest, "group", name))
+            self.board.add(entries, group=saved, key=marked)
+            self._groups.add(entries, saved)
+            return self.group(name)
 
     def status(self, ident: str) -> RolloutStatus:
         """Return a rollout without its result.
@@ -200,7 +212,7 @@ class RolloutService:
 
         Raises:
             NotFoundError: No rollout has the id.
-            ConflictError: The rollout has not ended.
+            ConflictError: The rollout has not ended, or its group is not scored.
             StoreError: A file of the rollout is damaged.
         """
         entry = self.board.find(ident)
@@ -209,9 +221,10 @@ class RolloutService:
             raise ConflictError(
                 f"rollout {ident!r} is {status.state}", hint="its events end with the kind 'ended'"
             )
+        scored = self._groups.scored(request.group)
         directory = self.board.directory_of(entry)
         return await asyncio.to_thread(
-            render_result, status, request.render, request.training, directory
+            render_result, status, request.render, request.training, directory, scored
         )
 
     def events(
@@ -223,8 +236,10 @@ class RolloutService:
 
         Raises:
             NotFoundError: No rollout has the id.
+            ConflictError: The rollout has no event `after`.
         """
         entry, board = self.board.find(ident), self.board
+        check_last_event(after, entry.last_event)
 
         def is_over(number: int) -> bool:
             has_ended = entry.status.state == "ended" and number >= entry.last_event
@@ -323,6 +338,7 @@ class RolloutService:
         board = self.board
         states = Counter(entry.status.state for entry in board.entries.values())
         ended = [e.status for e in board.entries.values() if e.status.state == "ended"]
+        policies = self.policies.statuses()
         assert self._runner is not None
         return Capacity(
             slots=self.settings.slots,
@@ -331,7 +347,8 @@ class RolloutService:
             queued=states["queued"],
             queue_limit=self.settings.queue,
             parked=states["parked"],
-            in_flight={each.name: each.in_flight for each in self.policies.statuses()},
+            in_flight={each.name: each.in_flight for each in policies},
+            tokens={each.name: each.tokens for each in policies},
             unacknowledged=sum(not status.is_acknowledged for status in ended),
             sandboxes=await self._runner.count_sandboxes(),
             tokens_per_sec=board.tokens.per_second(),
@@ -351,18 +368,26 @@ class RolloutService:
             group.create_task(self.board.drain())
             group.create_task(self.jobs.drain())
 
-    async def _task_of(self, request: RolloutRequest) -> tuple[Task, Path | None]:
+    @asynccontextmanager
+    async def _task_of(self, request: RolloutRequest) -> AsyncGenerator[Task]:
         if isinstance(request.task, str):
-            return self.catalogue.find(request.task), None
+            yield self.catalogue.find(request.task)
+            return
         if not self.settings.allow_inline_tasks:
             raise RequestRefusedError(
                 "the service takes no inline tasks",
                 status=403,
                 hint="the operator allows them with --allow-inline-tasks",
             )
-        directory = self.settings.directory / "tasks"
-        task = await asyncio.to_thread(store_inline_task, request.task, directory)
-        return task, task.path
+        async with self._inline_tasks.stored(request.task) as task:
+            yield task
+
+    async def _settle(self, request: RolloutRequest) -> RolloutRequest:
+        """Return the request with the protocol of its own endpoint, if that was `auto`."""
+        if request.endpoint is None:
+            return request
+        endpoint, _ = await self.policies.settle(request.endpoint)
+        return request.model_copy(update={"endpoint": endpoint})
 
     def _check(self, request: RolloutRequest) -> None:
         settings = self.settings
@@ -407,7 +432,7 @@ class RolloutService:
                 f" for {count} more"
             )
 
-    def _new_entry(self, request: RolloutRequest, task: Task, place: Path | None) -> Entry:
+    def _new_entry(self, request: RolloutRequest, task: Task) -> Entry:
         stored, key = without_key(request)
         if not isinstance(stored.task, str):
             # The files of the task are on disk.
@@ -426,9 +451,9 @@ class RolloutService:
             status=status,
             request=stored,
             needs_key=key is not None,
-            group_version=self._groups.version_of(request.group),
+            group_version=None if request.group is None else self._version_of(request),
             reruns=self._reruns(request, task),
-            inline_task=None if place is None else str(place.resolve()),
+            inline_task=None if isinstance(request.task, str) else str(task.path.resolve()),
         )
         return Entry(self.board.next_seq(), saved, key, loaded_task=task)
 
@@ -444,8 +469,6 @@ class RolloutService:
         """
         if key is None:
             return None
-        if not 0 < len(key) <= _MAX_KEY:
-            raise RequestRefusedError(f"an Idempotency-Key has 1 to {_MAX_KEY} characters")
         found = self.board.store.find_key(key)
         if found is None:
             return None
@@ -458,19 +481,17 @@ class RolloutService:
 
     async def delete_acknowledged(self) -> None:
         """Delete acknowledged results that are old enough, and groups without members."""
-        board, before = self.board, time.time() - self.settings.keep_acknowledged_sec
-        for entry in board.delete_old(before):
-            await asyncio.to_thread(board.delete_files, entry)
-        self._groups.delete_empty(board.store, board.entries)
+        assert self._deleter is not None
+        await self._deleter.delete()
 
     async def _keep_up(self) -> None:
         while True:
-            await asyncio.sleep(_UPKEEP_SEC)
             self.board.keep_up()
             try:
                 await self.delete_acknowledged()
             except StoreError as error:
                 _logger.warning("old results are not deleted: %s", error)
+            await asyncio.sleep(_UPKEEP_SEC)
 
 
 def _digest(request: RolloutRequest | GroupRequest) -> str:

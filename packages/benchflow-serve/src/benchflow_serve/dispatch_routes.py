@@ -16,10 +16,10 @@ from litestar.params import JSONBody, Parameter
 from litestar.types import ControllerRouterHandler
 
 from .dispatches import DispatchService
+from .parameters import SessionName
 
 _PATH: Final = "/v1/worker-sessions/{session:str}"
 _TAGS: Final = ["jobs"]
-Session = Annotated[str, Parameter(pattern=r"^[0-9a-f]{32}$")]
 
 
 def _service(state: State) -> DispatchService:
@@ -29,7 +29,7 @@ def _service(state: State) -> DispatchService:
 
 @put(_PATH, status_code=200, tags=_TAGS)
 async def open_session(
-    state: State, session: Session, data: JSONBody[WorkerSessionRequest]
+    state: State, session: SessionName, data: JSONBody[WorkerSessionRequest]
 ) -> WorkerSessionStatus:
     """Open a session for the dispatches of one driver. Repeatable."""
     return await _service(state).open(session, data)
@@ -37,7 +37,7 @@ async def open_session(
 
 @post(f"{_PATH}/dispatches", status_code=202, tags=_TAGS)
 async def start_dispatches(
-    state: State, session: Session, data: JSONBody[DispatchBatch]
+    state: State, session: SessionName, data: JSONBody[DispatchBatch]
 ) -> WorkerSessionStatus:
     """Start attempts. One that is sent twice runs once."""
     return await _service(state).start(session, data.dispatches)
@@ -49,7 +49,7 @@ async def start_dispatches(
     responses={200: ResponseSpec(CompletionBatch, generate_examples=False)},
 )
 async def collect_completions(
-    state: State, session: Session, after: Annotated[int, Parameter(ge=0)] = 0
+    state: State, session: SessionName, after: Annotated[int, Parameter(ge=0)] = 0
 ) -> Response[bytes]:
     """Return the completions after a number; wait for one for a third of the lease."""
     batch = await _service(state).collect(session, after)
@@ -61,14 +61,14 @@ async def collect_completions(
 
 @post(f"{_PATH}/cancel", status_code=202, tags=_TAGS)
 async def cancel_attempts(
-    state: State, session: Session, data: JSONBody[CancelBatch]
+    state: State, session: SessionName, data: JSONBody[CancelBatch]
 ) -> WorkerSessionStatus:
     """Begin to cancel attempts. Their completions still arrive."""
     return await _service(state).cancel(session, data.keys)
 
 
 @delete(_PATH, tags=_TAGS)
-async def close_session(state: State, session: Session) -> None:
+async def close_session(state: State, session: SessionName) -> None:
     """Cancel what a session runs, and wait for its teardown. Repeatable."""
     await _service(state).close(session)
 

@@ -91,6 +91,11 @@ class Entry:
         return None if endpoint is None else endpoint.model_copy(update={"api_key": self.key})
 
     @property
+    def is_stopping(self) -> bool:
+        """Whether the end of the rollout was requested."""
+        return self.saved.stop in {"cancel", "drop"}
+
+    @property
     def lacks_key(self) -> bool:
         """Whether a restart lost the key of the endpoint."""
         return self.saved.needs_key and self.key is None

@@ -4,6 +4,7 @@ Source of the format: verifiers 0.4.0, `verifiers/v1/serve`. In `tests/e2e/test_
 `EnvClient` of that package runs rollouts here.
 """
 
+import base64
 import hashlib
 import json
 from collections.abc import Iterator, Mapping, Sequence
@@ -200,6 +201,8 @@ def render_episode(
         for span, node in zip(sample.spans, trace["nodes"], strict=True):
             if (experts := span.routed_experts) is not None:
                 node["routed_experts"] = _array(experts)
+            if (mask := span.sampling_mask) is not None and span.is_trainable:
+                node["sampling_mask"] = {"ids": _ints(mask.ids), "counts": _ints(mask.counts)}
     return {**rendered, "task": task, "traces": traces}
 
 
@@ -207,6 +210,11 @@ def _array(experts: RoutedExperts) -> dict[str, Any]:
     """Return an array as verifiers sends one of numpy."""
     shape, data = list(experts.shape), experts.tobytes()
     return {"__nd__": True, "dtype": experts.dtype, "shape": shape, "data": data}
+
+
+def _ints(data: str) -> dict[str, Any]:
+    raw = base64.b64decode(data)
+    return {"__nd__": True, "dtype": "int32", "shape": [len(raw) // 4], "data": raw}
 
 
 def failed_episode(

@@ -13,12 +13,27 @@ from typing import Final, Protocol, TypeVar
 
 from litestar.response import ServerSentEvent, ServerSentEventMessage
 
+from .problems import ConflictError
+
 PAGE: Final = 256
 """The most events that a stream has in memory."""
 STALLED_SEC: Final = 60.0
 """How long a client may leave sent bytes unread before its connection is cut."""
 _BEAT_SEC: Final = 15.0
 _RETRY_MS: Final = 500
+
+
+def check_last_event(after: int, last: int) -> None:
+    """Refuse to resume a stream after an event that it does not have.
+
+    Raises:
+        ConflictError: The client has seen another stream.
+    """
+    if after > last:
+        raise ConflictError(
+            f"the stream has no event {after}: its last one is {last}",
+            hint="read the stream from its begin, without Last-Event-ID",
+        )
 
 
 class StoredEvent(Protocol):

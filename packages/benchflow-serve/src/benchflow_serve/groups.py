@@ -2,11 +2,12 @@
 
 import hashlib
 import time
-from collections.abc import Callable, Collection, Iterable
+from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 
 from benchflow_contracts import RareModel
 from benchflow_serve_client import GroupPlace, GroupStatus, RolloutRequest, RolloutStatus
+from benchflow_store import GroupRecord
 
 from .entries import Entry
 from .problems import ConflictError, NotFoundError
@@ -22,6 +23,10 @@ class SavedGroup(RareModel):
     policy: str | None = None
     policy_version: str | None = None
     created_at: float
+    scored: GroupRecord | None = None
+    """The verdicts of the group reward of the service."""
+    deleted: Mapping[int, str] = {}
+    """The members whose results were acknowledged and deleted, by index."""
 
 
 @dataclass(slots=True)
@@ -30,6 +35,18 @@ class Group:
 
     saved: SavedGroup
     members: dict[int, str] = field(default_factory=dict[int, str])
+    is_scored: bool = False
+    """Whether the verdicts of the group reward are on disk."""
+
+    @property
+    def ids(self) -> list[str]:
+        """The ids of the members, in order."""
+        return [self.members[index] for index in sorted(self.members)]
+
+    @property
+    def is_complete(self) -> bool:
+        """Whether each member was submitted."""
+        return len(self.members) == self.saved.size
 
     def check_place(self, place: GroupPlace, task: str, version: str | None) -> None:
         """Refuse a member that does not fit.
@@ -55,7 +72,9 @@ class Group:
 class GroupTable:
     """The groups of a service, by id."""
 
-    def __init__(self) -> None:
+    def __init__(self, reward: str | None = None) -> None:
+        """Make an empty table. `reward` is the name of the service's group reward."""
+        self._reward = reward
         self._groups: dict[str, Group] = {}
 
     def __contains__(self, ident: object) -> bool:
@@ -65,16 +84,38 @@ class GroupTable:
         """Read the groups of earlier servers, whose members are `entries`."""
         for body in store.groups():
             saved = SavedGroup.model_validate(body)
-            self._groups[saved.id] = Group(saved)
+            is_scored = saved.scored is not None
+            self._groups[saved.id] = Group(saved, dict(saved.deleted), is_scored)
         for entry in entries:
             place = entry.request.group
             if place is not None and place.id in self._groups:
                 self._groups[place.id].members[place.index] = entry.id
 
-    def version_of(self, place: GroupPlace | None) -> str | None:
-        """Return the policy version of a member's group."""
+    def scored(self, place: GroupPlace | None) -> GroupRecord | None:
+        """Return the verdicts on the group of a member; None without a group reward.
+
+        Raises:
+            ConflictError: The group is not scored yet.
+        """
         group = None if place is None else self._groups.get(place.id)
-        return None if group is None else group.saved.policy_version
+        if group is None or self._reward is None:
+            return None
+        if not group.is_scored:
+            raise ConflictError(
+                f"group {group.saved.id!r} is not scored yet",
+                hint="its results are complete when is_ended of the group is true",
+            )
+        return group.saved.scored
+
+    def unscored(self, entries: Mapping[str, Entry]) -> list[Group]:
+        """Return the groups whose members have all ended, and that are not scored."""
+        return [
+            group
+            for group in self._groups.values()
+            if not group.is_scored
+            and group.is_complete
+            and all(e.status.state == "ended" for i in group.ids if (e := entries.get(i)))
+        ]
 
     def join(self, request: RolloutRequest, task: str, version: str | None) -> SavedGroup | None:
         """Return the new group of a member; None if it has none, or if the group exists.
@@ -88,7 +129,7 @@ class GroupTable:
         if (group := self._groups.get(place.id)) is not None:
             group.check_place(place, task, version)
             return None
-        saved = SavedGroup(
+        return SavedGroup(
             id=place.id,
             size=place.size,
             task=task,
@@ -96,11 +137,11 @@ class GroupTable:
             policy_version=version,
             created_at=time.time(),
         )
-        self._groups[place.id] = Group(saved)
-        return saved
 
-    def add(self, entries: Iterable[Entry]) -> None:
-        """Note the members that were put into the queue."""
+    def add(self, entries: Iterable[Entry], new: SavedGroup | None) -> None:
+        """Note the members that were recorded, and their group if it is a new one."""
+        if new is not None:
+            self._groups[new.id] = Group(new)
         for entry in entries:
             if (place := entry.request.group) is not None:
                 self._groups[place.id].members[place.index] = entry.id
@@ -116,27 +157,37 @@ class GroupTable:
         group = self._groups.get(ident)
         if group is None:
             raise NotFoundError(f"the service has no group {ident!r}")
-        ids = [group.members[index] for index in sorted(group.members)]
-        members = [status_of(each) for each in ids if each in known]
-        is_complete = len(group.members) == group.saved.size
+        members = [status_of(each) for each in group.ids if each in known]
+        is_over = group.is_complete and (self._reward is None or group.is_scored)
+        scored = group.saved.scored if group.is_scored else None
         lost = [m.id for m in members if m.state == "ended" and m.outcome != "scored"]
         return GroupStatus(
             id=ident,
             size=group.saved.size,
             policy=group.saved.policy,
             policy_version=group.saved.policy_version,
-            is_ended=is_complete and all(member.state == "ended" for member in members),
+            is_ended=is_over and all(member.state == "ended" for member in members),
             members=members,
             lost=lost,
+            group_reward=None if scored is None else scored.reward,
+            not_compared=[] if scored is None else [str(each) for each in scored.lost],
         )
+
+    def without(self, entry: Entry) -> tuple[str, str] | None:
+        """Return the row of a member's group after the deletion of the member."""
+        place = entry.request.group
+        if place is None or (group := self._groups.get(place.id)) is None:
+            return None
+        deleted = {**group.saved.deleted, place.index: entry.id}
+        group.saved = group.saved.model_copy(update={"deleted": deleted})
+        return place.id, group.saved.model_dump_json()
 
     def delete_empty(self, store: ServiceStore, known: Collection[str]) -> None:
         """Delete the groups none of whose members is `known`."""
         for name, group in list(self._groups.items()):
-            ids = group.members.values()
-            if ids and not any(each in known for each in ids):
-                del self._groups[name]
+            if not any(each in known for each in group.members.values()):
                 store.delete_group(name)
+                del self._groups[name]
 
 
 def members_of(request: RolloutRequest, group: str, size: int) -> list[RolloutRequest]:

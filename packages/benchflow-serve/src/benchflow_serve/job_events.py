@@ -12,7 +12,7 @@ from benchflow_jobs.job_record import JobLimits
 from benchflow_serve_client.job_models import JobEvent, SlotPage, SlotResult
 from benchflow_store.database import DATABASE_FILE, JobReader, PlannedSlot
 
-from .event_stream import PAGE, follow
+from .event_stream import PAGE, check_last_event, follow
 from .store import ServiceStore
 
 _logger = logging.getLogger(__name__)
@@ -51,18 +51,22 @@ class JobEventLog:
         self._changed.set()
         self._changed = asyncio.Event()
 
-    async def follow(
+    def follow(
         self, after: int, is_over: Callable[[], bool], beat_sec: float | None = None
     ) -> AsyncGenerator[JobEvent | None]:
-        """Yield the events after number `after`, until `is_over` and all were read."""
-        async for event in follow(
+        """Return the events after number `after`, until `is_over` and all were read.
+
+        Raises:
+            ConflictError: The job has no event `after`.
+        """
+        check_last_event(after, self._last)
+        return follow(
             lambda number: self._store.job_events(self._job, number, PAGE),
             lambda: self._changed,
             lambda number: is_over() and number >= self._last,
             after,
             beat_sec,
-        ):
-            yield event
+        )
 
     async def complete(self, directory: Path) -> None:
         """Record the end of each slot whose event a full disk or a killed service has lost.

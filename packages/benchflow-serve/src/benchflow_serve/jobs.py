@@ -228,6 +228,7 @@ class JobBoard:
 
         Raises:
             NotFoundError: No job has the name.
+            ConflictError: The job has no event `after`.
         """
         job = self._find(name)
         return job.log.follow(after, lambda: job.task is None or self._is_stopping, beat_sec)

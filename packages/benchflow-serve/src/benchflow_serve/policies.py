@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 from typing import Literal
 
 from benchflow_contracts import (
+    BenchFlowError,
     CallBudget,
     Endpoint,
     ModelCall,
@@ -15,7 +16,9 @@ from benchflow_contracts import (
     PolicyEndpoint,
     UsageError,
 )
+from benchflow_contracts.gateway import EndpointProbe
 from benchflow_engine.config import RunConfig
+from benchflow_engine.upstream_probe import settle_upstream
 from benchflow_kernel import Planes
 from benchflow_serve_client import InFlight, ModelEndpoint, PolicyStatus, PolicyUpdate
 
@@ -31,6 +34,8 @@ class Weights:
     number: int
     """The number of the update that registered it, from 1."""
     endpoint: PolicyEndpoint
+    probe: EndpointProbe | None = None
+    """The tokens of the endpoint, if it was probed."""
 
     @property
     def version(self) -> str:
@@ -117,11 +122,12 @@ class Policy:
         self._swapped = 0
         self._parked: list[str] = []
 
-    async def update(self, update: PolicyUpdate) -> None:
+    async def update(
+        self, update: PolicyUpdate, endpoint: PolicyEndpoint, probe: EndpointProbe | None
+    ) -> None:
         """Register new weights, and apply `in_flight` to the rollouts of the older ones."""
-        endpoint = policy_endpoint(update.endpoint, update.version)
         self._check(update.in_flight, endpoint)
-        self.newest = Weights(self.newest.number + 1, endpoint)
+        self.newest = Weights(self.newest.number + 1, endpoint, probe)
         self._max_staleness = update.max_staleness
         self._swapped, self._parked = 0, []
         for use in self._by_name(use for use in self.uses if use.is_running or use.is_pinned):
@@ -132,7 +138,7 @@ class Policy:
 
     def status(self) -> PolicyStatus:
         """Return what clients see."""
-        endpoint = self.newest.endpoint
+        endpoint, probe = self.newest.endpoint, self.newest.probe
         running = (use for use in self.uses if use.is_running)
         return PolicyStatus(
             name=self.name,
@@ -141,6 +147,8 @@ class Policy:
             endpoint=ModelEndpoint(
                 url=endpoint.url, model=endpoint.model or "", upstream=endpoint.protocol
             ),
+            tokens=None if probe is None else probe.level,
+            probe_error=None if probe is None else probe.error,
             max_staleness=self._max_staleness,
             in_flight=Counter(use.weights.version for use in running),
             dropped=dict(self._dropped),
@@ -191,7 +199,9 @@ class Policy:
 class Policies:
     """The registered policies, in memory: a trainer registers its policy again after a restart."""
 
-    def __init__(self) -> None:
+    def __init__(self, *, require_tokens: bool = False) -> None:
+        """Prepare the registry. `require_tokens` refuses endpoints that return no tokens."""
+        self._require_tokens = require_tokens
         self._policies: dict[str, Policy] = {}
         self._added = asyncio.Event()
 
@@ -216,23 +226,41 @@ class Policies:
         Raises:
             RequestRefusedError: The update does not fit to the policy.
         """
-        endpoint = policy_endpoint(update.endpoint, update.version)
+        settled, probe = await self.settle(update.endpoint)
+        endpoint = policy_endpoint(settled, update.version)
         policy = self._policies.get(name)
         if policy is None:
-            policy = self._policies[name] = Policy(name, Weights(1, endpoint))
+            policy = self._policies[name] = Policy(name, Weights(1, endpoint, probe))
             self._added.set()
             self._added = asyncio.Event()
             return policy.status()
         async with policy.lock:
             newest = policy.newest.endpoint
             if newest.policy_version != update.version:
-                await policy.update(update)
+                await policy.update(update, endpoint, probe)
             elif newest != endpoint:
                 raise ConflictError(
                     f"version {update.version!r} of policy {name!r} has another endpoint",
                     hint="give the new weights another version",
                 )
             return policy.status()
+
+    async def settle(self, endpoint: ModelEndpoint) -> tuple[ModelEndpoint, EndpointProbe | None]:
+        """Return an endpoint with its protocol instead of `auto`, and its probe if there was one.
+
+        Raises:
+            RequestRefusedError: The service requires tokens, and the endpoint returns none.
+        """
+        try:
+            kind, probe = await settle_upstream(
+                endpoint.upstream,
+                Endpoint(url=endpoint.url, headers=_headers(endpoint)),
+                endpoint.model,
+                require_tokens=self._require_tokens,
+            )
+        except BenchFlowError as error:
+            raise RequestRefusedError(str(error), hint=error.hint, where="endpoint") from None
+        return endpoint.model_copy(update={"upstream": kind}), probe
 
     async def wait_for(self, name: str) -> None:
         """Wait until a policy is registered."""
@@ -318,16 +346,20 @@ class DirectedGateway:
 
 
 def policy_endpoint(endpoint: ModelEndpoint, version: str | None = None) -> PolicyEndpoint:
-    """Return an endpoint for the gateway, with the credential."""
-    key = None if endpoint.api_key is None else endpoint.api_key.get_secret_value()
-    headers = {} if key is None else {"Authorization": f"Bearer {key}", "x-api-key": key}
+    """Return an endpoint for the gateway, with the credential. Its protocol is settled."""
+    assert endpoint.upstream != "auto"
     return PolicyEndpoint(
         url=endpoint.url,
-        headers=headers,
+        headers=_headers(endpoint),
         model=endpoint.model,
         protocol=endpoint.upstream,
         policy_version=version,
     )
+
+
+def _headers(endpoint: ModelEndpoint) -> dict[str, str]:
+    key = None if endpoint.api_key is None else endpoint.api_key.get_secret_value()
+    return {} if key is None else {"Authorization": f"Bearer {key}", "x-api-key": key}
 
 
 def configured_for(config: RunConfig, endpoint: PolicyEndpoint) -> RunConfig:
@@ -336,7 +368,8 @@ def configured_for(config: RunConfig, endpoint: PolicyEndpoint) -> RunConfig:
     A model endpoint of `config` stays that of its simulated user and its judge. Without one, the
     key of the operator does not go to `endpoint`.
     """
-    changes: dict[str, str] = {"upstream": endpoint.protocol}
+    # The endpoint was probed when it was registered, and base_url may be another one.
+    changes: dict[str, object] = {"upstream": endpoint.protocol, "require_tokens": False}
     if config.model.base_url is None:
         changes |= {"base_url": endpoint.url, "api_key_env": ""}
     model = config.model.model_copy(update=changes)

@@ -1,23 +1,22 @@
 """The routes of policies."""
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING
 
 from benchflow_serve_client import PolicyStatus, PolicyUpdate
 from litestar import get, put
 from litestar.datastructures import State
-from litestar.params import JSONBody, Parameter
+from litestar.params import JSONBody
 
+from .parameters import PathName
 from .policies import Policies
 
 if TYPE_CHECKING:
     from .core import RolloutService
 
-_Name = Annotated[str, Parameter(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,127}$")]
-
 
 @put("/v1/policies/{name:str}", tags=["policies"])
-async def update_policy(name: _Name, data: JSONBody[PolicyUpdate], state: State) -> PolicyStatus:
+async def update_policy(name: PathName, data: JSONBody[PolicyUpdate], state: State) -> PolicyStatus:
     """Register a policy or its new weights, and say what running rollouts do.
 
     The same version with the same endpoint again has no effect, so a client may repeat a request
@@ -27,7 +26,7 @@ async def update_policy(name: _Name, data: JSONBody[PolicyUpdate], state: State)
 
 
 @get("/v1/policies/{name:str}", tags=["policies"])
-async def show_policy(name: _Name, state: State) -> PolicyStatus:
+async def show_policy(name: PathName, state: State) -> PolicyStatus:
     """Return a policy: its version, its running rollouts by version, and what was dropped."""
     return _policies(state).status(name)
 

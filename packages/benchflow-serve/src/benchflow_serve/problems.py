@@ -120,6 +120,12 @@ def show_deep_body(_: Request[Any, Any, Any], error: RecursionError) -> Response
     return respond(Problem(type="RequestRefusedError", message="the body nests too deeply"), 400)
 
 
+def show_wrong_bytes(_: Request[Any, Any, Any], error: UnicodeDecodeError) -> Response[Problem]:
+    """Return the fault of a body that is not UTF-8. Its bytes are not repeated."""
+    message = f"the body is not UTF-8: {error.reason}"
+    return respond(Problem(type="RequestRefusedError", message=message), 400)
+
+
 def show_defect(request: Request[Any, Any, Any], error: Exception) -> Response[Problem]:
     """Return a defect of the service without its message, which is in the log."""
     _logger.error("%s %s", request.method, request.url.path, exc_info=error)

@@ -19,7 +19,7 @@ from benchflow_export import episode, leaf_record, samples_of
 from benchflow_export.trainer import answer_of
 from benchflow_kernel import answer_weights
 from benchflow_serve_client import LeafScore, Render, RolloutResult, RolloutStatus
-from benchflow_store import StoredRollout
+from benchflow_store import GroupRecord, StoredRollout, apply_groups
 
 _TOKENS: Final = ("leaves", "graph", "turns")
 """The renders with token ids."""
@@ -27,12 +27,16 @@ _WORST_FIRST: Final[tuple[Fidelity, ...]] = ("replay", "state", "live")
 
 
 def render_result(
-    status: RolloutStatus, render: Render, options: TrainingOptions, directory: Path | None
+    status: RolloutStatus,
+    render: Render,
+    options: TrainingOptions,
+    directory: Path | None,
+    scored: GroupRecord | None = None,
 ) -> RolloutResult:
     """Return the result of a rollout from the files of its last attempt.
 
     Only scored leaves whose answers the task's user may give are samples, unless `options` says
-    otherwise. The reasons of the others are counted.
+    otherwise. The reasons of the others are counted. `scored` has the verdicts on its group.
 
     Raises:
         StoreError: A file of the rollout is damaged.
@@ -42,9 +46,18 @@ def render_result(
     if directory is None or not StoredRollout(directory).has_begun:
         return result
     finished = StoredRollout(directory).read_finished()
-    samples, left_out = choose_samples(finished, options, needs_tokens=render in _TOKENS)
-    rows = _rows(finished, samples, render, options.advantage)
+    if scored is not None:
+        apply_groups(finished.tree, [scored])
+    rows, left_out = render_samples(finished, render, options)
     return result.model_copy(update={"samples": rows, "left_out": left_out})
+
+
+def render_samples(
+    rollout: FinishedRollout, render: Render, options: TrainingOptions
+) -> tuple[list[Mapping[str, Any]], dict[str, int]]:
+    """Return the rows of a rollout, and the number of leaves that were left out by reason."""
+    samples, left_out = choose_samples(rollout, options, needs_tokens=render in _TOKENS)
+    return _rows(rollout, samples, render, options.advantage), left_out
 
 
 def choose_samples(
@@ -71,6 +84,8 @@ def _chosen(
         sample = each.with_options(options)
         if sample.answer != "user" and not options.counterfactual:
             left_out["counterfactual"] += 1
+        elif options.mixed_versions == "mask" and len(sample.policy_versions) > 1:
+            left_out["mixed_versions"] += 1
         elif needs_tokens and options.require_tokens and not _is_exact(sample):
             left_out["inexact_tokens"] += 1
         else:

@@ -190,18 +190,10 @@ class RolloutBoard:
                 entry.set_status(is_acknowledged=True)
                 self.store.save(entry.id, entry.dump())
 
-    def delete_old(self, before: float) -> list[Entry]:
-        """Delete the rollouts that were acknowledged before a time, and return them."""
-        old = [
-            entry
-            for entry in self.entries.values()
-            if entry.saved.acknowledged_at is not None and entry.saved.acknowledged_at <= before
-        ]
-        for entry in old:
-            self.store.delete(entry.id)
-            self._journal.forget(entry)
-            del self.entries[entry.id]
-        return old
+    def forget(self, entry: Entry) -> None:
+        """Let no client find a rollout any more. Its row and its files stay."""
+        self._journal.forget(entry)
+        del self.entries[entry.id]
 
     def delete_files(self, entry: Entry) -> None:
         """Delete the directories of all attempts. Call this in a thread."""
@@ -212,15 +204,16 @@ class RolloutBoard:
         """End a rollout, and wait until it is torn down. Idempotent."""
         if entry.status.state == "ended":
             return
-        entry.update(stop=stop, keeps=keep)
-        self._journal.save(entry)
+        if not entry.is_stopping:  # Else a second cancellation would cut the teardown.
+            entry.update(stop=stop, keeps=keep)
+            self._journal.save(entry)
+            if entry.task is not None:
+                entry.task.cancel()
         if (work := entry.task) is None:
             self.queue.remove(entry)
             self._end(entry, outcome_of(stop))
             # A task of the service: the client may go away meanwhile.
             work = self._group.create_task(self._clean(entry))
-        else:
-            work.cancel()
         await asyncio.wait([work], timeout=_STOP_SEC)
 
     async def _clean(self, entry: Entry) -> None:
@@ -254,7 +247,8 @@ class RolloutBoard:
 
     def _on_save_refused(self, entry: Entry, reason: str) -> None:
         """Note that a rollout cannot be parked. A client may have left long ago."""
-        entry.update(stop="none")
+        if not entry.is_stopping:
+            entry.update(stop="none")
         entry.set_status(park_refusal=reason)
         self._journal.record(entry, "park_refused", reason=reason)
 
@@ -288,7 +282,7 @@ class RolloutBoard:
         self.is_stopping = True
         for entry in self.entries.values():
             entry.wake()
-        self._wake_all()
+        self.wake_all()
 
     def _enqueue(self, entry: Entry) -> None:
         if entry.use is None and not self._reserve(entry):
@@ -318,6 +312,8 @@ class RolloutBoard:
 
     def _request_save(self, entry: Entry) -> None:
         assert entry.switch is not None, "a rollout that runs has a switch"
+        if entry.is_stopping:
+            return
         entry.update(stop="park")
         entry.set_status(park_refusal=None)
         self._journal.save(entry)
@@ -382,7 +378,7 @@ class RolloutBoard:
         self.running.discard(entry.id)
         if entry.status.state == "running" and not self._is_closed:
             self._end(entry, outcome_of(entry.saved.stop))
-        self._wake_all()
+        self.wake_all()
         self._parts.slots.give_back()
 
     async def _run(self, entry: Entry, use: ModelUse) -> None:
@@ -491,8 +487,9 @@ class RolloutBoard:
             cause=cause,
         )
         self._journal.record(entry, "ended", outcome=outcome)
-        self._wake_all()
+        self.wake_all()
 
-    def _wake_all(self) -> None:
+    def wake_all(self) -> None:
+        """Wake all that wait for the end of a rollout or of a group."""
         self.changed.set()
         self.changed = asyncio.Event()

@@ -178,13 +178,16 @@ class HostPolicy:
 
 
 class HostAllowList(ASGIMiddleware):
-    """A `HostPolicy` for an application of Litestar."""
+    """A `HostPolicy` for an application of Litestar, which also refuses paths that hide letters."""
 
     def __init__(self, allowed: Iterable[str]) -> None:
         self._policy = HostPolicy(allowed)
 
     async def handle(self, scope: Scope, receive: Receive, send: Send, next_app: ASGIApp) -> None:
-        """Pass the request on, or raise status 421 or 403."""
+        """Pass the request on, or raise status 400, 421 or 403."""
+        if not scope["path"].isprintable():
+            # The `$` of a pattern also matches before a newline.
+            raise HTTPException(status_code=400, detail="the path has a control character")
         if refusal := self._policy.refusal(scope["headers"]):
             status, detail = refusal
             raise HTTPException(status_code=status, detail=detail)

@@ -154,9 +154,12 @@ class ServiceStore:
         for (body,) in self._db.query("SELECT body FROM groups ORDER BY created_at"):
             yield json.loads(body)
 
-    def delete(self, ident: str) -> None:
-        """Delete a rollout with its events and its idempotency keys."""
+    def delete(self, ident: str, group: tuple[str, str] | None = None) -> None:
+        """Delete a rollout with its events and its keys, and record its group without it."""
         with self._db.write_transaction():
+            if group is not None:
+                name, body = group
+                self._db.query("UPDATE groups SET body = ? WHERE id = ?", (body, name))
             self._db.query("DELETE FROM events WHERE rollout = ?", (ident,))
             self._db.query("DELETE FROM rollouts WHERE id = ?", (ident,))
             sql = "DELETE FROM keys WHERE target = ? AND kind IN ('rollout', 'resume')"
@@ -208,6 +211,14 @@ class ServiceStore:
             self._db.query("DELETE FROM job_events WHERE job = ?", (name,))
             self._db.query("DELETE FROM jobs WHERE name = ?", (name,))
             self._db.query("DELETE FROM keys WHERE target = ? AND kind = 'job'", (name,))
+
+    def save_group(self, ident: str, body: str, members: Sequence[tuple[str, str]]) -> None:
+        """Record the state of a group and of its members, or nothing."""
+        with self._db.write_transaction():
+            self._db.query("UPDATE groups SET body = ? WHERE id = ?", (body, ident))
+            for rollout, state in members:
+                self._db.query("UPDATE rollouts SET body = ? WHERE id = ?", (state, rollout))
+        self._db.tidy(is_idle=False)
 
     def delete_group(self, ident: str) -> None:
         """Delete a group with its idempotency key. Its members stay."""

@@ -1,12 +1,15 @@
 """The tasks of the service: those of its directories, and those that a request brings."""
 
+import asyncio
 import base64
 import binascii
 import hashlib
 import os
 import re
 import shutil
-from collections.abc import Iterable, Mapping, Sequence
+from collections import Counter
+from collections.abc import AsyncGenerator, Callable, Collection, Iterable, Mapping, Sequence
+from contextlib import asynccontextmanager
 from itertools import islice
 from pathlib import Path
 from typing import Final
@@ -86,6 +89,42 @@ class TaskCatalogue:
 def _refused(task: ListedTask) -> ServedTask:
     reasons = "; ".join(each.reason for each in task.refusals)
     return ServedTask(id=task.name, format="", refusal=reasons or "it cannot run here")
+
+
+class InlineTasks:
+    """The tasks of requests, in a directory of the service."""
+
+    def __init__(self, directory: Path) -> None:
+        self._directory = directory
+        self._lock = asyncio.Lock()
+        """Held while files are written or deleted."""
+        self._in_use = Counter[Path]()
+
+    @asynccontextmanager
+    async def stored(self, task: InlineTask) -> AsyncGenerator[Task]:
+        """Write the files of a task, and load it. It is not deleted inside the block.
+
+        Raises:
+            RequestRefusedError: A path or the size is refused, or the task is malformed.
+        """
+        async with self._lock:
+            loaded = await asyncio.to_thread(store_inline_task, task, self._directory)
+            self._in_use[loaded.path.resolve()] += 1
+        try:
+            yield loaded
+        finally:
+            self._in_use[loaded.path.resolve()] -= 1
+
+    async def delete_unused(self, used: Callable[[], Collection[str | None]]) -> None:
+        """Delete the tasks that no rollout has. `used` returns the directories of the others."""
+        async with self._lock:
+            if not self._directory.is_dir():
+                return
+            places, names = sorted(self._directory.resolve().iterdir()), used()
+            for place in [place for place in places if str(place) not in names]:
+                # A rollout may have got its place in the queue meanwhile.
+                if not self._in_use[place] and str(place) not in used():
+                    await asyncio.to_thread(shutil.rmtree, place, ignore_errors=True)
 
 
 def store_inline_task(task: InlineTask, directory: Path) -> Task:

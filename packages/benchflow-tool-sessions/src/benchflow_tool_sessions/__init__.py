@@ -6,11 +6,15 @@ applies the limits and network rules of the task, and grades the result in the u
 
 from .agent import AGENT_NAME, BASE_TOOLS, idle_agent
 from .blocking import BlockingSession, BlockingSessions
+from .driver import BorrowedAction
+from .fork_route import FORK_PATH, fork_fault, read_fork
+from .forks import ForkRefusedError
 from .manager import SessionManager
 from .results import (
     SUBMIT,
     NoSessionError,
     Outcome,
+    SessionClosedError,
     SessionEndedError,
     SessionLimitError,
     SessionLimits,
@@ -30,13 +34,17 @@ from .task_server import (
 __all__ = [
     "AGENT_NAME",
     "BASE_TOOLS",
+    "FORK_PATH",
     "SUBMIT",
     "BaseTaskServer",
     "BlockingSession",
     "BlockingSessions",
+    "BorrowedAction",
+    "ForkRefusedError",
     "HasClientFiles",
     "NoSessionError",
     "Outcome",
+    "SessionClosedError",
     "SessionEndedError",
     "SessionLimitError",
     "SessionLimits",
@@ -49,7 +57,9 @@ __all__ = [
     "ToolResult",
     "ToolSession",
     "ToolSpec",
+    "fork_fault",
     "idle_agent",
     "open_session",
+    "read_fork",
     "task_server",
 ]

@@ -2,7 +2,7 @@
 
 import asyncio
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -12,6 +12,8 @@ from benchflow_contracts import (
     AgentCapabilities,
     AgentError,
     AgentTimeoutError,
+    Answer,
+    Ask,
     BaseAgent,
     BaseSession,
     Observation,
@@ -19,6 +21,7 @@ from benchflow_contracts import (
     Sandbox,
     Session,
     SessionSnapshot,
+    SessionState,
     Step,
     StepActivity,
     StopReason,
@@ -29,13 +32,29 @@ from benchflow_contracts import (
 from benchflow_contracts.pausing import running_timeout
 
 from .arguments import ToolError, checked_arguments, cleaned, cleaned_name, cut, title_of
-from .driver import Driver, KeepOpenRequest, Request, SubmitRequest, ToolRequest
+from .driver import (
+    BorrowedAction,
+    Driver,
+    ForkRequest,
+    KeepOpenRequest,
+    Request,
+    SubmitRequest,
+    ToolRequest,
+)
+from .forks import DriverTree
 from .mcp_tools import McpTools
-from .results import SUBMIT, ToolResult, ToolSpec
+from .results import SUBMIT, SessionLimits, ToolResult, ToolSpec
 from .sandbox_tools import SPECS, SandboxTools, Tools
 
 AGENT_NAME = "tool-session"
-_KINDS = {"bash": "execute", "read_file": "read", "write_file": "edit"}
+_KINDS = {
+    "bash": "execute",
+    "read_file": "read",
+    "write_file": "edit",
+    "exec": "execute",
+    "download": "read",
+    "upload": "edit",
+}
 SUBMIT_SPEC = ToolSpec(
     SUBMIT,
     "End the work. The result is graded, and no further call is possible.",
@@ -50,13 +69,14 @@ BASE_TOOLS = (*SPECS, SUBMIT_SPEC)
 
 
 class ToolAgent(BaseAgent):
-    """Runs the calls of one `Driver` in the sandbox of its rollout."""
+    """Runs the calls of each driver of a tree in the sandbox of its branch."""
 
     name = AGENT_NAME
-    static_capabilities = AgentCapabilities(protocol="tool-calls")
+    static_capabilities = AgentCapabilities(protocol="tool-calls", session_snapshot="files")
 
-    def __init__(self, driver: Driver) -> None:
-        self._driver = driver
+    def __init__(self, tree: DriverTree, limits: SessionLimits) -> None:
+        self._tree = tree
+        self._limits = limits
 
     async def connect(
         self,
@@ -66,13 +86,30 @@ class ToolAgent(BaseAgent):
         resume: SessionSnapshot | None = None,
         log_dir: Path | None = None,
     ) -> Session:
-        """Start the tools, and open the session."""
-        del resume, log_dir
-        limits = self._driver.limits
-        tools: list[Tools] = [SandboxTools(sandbox, role, limits)]
+        """Start the tools, and open the session. A child of a fork waits for `answer`."""
+        del log_dir
+        mcp = None
         if role.mcp_servers:
-            tools.append(await McpTools.start(sandbox, role, limits))
-        return ToolTurns(sandbox, role, self._driver, tools)
+            mcp = await McpTools.start(sandbox, role, self._limits)
+        turns = ToolTurns(sandbox, role, self._tree, self._limits, mcp)
+        if resume is not None:
+            turns.ask, turns.earlier_steps = resume.ask, resume.steps
+        return turns
+
+    async def attach(
+        self,
+        sandbox: Sandbox,
+        role: Role,
+        state: SessionState,
+        *,
+        log_dir: Path | None = None,
+    ) -> Session:
+        """Continue in a child of a live snapshot."""
+        del log_dir
+        mcp = None
+        if state.data:
+            mcp = await McpTools.attach(sandbox, state.data, self._limits)
+        return ToolTurns(sandbox, role, self._tree, self._limits, mcp, state)
 
 
 class _IdleAgent(BaseAgent):
@@ -105,14 +142,28 @@ class ToolTurns(BaseSession):
     """One step for each tool call, and one for the last message of a turn."""
 
     def __init__(
-        self, sandbox: Sandbox, role: Role, driver: Driver, tools: Sequence[Tools]
+        self,
+        sandbox: Sandbox,
+        role: Role,
+        tree: DriverTree,
+        limits: SessionLimits,
+        mcp: McpTools | None,
+        state: SessionState | None = None,
     ) -> None:
         super().__init__(sandbox, role)
-        self._driver = driver
-        self._tools = tools
-        self._owners = {spec.name: each for each in tools for spec in each.specs}
-        specs = [spec for each in tools for spec in each.specs]
-        driver.tools, driver.sandbox = (*specs, SUBMIT_SPEC), sandbox
+        self._tree = tree
+        self._mcp = mcp
+        base = SandboxTools(sandbox, role, limits)
+        self._tools: list[Tools] = [base] if mcp is None else [base, mcp]
+        self._owners = {spec.name: each for each in self._tools for spec in each.specs}
+        self.ask: Ask | None = None
+        """The request to fork that is open."""
+        self.earlier_steps = 0
+        """The steps of the parent, if the session resumes from files."""
+        self._answer: Answer | None = None
+        """The answer that the next step follows."""
+        if state is not None:
+            self._steps, self.ask = list(state.steps), state.ask
         self._on_activity: ActivityHandler | None = None
 
     def on_activity(self, handler: ActivityHandler) -> None:
@@ -125,19 +176,59 @@ class ToolTurns(BaseSession):
         Raises:
             AgentTimeoutError: The turn took too long, or the caller was silent for too long.
         """
+        return await self._run(prompt)
+
+    async def answer(self, answer: Answer) -> StopReason:
+        """Continue as the child of a fork that `answer` names."""
+        ask, self.ask = self.ask, None
+        assert ask is not None, "only a child of a fork is answered"
+        self._answer = answer
+        driver = self._tree.bind(self.sandbox.id, ask, answer)
+        return await self._run(driver.prompt)
+
+    async def snapshot(self) -> SessionSnapshot:
+        """Describe the session between two calls. The tools keep nothing that files do not have."""
+        return SessionSnapshot(
+            agent=AGENT_NAME,
+            session_id=self.id,
+            cwd=self.sandbox.spec.workdir,
+            steps=self.earlier_steps + len(self._steps),
+            ask=self.ask,
+        )
+
+    async def capture(self) -> SessionState:
+        """Return the session with the program of its MCP servers, if there is one."""
+        data = {} if self._mcp is None else self._mcp.capture()
+        return SessionState(
+            agent=AGENT_NAME,
+            session_id=self.id,
+            process_id=str(data.get("process", "")),
+            ask=self.ask,
+            steps=tuple(self._steps),
+            data=data,
+        )
+
+    @property
+    def _driver(self) -> Driver:
+        return self._tree.of_sandbox(self.sandbox.id)
+
+    async def _run(self, prompt: str) -> StopReason:
         driver, limit = self._driver, self.role.timeout_sec
+        specs = [spec for each in self._tools for spec in each.specs]
+        driver.tools, driver.sandbox = (*specs, SUBMIT_SPEC), self.sandbox
         driver.begin_turn(prompt)
         scope = running_timeout(limit)
         try:
-            async with scope:
+            async with driver.closable(), scope:
                 stop = await self._serve()
         except TimeoutError as error:
             if not scope.expired():
                 raise
+            self._record_cut_actions()
             driver.end(f"the turn took more than {limit:g} s")
             raise AgentTimeoutError(driver.reason or "") from error
         except asyncio.CancelledError:
-            driver.end(None)
+            driver.end("it was forked, and its children continue" if driver.children else None)
             raise
         except BaseException as error:
             driver.end(f"{error!s:.300}" or type(error).__name__)
@@ -158,10 +249,15 @@ class ToolTurns(BaseSession):
             if isinstance(request, KeepOpenRequest):
                 continue
             if isinstance(request, SubmitRequest):
+                self._record_cut_actions()
                 now = time.time()
                 self.add_step(self._step(now, message=request.message, stop_reason="end_turn"))
                 return "end_turn"
-            if await self._answer(request):
+            if isinstance(request, BorrowedAction):
+                self._record(request)
+            elif isinstance(request, ForkRequest):
+                await self._fork(request)
+            elif await self._call(request):
                 return "max_turn_requests"
 
     async def _next_request(self) -> Request:
@@ -173,29 +269,36 @@ class ToolTurns(BaseSession):
         except TimeoutError as error:
             if not idle.expired():
                 raise
+            self._record_cut_actions()
             self._driver.end(f"no call came for {limit:g} s")
             raise AgentTimeoutError(self._driver.reason or "") from error
 
-    async def _answer(self, request: ToolRequest) -> bool:
+    async def _fork(self, request: ForkRequest) -> None:
+        """End a step with a request to fork. If it is granted, the turn is cancelled."""
+        if request.answer.done():
+            return
+        assert self.ask_user is not None, "the kernel sets it"
+        self._record_cut_actions()
+        self.ask = request.ask
+        self.add_step(self._step(time.time(), ask=request.ask))
+        try:
+            await self.ask_user(request.ask)
+        except asyncio.CancelledError:
+            if not request.answer.done():
+                request.answer.set_result(True)
+            raise
+        self.ask = None
+        if not request.answer.done():
+            request.answer.set_result(False)
+
+    async def _call(self, request: ToolRequest) -> bool:
         """Run a call and report its step; return whether it was the last one that may run."""
         driver, began = self._driver, time.time()
         if request.answer.cancelled():
             return False
-        name = cleaned_name(request.name)
-        try:
-            arguments: Any = checked_arguments(request.arguments, driver.limits.input_bytes)
-            fault = None
-        except ToolError as error:
-            arguments, fault = {}, error
-        call = ToolCall(
-            id=f"call-{len(self.steps) + 1}",
-            title=cleaned(title_of(name, arguments)),
-            kind=_KINDS.get(name, "other"),
-            name=name,
-            raw_input=arguments,
-        )
+        call, fault = self._tool_call(request.name, request.arguments)
         self._report(call, None)
-        result = await self._result(name, arguments, fault)
+        result = await self._result(str(call.name), dict(call.raw_input or {}), fault)
         driver.calls += 1
         is_last = driver.limits.calls is not None and driver.calls >= driver.limits.calls
         self._report(call, result)
@@ -208,6 +311,40 @@ class ToolTurns(BaseSession):
         if is_last:
             driver.end(f"the limit of {driver.limits.calls} calls is reached")
         return is_last
+
+    def _tool_call(self, name: str, given: Mapping[str, Any]) -> tuple[ToolCall, ToolError | None]:
+        """Return a call for the record, and what is wrong with its arguments."""
+        name = cleaned_name(name)
+        try:
+            arguments: Any = checked_arguments(given, self._driver.limits.input_bytes)
+            fault = None
+        except ToolError as error:
+            arguments, fault = {}, error
+        call = ToolCall(
+            id=f"call-{self.earlier_steps + len(self._steps) + 1}",
+            title=cleaned(title_of(name, arguments)),
+            kind=_KINDS.get(name, "other"),
+            name=name,
+            raw_input=arguments,
+        )
+        return call, fault
+
+    def _record(self, action: BorrowedAction) -> None:
+        """Add the step of an action of a borrower."""
+        call, _ = self._tool_call(action.name, action.arguments)
+        result = action.result
+        if result is None:
+            result = ToolResult("[cut by the end of the turn]", is_error=True)
+        text, is_cut = cut(cleaned(result.text), self._driver.limits.output_chars)
+        result = replace(result, text=text, truncated=result.truncated or is_cut)
+        self.add_step(self._step(action.began, call=call, result=result))
+
+    def _record_cut_actions(self) -> None:
+        """Add the steps of actions that run when the turn ends."""
+        actions = list(self._driver.running_actions)
+        self._driver.running_actions.clear()
+        for action in actions:
+            self._record(action)
 
     async def _result(
         self, name: str, arguments: dict[str, Any], fault: ToolError | None
@@ -232,6 +369,7 @@ class ToolTurns(BaseSession):
         call: ToolCall | None = None,
         result: ToolResult | None = None,
         message: str = "",
+        ask: Ask | None = None,
         stop_reason: StopReason | None = None,
     ) -> Step:
         seen: tuple[Observation, ...] = ()
@@ -242,13 +380,16 @@ class ToolTurns(BaseSession):
                     tool_call_id=call.id, status=status, content=result.text, raw_output=result.data
                 ),
             )
+        answer, self._answer = self._answer, None
         return Step(
-            id=f"step-{len(self.steps) + 1}",
+            id=f"step-{self.earlier_steps + len(self._steps) + 1}",
             role=self.role.name,
             skills=self.role.skills,
             message=message,
             tool_calls=() if call is None else (call,),
             observations=seen,
+            answer=answer,
+            ask=ask,
             stop_reason=stop_reason,
             started_at=began,
             finished_at=max(began, time.time()),

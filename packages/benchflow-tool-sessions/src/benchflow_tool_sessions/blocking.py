@@ -48,6 +48,11 @@ class BlockingSession:
         """End the turn; see `ToolSession.submit`."""
         return self._sessions.wait(self.session.submit(message))
 
+    def fork(self, n: int) -> "list[BlockingSession]":
+        """Fork the session into `n` sessions; see `SessionManager.fork`."""
+        children = self._sessions.wait(self._sessions.manager.fork(self.id, n))
+        return [BlockingSession(self._sessions, child) for child in children]
+
     def outcome(self) -> Outcome:
         """Wait for the outcome; see `ToolSession.outcome`."""
         return self._sessions.wait(self.session.outcome())
@@ -96,6 +101,18 @@ class BlockingSessions:
     def open(self, task: Task, *, slot: str | None = None) -> BlockingSession:
         """Open a session that is ready for calls; see `SessionManager.open`."""
         return BlockingSession(self, self.wait(self.manager.open(task, slot=slot)))
+
+    def find(self, ident: str) -> BlockingSession:
+        """Return a session, and count it as used; see `SessionManager.find`."""
+
+        async def find() -> ToolSession:
+            return self.manager.find(ident)
+
+        return BlockingSession(self, self.wait(find()))
+
+    def fork(self, ident: str, n: int) -> list[str]:
+        """Fork a session, and return the ids of the children; see `SessionManager.fork`."""
+        return [child.id for child in self.wait(self.manager.fork(ident, n))]
 
     def wait(self, work: Coroutine[Any, Any, _T]) -> _T:
         """Run `work` on the event loop of the sessions, and return its result.

@@ -25,7 +25,7 @@ class _Entry:
 
 
 class SessionManager:
-    """The sessions of one server. The id of a session is the id of its rollout.
+    """The sessions of one server. The id of a session is the id of its rollout, or that of a child.
 
     A session that nobody looks up for `idle_sec` is closed and deleted, whether it has ended or
     not. Use a manager on one event loop.
@@ -133,6 +133,31 @@ class SessionManager:
             raise NoSessionError(f"no session has the id {ident!r:.200}") from None
         entry.used_at = time.monotonic()
         return entry.session
+
+    async def fork(self, ident: str, n: int) -> list[ToolSession]:
+        """Fork a session into `n` sessions, and return them; see `ToolSession.fork`.
+
+        The children count as open sessions, and have ids of their own. The session itself is no
+        longer found.
+
+        Raises:
+            NoSessionError: No session has the id.
+            SessionLimitError: There would be too many sessions.
+            BenchFlowError: As `ToolSession.fork`.
+        """
+        session = self.find(ident)
+        more = max(n, 1) - 1
+        if len(self._entries) + self._starting + more > self._most:
+            raise SessionLimitError(f"{self._most} sessions may be open, and a fork makes {more}")
+        self._starting += more
+        try:
+            children = await session.fork(n)
+        finally:
+            self._starting -= more
+        self._entries.pop(ident, None)
+        for child in children:
+            self._entries[child.id] = _Entry(child, time.monotonic())
+        return children
 
     async def close(self, ident: str) -> None:
         """End a session and delete it. Idempotent."""

@@ -19,6 +19,7 @@ from benchflow_contracts import (
     Role,
     Sandbox,
     SandboxError,
+    SnapshotError,
     caused_outside,
 )
 from benchflow_contracts.pausing import running_timeout
@@ -65,6 +66,25 @@ class McpTools:
             await tools.aclose()
             raise
         return tools
+
+    @classmethod
+    async def attach(cls, sandbox: Sandbox, data: Mapping[str, Any], limits: SessionLimits) -> Self:
+        """Continue with the program that is in `sandbox` from a live image; see `capture`."""
+        tools = cls(await sandbox.attach(str(data["process"])), limits)
+        tools._ids = int(data["requests"])
+        tools.specs = tuple(ToolSpec(*spec) for spec in data["specs"])
+        return tools
+
+    def capture(self) -> dict[str, Any]:
+        """Return what `attach` needs. No call may run.
+
+        Raises:
+            SnapshotError: The program has failed.
+        """
+        if self._end is not None:
+            raise SnapshotError(f"the tools of the MCP servers cannot be copied: {self._end}")
+        specs = [[each.name, each.description, dict(each.input_schema)] for each in self.specs]
+        return {"process": self._process.id, "requests": self._ids, "specs": specs}
 
     async def call(self, name: str, arguments: Mapping[str, Any]) -> ToolResult:
         """Call a tool; see `Tools.call`."""

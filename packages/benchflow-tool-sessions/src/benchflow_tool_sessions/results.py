@@ -19,6 +19,14 @@ class SessionEndedError(BenchFlowError):
     default_hint = "open a new session; `outcome()` has the verdict of this one"
 
 
+class SessionClosedError(BenchFlowError):
+    """The caller closed a session, so its branch has no verdict."""
+
+    boundary = "usage"
+    default_culprit = "operator"
+    default_hint = "submit a session before you close it"
+
+
 class NoSessionError(BenchFlowError):
     """The manager does not have a session with this id."""
 
@@ -81,7 +89,8 @@ class Outcome:
     ended_early: str | None
     """The limit or failure that ended the session before its last `submit`, as one line."""
     result: RunResult | None
-    """The recorded rollout; `None` if the session was closed or could not start."""
+    """The recorded rollout; `None` if the session was closed or could not start, and while other
+    sessions of the rollout run."""
 
     @property
     def truncated(self) -> bool:
@@ -93,14 +102,20 @@ class Outcome:
 class SessionLimits:
     """Limits of one session. Times are in seconds.
 
+    The children of a fork have the calls of their parent behind them, and each has the time of a
+    turn again.
+
     The task limits the time of a turn, and `RunConfig.agent.idle_timeout_sec` the time without a
     call. What the session did until such a limit is graded.
     """
 
     calls: int | None = None
     """Tool calls, without `submit`. The session ends after the last one, and is graded."""
+    sessions: int = 1
+    """Sessions that one rollout may have by forks. With 1, the session cannot be forked."""
     total_sec: float | None = None
-    """The time until the session is closed without a verdict, also while it is graded."""
+    """The time until the session is closed without a verdict, also while it is graded. The
+    children of forks are closed with it."""
     call_sec: float = 600.0
     """The time of one tool call. The tool gets an error."""
     output_chars: int = 30_000

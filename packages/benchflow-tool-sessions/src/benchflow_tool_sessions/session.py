@@ -1,6 +1,7 @@
 """A session: one task, driven by tool calls, recorded and graded as a normal rollout."""
 
 import asyncio
+import copy
 from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import replace
@@ -20,11 +21,13 @@ from benchflow_engine.planes import open_provider
 from benchflow_engine.rollout import RunResult, run_in
 from benchflow_engine.task_formats import runnable_task
 from benchflow_kernel import Planes
+from benchflow_kernel.errors import FidelityError
 from benchflow_store import new_rollout_id
 
 from .agent import AGENT_NAME, ToolAgent
 from .arguments import ToolError, checked_arguments, cleaned
-from .driver import Driver
+from .driver import BorrowedAction, Driver
+from .forks import DriverTree
 from .results import SUBMIT, Outcome, SessionLimits, ToolResult, ToolSpec
 
 
@@ -49,15 +52,19 @@ class ToolSession:
                 "a tool session does not fork by a policy", hint="leave out the fork policy"
             )
         self.task = task
-        self.id = new_rollout_id(task.id)
+        self.rollout_id = new_rollout_id(task.id)
         """The id of the rollout, which is also the name of its directory."""
+        self.id = self.rollout_id
+        """The id of the rollout; that of a child of a fork has a number behind it."""
         self.limits = limits or SessionLimits()
-        self.directory = None if jobs_dir is None else jobs_dir / self.id
+        self.directory = None if jobs_dir is None else jobs_dir / self.rollout_id
         """The directory of the rollout's record, if there is one."""
-        self._config = config.with_agent(AGENT_NAME)
+        self._tree = DriverTree(self.limits)
+        self._driver = self._tree.root
+        branch = {"branch": self._tree.policy}
+        self._config = config.with_agent(AGENT_NAME).model_copy(update=branch)
         self._provider = provider
         self._identity = identity
-        self._driver = Driver(self.limits)
         self._order = asyncio.Lock()
         self._rollout: asyncio.Task[RunResult] | None = None
 
@@ -110,7 +117,8 @@ class ToolSession:
         """Return the sandbox, for a program that acts in it by itself.
 
         `on_turn_end` is called when the turn ends, before the result is graded. The borrower must
-        not act after that. What the borrower does is graded, but is not in the record.
+        not act after that. What the borrower does is graded. It is in the record if the borrower
+        reports it by `begin_action` and `end_action`.
 
         Raises:
             SessionEndedError: The session takes no further call.
@@ -120,6 +128,14 @@ class ToolSession:
             raise driver.ended_error()
         driver.on_turn_end = on_turn_end
         return driver.sandbox
+
+    def begin_action(self, name: str, arguments: Mapping[str, Any]) -> BorrowedAction:
+        """Note that the borrower of the sandbox acts. The action is one step of the record."""
+        return self._driver.begin_action(name, arguments)
+
+    def end_action(self, action: BorrowedAction, result: ToolResult) -> None:
+        """Record the action with its result. An action that the end of the turn cuts has none."""
+        self._driver.end_action(action, result)
 
     def keep_open(self) -> None:
         """Count as a call, so that a borrower's work is not taken for silence."""
@@ -166,35 +182,85 @@ class ToolSession:
             turn = self._driver.turns
             self._driver.submit(cleaned(message))
             rollout = self._started()
-            await self._driver.wait(lambda: self._driver.turns > turn or rollout.done())
-            if self._driver.turns > turn and not rollout.done():
+
+            def is_over() -> bool:
+                return rollout.done() or self._driver.is_over
+
+            await self._driver.wait(lambda: self._driver.turns > turn or is_over())
+            if self._driver.turns > turn and not is_over():
                 return None
         return await self.outcome()
+
+    async def fork(self, n: int) -> "list[ToolSession]":
+        """Fork the session between two calls into `n` sessions, and return them.
+
+        This session has ended then. Each child continues from the same state in a sandbox of its
+        own, and ends with its own verdict. The record is one tree. A child that could not begin has
+        ended, and its outcome says why.
+
+        Raises:
+            UsageError: `n` is smaller than 2, or `SessionLimits.sessions` allows no fork.
+            SessionLimitError: The rollout would have more sessions than its limit.
+            ForkRefusedError: The world cannot be copied, or the rollout was not forked. The session
+                continues.
+            SessionEndedError: The session has ended.
+        """
+        # A fork that has begun is not cut by a cancellation of its caller.
+        return await asyncio.shield(self._fork(n))
+
+    async def _fork(self, n: int) -> "list[ToolSession]":
+        async with self._order:
+            await self._next_turn()
+            drivers = await self._tree.fork(self._driver, n)
+        return [self._child(number, driver) for number, driver in enumerate(drivers, 1)]
+
+    def _child(self, number: int, driver: Driver) -> "ToolSession":
+        """Return another session of the same rollout."""
+        child = copy.copy(self)
+        child.id = f"{self.id}-{number}"
+        child._driver, child._order = driver, asyncio.Lock()  # noqa: SLF001 - of the same class
+        return child
 
     async def outcome(self) -> Outcome:
         """Wait for the end of the rollout, and return its outcome. It can be read many times.
 
-        A session that still takes calls has no end: submit first.
+        A session that still takes calls has no end: submit first. A session that was forked ends
+        when its last child ends, and its reward is the mean of theirs. A child of a fork does not
+        wait for its siblings.
         """
         rollout = self._started()
+        if self._driver.key is not None:
+            await self._tree.wait_over(self._driver)
+            outcome = self._tree.outcome_of(self._driver)
+            is_whole = rollout.done() and not rollout.cancelled() and rollout.exception() is None
+            return replace(outcome, result=rollout.result() if is_whole else None)
         await asyncio.wait({rollout})
         if rollout.cancelled():
             reason = self._driver.reason or "the session was closed"
             return Outcome(None, {}, reason, reason, None)
         if (error := rollout.exception()) is not None:
             return Outcome(None, {}, str(error), str(error), None)
-        return _outcome_of(rollout.result(), self._driver.reason)
+        ended = None if self._driver.children else self._driver.reason
+        return _outcome_of(rollout.result(), ended)
 
     async def close(self, reason: str = "the session was closed") -> None:
         """End the session without a verdict, unless it has one, and delete its sandbox.
 
-        The record says `cancelled`. Idempotent.
+        The record says `cancelled`. A child of a fork ends alone, and its node has an error. A
+        session that was forked ends all its children. Idempotent.
         """
         rollout = self._rollout
         if rollout is None or rollout.done():
             return
-        self._driver.end(reason)
-        rollout.cancel()
+        if self._tree.root.children:
+            for leaf in self._driver.leaves:
+                leaf.close(reason)
+            await self._tree.wait_over(self._driver)
+            if not self._tree.root.is_over:
+                return
+        else:
+            self._driver.end(reason)
+            rollout.cancel()
         await asyncio.wait({rollout})
 
     async def _run(self) -> RunResult:
@@ -205,20 +271,31 @@ class ToolSession:
             limit = asyncio.timeout(self.limits.total_sec)
             try:
                 async with limit:
-                    return await run_in(
-                        provider,
-                        self.task,
-                        self._config,
-                        directory=self.directory,
-                        identity=self._identity,
-                        prepare=self._with_agent,
-                        rollout_id=self.id,
-                    )
+                    try:
+                        return await self._run_in(provider, self._config)
+                    except FidelityError as error:
+                        # It is raised before anything starts.
+                        self._tree.refuse_forks(str(error))
+                        alone = self._config.model_copy(update={"branch": None})
+                        return await self._run_in(provider, alone)
             except TimeoutError as error:
                 if not limit.expired():
                     raise
-                self._driver.end(f"the session took more than {self.limits.total_sec:g} s")
-                raise SessionTimeoutError(self._driver.reason or "") from error
+                reason = f"the session took more than {self.limits.total_sec:g} s"
+                self._tree.end(reason)
+                raise SessionTimeoutError(reason) from error
+
+    async def _run_in(self, provider: SandboxProvider, config: RunConfig) -> RunResult:
+        return await run_in(
+            provider,
+            self.task,
+            config,
+            directory=self.directory,
+            identity=self._identity,
+            prepare=self._with_agent,
+            rollout_id=self.rollout_id,
+            subscribers=() if self.limits.sessions < 2 else (self._tree.receive,),
+        )
 
     async def _next_turn(self) -> None:
         """Wait for the next prompt, if the caller of the last `submit` did not."""
@@ -226,7 +303,7 @@ class ToolSession:
         await self._driver.wait(lambda: self._driver.state in {"open", "ended"})
 
     def _with_agent(self, planes: Planes) -> Planes:
-        return replace(planes, agents={AGENT_NAME: ToolAgent(self._driver)})
+        return replace(planes, agents={AGENT_NAME: ToolAgent(self._tree, self.limits)})
 
     def _started(self) -> "asyncio.Task[RunResult]":
         if self._rollout is None:
@@ -236,7 +313,7 @@ class ToolSession:
     def _on_end(self, rollout: "asyncio.Task[RunResult]") -> None:
         # Reading the error marks it as seen: the caller may never ask for the outcome.
         error = None if rollout.cancelled() else rollout.exception()
-        self._driver.end(None if error is None else f"{error!s:.300}")
+        self._tree.end(None if error is None else f"{error!s:.300}")
 
 
 class SessionStartError(BenchFlowError):

@@ -27,6 +27,7 @@ def config_of(options: JobOptions) -> JobConfig:
             "run": {"tables": tables_of(options.run)},
             "concurrency": {"slots": options.concurrency},
             "retry": {"retries": options.retries},
+            "budget": {"cost_usd": options.max_cost},
         }
     )
 

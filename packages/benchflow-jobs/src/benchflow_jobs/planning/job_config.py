@@ -124,7 +124,8 @@ class BudgetConfig(RareModel):
     """`[budget]`: limits at which the job stops (default: none)."""
 
     cost_usd: float | None = Field(default=None, gt=0, allow_inf_nan=False)
-    """Cost of recorded model calls."""
+    """Cost of sandboxes with a price and of recorded model calls. Nothing more starts if the next
+    rollout would pass the limit: it is expected to cost as much as those that have ended."""
     tokens: int | None = Field(default=None, ge=1)
     """Tokens of all model calls."""
     wall_sec: Seconds | None = None

@@ -31,7 +31,7 @@ class EnvironmentOptions(RareModel):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EnvironmentRewards:
-    """Makes one return of the rewards that a world gave: their sum, the last, or the largest.
+    """The return of an episode: the sum, the last or the largest of the rewards that a world gave.
 
     The world may first add its final rewards, since the agent has ended. Events with a tag are
     named parts: they are in `items`, by their last value, and the rule does not count them. The

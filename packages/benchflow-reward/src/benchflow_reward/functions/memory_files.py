@@ -1,4 +1,4 @@
-"""MemoryFiles: what the agent wrote into its memory or skills."""
+"""MemoryFiles: a reward for the files of the agent's memory or skills."""
 
 import asyncio
 from dataclasses import dataclass
@@ -22,7 +22,7 @@ MAX_MEMORY_BYTES = 4 * 1024 * 1024
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MemoryFiles:
-    """1 when the agent's memory holds what it should, else 0. Memory space.
+    """1 if a file of the agent's memory fits, else 0. Memory space.
 
     `directory` is a memory or skills directory inside the agent's sandbox. At least
     one file below it fits the glob `files` and, when given, contains `pattern`.

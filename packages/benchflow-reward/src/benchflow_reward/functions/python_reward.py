@@ -1,4 +1,4 @@
-"""PythonReward: a callable of the operator's."""
+"""PythonReward: a Python function that the operator names."""
 
 import importlib
 import inspect
@@ -22,7 +22,7 @@ ScoreFunction = Callable[[RolloutNode, Evidence], Verdict | Awaitable[Verdict]]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PythonReward:
-    """What `function(node, evidence)` returns: a number in `reward_range`, or a VerifyResult.
+    """The result of `function(node, evidence)`: a number in `reward_range`, or a VerifyResult.
 
     The function runs in this process with the operator's rights, so it only ever
     comes from the operator: no task file can name one.
@@ -53,7 +53,7 @@ class PythonReward:
         return cls(function=cast("ScoreFunction", function), name=name)
 
     async def score(self, node: RolloutNode, evidence: Evidence) -> VerifyResult:
-        """Call the function. Whatever goes wrong in it is a `RewardError`."""
+        """Call the function. Any error in the function becomes a `RewardError`."""
         try:
             verdict = self.function(node, evidence)
             if inspect.isawaitable(verdict):

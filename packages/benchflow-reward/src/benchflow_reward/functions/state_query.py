@@ -1,4 +1,4 @@
-"""StateQuery: the world's database holds what it should."""
+"""StateQuery: a reward for rows of the world's database."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field

@@ -10,7 +10,7 @@ from benchflow_reward.matcher import search
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AskedUser:
-    """1 when the agent put a question to its user exactly if `expected`, else `wrong`.
+    """1 if the agent asked its user a question, `wrong` if not; the reverse if `expected` is false.
 
     Action space, step granularity: it walks the whole path and names each asking
     step in an event. Only asks of kind `question` count, not permissions. With
@@ -61,7 +61,7 @@ def _wording(step: Step) -> str:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReasoningMentions:
-    """1 when `pattern` is found in the agent's reasoning exactly if `expected`, else 0.
+    """1 if `pattern` is in the agent's reasoning, else 0; the reverse if `expected` is false.
 
     Reasoning space, step granularity: each matching step is an event. This is a
     text search and no more: it cannot tell sound reasoning from its wording, the

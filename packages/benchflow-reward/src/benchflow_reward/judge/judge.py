@@ -2,7 +2,7 @@
 
 import statistics
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import ClassVar
 
 import httpx
@@ -27,7 +27,7 @@ class LLMJudge:
     a random word and never has the system role. Before the votes the judge grades a
     meaningless control answer; one that gives more than the lowest score for that
     is not believed. Any failure, from a timeout to a score off the scale, leaves the
-    node unscored. A judge can still be talked round: use coarse criteria, and a
+    node unscored. Text can still persuade a judge: use coarse criteria, and a
     script verifier wherever the result can be checked.
     """
 
@@ -60,6 +60,10 @@ class LLMJudge:
                 world to be read from.
             RewardError: The judge failed, or it rewarded the control answer.
         """
+        if evidence.judge is not None:
+            judge = evidence.judge
+            client = replace(self.client, endpoint=judge.endpoint, model=judge.model)
+            return await replace(self, client=client).score(node, replace(evidence, judge=None))
         instruction = self._instruction(node, evidence)
         documents = await self._documents(node, evidence)
         async with httpx.AsyncClient(timeout=None, follow_redirects=False) as http:  # noqa: S113 - ask() has the deadline

@@ -1,4 +1,4 @@
-"""What the judge is told, and how untrusted text is fenced in."""
+"""The prompt of the judge, with a fence around untrusted text."""
 
 import secrets
 from collections.abc import Mapping, Sequence

@@ -1,4 +1,4 @@
-"""Where links of the agent lead, and the other names that the links give to files."""
+"""Find the targets of the agent's links, and the further names that files get by links."""
 
 import re
 from collections.abc import Iterator, Mapping, Sequence
@@ -131,5 +131,5 @@ def resolve_link(path: str, links: Mapping[str, str]) -> str | None:
 
 
 def is_process_path(path: str) -> bool:
-    """Whether each process finds something else at `path`, such as its own root directory."""
+    """Whether `path` is another file for each process, such as its own root directory."""
     return _PROCESS_PATH.match(path) is not None

@@ -1,4 +1,4 @@
-"""Find what the agent's directories add to a fresh grading sandbox, beside the task's files."""
+"""Find the files that the agent's directories add to a fresh grading sandbox."""
 
 import asyncio
 import hashlib

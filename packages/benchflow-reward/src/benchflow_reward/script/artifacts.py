@@ -1,4 +1,4 @@
-"""Declared artifacts: which paths may be one, and what is cut out of them."""
+"""Declared artifacts: their permitted paths, and the files that are removed from them."""
 
 import os
 import shutil
@@ -27,7 +27,7 @@ START_UP_DIRS = frozenset({"__pycache__", "sitecustomize", "usercustomize"})
 
 
 def declared_artifacts(task: Task, rules: ProtocolRules, workdir: str) -> tuple[Artifact, ...]:
-    """Return what the task declares and the rules add, by absolute and normalised paths.
+    """Return the artifacts of the task and of the rules, by absolute and normalised paths.
 
     If the rules allow relative paths, these are below `workdir`.
 
@@ -55,7 +55,7 @@ def _absolute(artifact: Artifact, task_id: str) -> Artifact:
 
 
 def check_placeable(artifacts: Iterable[Artifact], rules: ProtocolRules, task: Task) -> None:
-    """Refuse what must not be brought into a grading sandbox.
+    """Refuse paths that must not be copied into a grading sandbox.
 
     Raises:
         RewardError: A path is part of the grading sandbox's own machinery, or would replace a
@@ -76,7 +76,7 @@ def _check_placeable(declared: str, closed: tuple[str, ...], task_id: str) -> No
 
 
 def strip_start_up_files(local: Path, remote: str, declared: Iterable[str]) -> list[str]:
-    """Cut out of a copied tree what steers interpreters and test runners.
+    """Remove files that influence interpreters and test runners from a copied tree.
 
     Removes conftest.py, pytest.ini, tox.ini, setup.cfg, *.pth, sitecustomize,
     usercustomize, bytecode caches and .git/hooks, unless that very path is

@@ -1,4 +1,4 @@
-"""Collect hooks: the task's commands in the agent's sandbox, before anything is taken out of it."""
+"""Collect hooks: commands of the task that run in the agent's sandbox before it is copied."""
 
 from typing import Any
 

@@ -1,4 +1,4 @@
-"""What programs read when they start, beside their commands, libraries and modules."""
+"""The files that programs read at their start, apart from commands, libraries and modules."""
 
 import posixpath
 import re
@@ -122,7 +122,7 @@ HOOKS = _CLIENT_HOOKS | _SERVER_HOOKS
 
 
 def is_read_in_system(path: str, commands: Collection[str], *, is_new: bool) -> bool:
-    """Whether one of `commands` reads it, wherever and by whomever it is run."""
+    """Whether one of `commands` reads it, in any directory and as any user."""
     return _reads(_SYSTEM, path, commands, is_new=is_new)
 
 
@@ -149,12 +149,12 @@ def is_configuration(path: str, home: str) -> bool:
 
 
 def is_git_hook_of(name: str, commands: Collection[str]) -> bool:
-    """Whether `commands` may run it by git; not if they name it, so that it is asked for."""
+    """Whether `commands` may run it by git. A file that they name is expected, so not that."""
     return "git" in commands and name in _CLIENT_HOOKS and name not in commands
 
 
 def git_content_check(path: str, known: Mapping[str, str]) -> Callable[[bytes], bool] | None:
-    """Return what git may read `path`, one of the changes, for; `None` if for nothing to run.
+    """Return the purpose for which git may read `path`, a change; `None` if git runs nothing by it.
 
     A repository is any directory with a `HEAD`, to which a file called `.git` leads, too.
     """

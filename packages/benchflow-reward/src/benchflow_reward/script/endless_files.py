@@ -15,9 +15,8 @@ def attribute_timeout(
 ) -> VerifierTimeoutError | None:
     """Return the error that names the agent for tests, or for a command before them, out of time.
 
-    A busy host is as good a reason as any, so the agent is named only when it left something
-    that a reader may never reach the end of: a pipe, a device, a file without end. `None`
-    otherwise.
+    A busy host can be the cause, too, so the agent is named only if it left something that a
+    reader may never finish: a pipe, a device, an endless file. `None` otherwise.
     """
     found = None if changes is None else _endless(changes)
     if found is None:
@@ -30,7 +29,7 @@ def attribute_timeout(
 
 @contextmanager
 def endless_files_attributed(changes: FileChanges | None) -> Generator[None]:
-    """Name the agent when the block runs out of time at what the agent left; see `stalled`."""
+    """Name the agent if the block runs out of time because of the agent's files; see `stalled`."""
     try:
         yield
     except (VerifierTimeoutError, SandboxTimeoutError) as error:

@@ -25,9 +25,9 @@ MAX_CAUSE_CHARS = 500
 async def attribute_failure(live: LiveNode, mode: Grading, error: BenchFlowError) -> VerifyResult:
     """Return the verdict of a grading that failed with `error`, if the agent caused the error.
 
-    What happened inside a sandbox is the agent's when the same tests come to a verdict in a
-    sandbox that no agent was in: the reward is the lowest of the task's range. It is the task's
-    when they come to none there either.
+    An error inside a sandbox is the agent's if the same tests give a verdict in a fresh
+    sandbox: then the reward is the lowest of the task's range. It is the task's if they give
+    none there either.
 
     Raises:
         RewardError: The agent did not cause it, or the cause is unknown; see `caused_by`.

@@ -111,7 +111,7 @@ def _why_incomplete(mounts: Collection[str], known: Mapping[str, Change], links:
 def _merge_findings(
     report: Mapping[str, Any], found: Sequence[OpenedFileFinding]
 ) -> dict[str, Any]:
-    """Put observed files first, because the number of shown findings is limited."""
+    """Put observed files first: only some of the findings are shown."""
     before = {each["path"]: each for each in report["findings"]}
     added = {each.path: asdict(each) for each in found}
     for path, each in added.items():

@@ -1,4 +1,4 @@
-"""Gems of the agent's that Ruby takes before the image's of the same name, being newer."""
+"""Find gems of the agent that Ruby prefers to the image's, because they are newer."""
 
 import re
 from collections.abc import Callable, Iterable
@@ -20,7 +20,7 @@ def shadows_gem(path: str, names: frozenset[str]) -> bool:
 
 
 def gem_claim_check(path: str, names: frozenset[str]) -> Callable[[bytes], bool] | None:
-    """Return what a new specification may say to be taken for one of `names`; `None` for others.
+    """Return the text that makes a new specification one of `names`; `None` for others.
 
     Ruby looks for `NAME-*.gemspec`, and believes the `stub` in it; without one it runs the file.
     """

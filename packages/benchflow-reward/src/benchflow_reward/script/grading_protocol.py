@@ -1,4 +1,4 @@
-"""How tests of one kind are placed, run and read: what a grading protocol defines."""
+"""Grading protocols: how tests of one kind are placed, run and read."""
 
 import asyncio
 from collections.abc import Mapping, Sequence
@@ -54,7 +54,7 @@ class ProtocolRules:
 
 @dataclass(frozen=True, slots=True)
 class ScriptRun:
-    """How test.sh ended, and a private host copy of what it left in `/logs/verifier`."""
+    """The end of test.sh, and a private copy of its `/logs/verifier` on the host."""
 
     result: ExecResult
     logs: Path
@@ -109,7 +109,7 @@ class LiveNode:
     def of(
         cls, node: RolloutNode, evidence: Evidence, protocol: GradingProtocol, *, reward: str
     ) -> "LiveNode":
-        """Return what the reward of that name needs.
+        """Return the grading context of a reward.
 
         Raises:
             EvidenceMissingError: There is no live world, or no task.

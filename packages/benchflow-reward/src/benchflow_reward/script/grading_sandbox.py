@@ -28,9 +28,9 @@ _COMMAND_SEC = 60
 async def grading_sandbox(
     live: LiveNode, spec: SandboxSpec, image: SandboxImage | None = None
 ) -> AsyncGenerator[Sandbox, None]:
-    """Make a sandbox that no agent has ever been in, or one from `image`.
+    """Make a sandbox without any agent's files, or one from `image`.
 
-    On exit, also by an error, it is gone with everything in it.
+    It is deleted at the end of the block, also after an error.
 
     Raises:
         HostError: The host failed processes of the sandbox, so what they left counts for nothing.
@@ -58,7 +58,7 @@ def checked_host(sandbox: Sandbox) -> Generator[None]:
 
 
 def has_services(sandbox: Sandbox) -> bool:
-    """Whether there is more of a sandbox than is in its snapshots."""
+    """Whether a sandbox has parts that its snapshots lack."""
     return bool(sandbox.spec.services or sandbox.spec.container.volumes)
 
 

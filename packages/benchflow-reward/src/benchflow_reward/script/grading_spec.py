@@ -1,4 +1,4 @@
-"""What a grading sandbox is made of."""
+"""The specification of a grading sandbox."""
 
 from benchflow_contracts import Grading, RewardError, SandboxSpec, Task, TaskEnvironment
 
@@ -7,7 +7,7 @@ from .verifier_env import without_steering
 
 
 def grading_environment(task: Task, grading: Grading) -> TaskEnvironment | None:
-    """Return the `[verifier.environment]` that holds here, or `None` for the agent's.
+    """Return the `[verifier.environment]` that applies, or `None` for the agent's.
 
     Raises:
         RewardError: The tests are in that environment's image, and this is no hermetic grading.

@@ -1,4 +1,4 @@
-"""Hermetic grading: the agent's sandbox is dead before anything of it is in the grading sandbox."""
+"""Hermetic grading: the agent's sandbox ends before its files reach the grading sandbox."""
 
 import asyncio
 from collections.abc import Sequence
@@ -68,7 +68,7 @@ async def _make_sandbox(stack: AsyncExitStack, live: LiveNode) -> Sandbox:
 
 @dataclass(frozen=True, slots=True)
 class _Submission:
-    """What was copied out of the agent's sandbox."""
+    """The files that were copied out of the agent's sandbox."""
 
     artifacts: list[Collected]
     changes: FileChanges | None
@@ -78,7 +78,7 @@ class _Submission:
 async def _take_submission(
     live: LiveNode, artifacts: Sequence[Artifact], scratch: Path
 ) -> tuple[_Submission, dict[str, Any]]:
-    """Take out of the agent's sandbox what is graded, and end it."""
+    """Copy the graded files out of the agent's sandbox, and end it."""
     hooks = await run_collect_hooks(live)
     changes: list[FileChanges | None] = []
 
@@ -121,7 +121,7 @@ async def _place_submission(sandbox: Sandbox, live: LiveNode, taken: _Submission
 
 
 def _image(sandbox: Sandbox) -> dict[str, str]:
-    """Return the digest of what the sandbox was made from, if that is known."""
+    """Return the digest of the sandbox's image, if it is known."""
     digest = sandbox.image_digests.get(MAIN) if isinstance(sandbox, HasImageDigests) else None
     return {} if digest is None else {"image": digest}
 

@@ -31,7 +31,7 @@ Attribute = Callable[[Grading, Awaitable[VerifyResult]], Awaitable[VerifyResult]
 
 
 async def grade_where_needed(live: LiveNode, settled: Attribute) -> VerifyResult:
-    """Grade in a twin; grade in the agent's own sandbox when only that can tell.
+    """Grade in a twin, and in the agent's own sandbox if the twin cannot decide.
 
     A task may want a server that runs, which no copy of files holds. If something runs, or is in
     memory, and the twin does not give the full reward, the tests run once more in the agent's
@@ -110,7 +110,7 @@ async def _in_place(
 
 
 def _set_aside(log_dir: Path | None) -> None:
-    """Move what the tests left in the twin to `twin/`, beside what they leave in place."""
+    """Move the logs of the tests in the twin to `twin/`, beside those of the tests in place."""
     if log_dir is None or not log_dir.is_dir():
         return
     aside = log_dir.with_name(f"{log_dir.name}-twin")

@@ -80,7 +80,7 @@ async def make_tamper_rules(
     verifier: TaskVerifier | None = None,
     agent_workdir: str = "",
 ) -> TamperRules:
-    """Return what the tests of a task can be steered by in `sandbox`, of which `changes` are known.
+    """Return the paths that can influence the tests of a task in `sandbox`, which has `changes`.
 
     `verifier` replaces the task's own. `agent_workdir` is where the agent worked, if that was not
     the working directory of `sandbox`.
@@ -121,7 +121,7 @@ def read_tests(tests: Sequence[Path]) -> bytes:
 async def integrity_report(
     twin: Sandbox, changes: FileChanges, rules: TamperRules, *, user: str
 ) -> dict[str, Any]:
-    """Grade what the agent changed by what it can do to tests that `user` runs in the twin.
+    """Grade the agent's changes by their possible influence on tests that `user` runs in the twin.
 
     `tampered`: it may have steered them: the grader's own paths and links into them, the
     commands, libraries and start-up files that the tests use, under whatever name they are

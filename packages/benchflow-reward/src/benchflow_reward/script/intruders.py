@@ -1,4 +1,4 @@
-"""Processes of the agent's that open the grader's files while the tests run beside them."""
+"""Find processes of the agent that open the grader's files while the tests run beside them."""
 
 from collections.abc import AsyncGenerator, Mapping
 from contextlib import AsyncExitStack, asynccontextmanager, suppress

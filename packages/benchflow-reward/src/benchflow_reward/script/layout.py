@@ -1,4 +1,4 @@
-"""Where things lie in a grading sandbox."""
+"""The paths of a grading sandbox."""
 
 from pathlib import Path
 

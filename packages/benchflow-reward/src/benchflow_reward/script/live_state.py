@@ -54,7 +54,7 @@ class LiveState:
 
     @property
     def reasons(self) -> list[str]:
-        """What a copy of the files lacks, for a person to read."""
+        """The parts that a copy of the files lacks, as text for a person."""
         found = [f"it runs: {line[:_SHOWN]}" for line in self.processes[:_SHOWN_PROCESSES]]
         if len(self.processes) > _SHOWN_PROCESSES:
             found.append(f"{len(self.processes) - _SHOWN_PROCESSES} more processes run")
@@ -63,7 +63,7 @@ class LiveState:
 
 
 async def read_live_state(sandbox: Sandbox) -> LiveState:
-    """Look at what runs and what is in memory. Commands of the sandbox itself tell it.
+    """Read the processes and the files in memory, by commands of the sandbox itself.
 
     An agent that hides a process only loses that process.
     """
@@ -98,7 +98,7 @@ def _read(done: ExecResult) -> LiveState:
 
 
 def changed_host_files(live: LiveState, copy: LiveState, *, same_network: bool) -> dict[str, str]:
-    """Return what files of `NAMES` must say in a copy that it says elsewhere.
+    """Return the contents that the files of `NAMES` must have in a copy.
 
     A copy keeps its own address. Name servers are those of its network, which may be another.
     """

@@ -1,4 +1,4 @@
-"""What an agent does to packages that Node finds: to those of the image, and by their names."""
+"""Grade an agent's changes of packages that Node finds."""
 
 from collections.abc import Collection, Sequence
 from pathlib import PurePosixPath

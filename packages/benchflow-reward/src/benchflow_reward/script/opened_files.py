@@ -1,4 +1,4 @@
-"""Find files of the agent that the verifier loads as code although no test names them."""
+"""Find files of the agent that the verifier loads as code and no test names."""
 
 import re
 from collections.abc import Iterable, Mapping, Sequence
@@ -59,7 +59,7 @@ class ExpectedCode:
 
     @cached_property
     def words(self) -> frozenset[str]:
-        """All that the tests mention. A part of a dotted name, as of a host's, is not a word."""
+        """All words of the tests. A part of a dotted name, such as a host's, is not a word."""
         found = _WORD.findall(self.tests.decode("utf-8", "replace"))
         return self.imports | {word.rstrip(".") for word in found}
 
@@ -71,7 +71,7 @@ class ExpectedCode:
 
 @dataclass(slots=True)
 class _Judge:
-    """Goes through what was opened, in the order of time.
+    """Reads the opened files, in the order of time.
 
     A process in which the tests had the agent's work loaded is the work's from then on, and so
     are the processes that it starts: what these load, no report can hold against the agent. A
@@ -121,7 +121,7 @@ class _Judge:
         return self._grade_code(file, path, change)
 
     def _grade_configuration(self, file: OpenedFile, path: PurePosixPath) -> Grade | None:
-        """Grade what a program of the verifier's may take its configuration from."""
+        """Grade a file that a program of the verifier may read as its configuration."""
         rules, name = self.expected.rules, str(path)
         if not is_configuration(name, rules.home) or rules.expects(name):
             return None
@@ -208,7 +208,7 @@ class _Judge:
         return path
 
     def _is_own(self, path: str) -> bool:
-        """Whether it is a place for work: an agent's directory, or none of the system's."""
+        """Whether it is a directory for work: the agent's, or at least not the system's."""
         dirs = self.expected.rules.agent_dirs
         return _below_any(path, dirs) or (path.startswith("/") and not _below_any(path, _SYSTEM))
 

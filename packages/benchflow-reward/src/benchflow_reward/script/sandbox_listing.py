@@ -1,4 +1,4 @@
-"""What changed in a sandbox, by listings made in it: where its host cannot tell."""
+"""Find the changes of a sandbox by listings made in it, if its host does not track them."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass

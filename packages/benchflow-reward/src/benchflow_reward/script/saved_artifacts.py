@@ -94,7 +94,7 @@ def remove_excluded(artifact: Artifact, local: Path) -> None:
 def write_artifacts(
     artifacts: Sequence[Artifact], collected: Sequence[Collected], directory: Path | None
 ) -> None:
-    """Copy what was collected to `directory`, with a `manifest.json` that says how each fared.
+    """Copy the collected files to `directory`, with a `manifest.json` of each one's outcome.
 
     `ok`, `empty` (nothing is in `/logs/artifacts`), `failed` (absent or refused), or `skipped`:
     its place overlaps with that of an earlier one.

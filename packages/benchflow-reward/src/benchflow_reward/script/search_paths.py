@@ -90,10 +90,9 @@ class SearchPaths:
 async def list_search_paths(
     sandbox: Sandbox, *, user: str, env: Mapping[str, str], workdir: str
 ) -> SearchPaths:
-    """Ask a sandbox what it offers who runs there as `user` (empty: the sandbox's own) with `env`.
+    """List the programs of a sandbox for `user` (empty: the sandbox's own) with `env`.
 
-    A shell answers, and no other program. One that says something else was replaced, which is
-    told of elsewhere.
+    Only a shell answers. A shell that was replaced may lie; the report names the replacement.
 
     Raises:
         RewardError: The answer is not whole.

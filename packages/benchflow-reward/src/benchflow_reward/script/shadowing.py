@@ -96,7 +96,7 @@ async def find_shadowing_modules(
     """Return the new files that hide a module of the image's from interpreters of the tests.
 
     Raises:
-        RewardError: The twin does not say what it has by these names.
+        RewardError: The twin does not list the modules with these names.
     """
     new = [path for path, change in known.items() if change == "added" and not rules.expects(path)]
     hiding: set[str] = set()

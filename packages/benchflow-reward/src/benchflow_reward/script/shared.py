@@ -52,7 +52,7 @@ async def grade_shared(live: LiveNode, hooks: dict[str, Any] | None = None) -> V
 
 
 async def _integrity(live: LiveNode) -> dict[str, Any]:
-    """Return the report on what the agent left, while it is still the agent's alone.
+    """Return the report on the agent's changes, before the tests add theirs.
 
     After the tests of an earlier step nobody knows whose a change is.
     """

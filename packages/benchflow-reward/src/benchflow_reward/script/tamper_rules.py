@@ -153,7 +153,7 @@ class TamperRules:
         image: SearchPaths | None = None,
         workdir: str = "",
     ) -> "TamperRules":
-        """Return what `tests`, the text of all of them, can be steered by.
+        """Return the paths that can influence `tests`, the text of all of them.
 
         With `pinned`, variables keep interpreters from looking into the agent's directories.
         `graders` are the grader's own directories.
@@ -185,7 +185,7 @@ class TamperRules:
         )
 
     def grade(self, path: str, change: Change, links: Mapping[str, str]) -> Grade | None:
-        """Return how surely the change of `path` can steer the tests; `None` when it cannot."""
+        """Return the grade of a change of `path`; `None` if it cannot influence the tests."""
         emptied = path in self.graders and path not in links  # what is in it has a name of its own
         if path in _IGNORED or emptied or self.expects(path):
             return None
@@ -204,7 +204,7 @@ class TamperRules:
         return self._grade_in_system(found, change)
 
     def _steers(self, path: PurePosixPath, change: Change) -> bool:
-        """Whether it does, whoever's directory it is in."""
+        """Whether it can influence the tests, in any owner's directory."""
         own = any(_below(str(path), place) for place in self.agent_dirs)
         is_read = not own and is_read_in_system(str(path), self.words, is_new=change == "added")
         return (
@@ -315,7 +315,7 @@ class TamperRules:
     def content_check(
         self, path: str, known: Mapping[str, Change]
     ) -> tuple[Callable[[bytes], bool], Grade] | None:
-        """Return what one of the changes may say that steers the tests, and how surely."""
+        """Return the content of a change that influences the tests, and its grade."""
         if known[path] == "removed" or self.expects(path):
             return None
         if "git" in self.words and (runs := git_content_check(path, known)) is not None:

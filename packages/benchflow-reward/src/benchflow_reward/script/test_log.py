@@ -1,4 +1,4 @@
-"""What is kept of a test run on the host."""
+"""The logs of a test run that are kept on the host."""
 
 import os
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""Restart the entrypoint in a twin, and copy the host names of the agent's sandbox."""
+"""Restart the entrypoint in a twin, and copy the host names from the agent's sandbox."""
 
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -44,12 +44,12 @@ class RestartReport:
     """Whether the entrypoint runs in the twin again, beside the tests."""
 
     def add_beside(self, watch: ObservedRun) -> None:
-        """Note what the entrypoint ran of the agent's while the tests ran."""
+        """Note the agent's files that the entrypoint ran during the tests."""
         if self.was_started and watch.observed is not None:
             self.findings += _run_by(watch, watch.observed, processes_beside_tests(watch.observed))
 
     def added_to(self, report: Mapping[str, Any]) -> dict[str, Any]:
-        """Return the integrity report with what is `suspicious` here."""
+        """Return the integrity report with the `suspicious` findings of the restart."""
         known = {each["path"] for each in report["findings"]}
         new = [each for each in self.findings if each["path"] not in known]
         if not new:

@@ -24,7 +24,7 @@ _STEERING = ("LD_", "PYTHON", "PYTEST_", "BASH_FUNC_", "PIP_", "GIT_", "PERL5", 
 
 
 def pinned_env(verifier: TaskVerifier) -> dict[str, str]:
-    """Return what test.sh runs with: pinned values, then `[verifier] env` on top.
+    """Return the variables of test.sh: pinned values, then those of `[verifier] env`.
 
     The task's author may widen PATH there; the agent has no say in any of it.
     """

@@ -1,4 +1,4 @@
-"""Find paths that a user other than root can write: tests may run the agent's code as such."""
+"""Find paths that users other than root can write: tests may run the agent's code as one."""
 
 import posixpath
 import re

@@ -1,6 +1,7 @@
 """`bench agent`: list, show, add and probe agents."""
 
 from pathlib import Path
+from typing import Final, cast
 
 from benchflow_agent_acp import AcpAgent, DeclaredAgent, write_proven
 from benchflow_agent_acp import probe as run_probe
@@ -17,22 +18,41 @@ from .flags import Json
 from .output import print_json, print_line, print_table
 from .rollout_flags import Run, configuration
 
+_COLUMNS: Final[tuple[str, ...]] = (
+    "agent",
+    "version",
+    "protocol",
+    "asks",
+    "run",
+    "proven",
+    "aliases",
+    "command",
+)
+_PROOF_COLUMNS: Final[tuple[str, ...]] = ("agent", "proven", "version", "date", "command")
 
-def list_agents(*, json: Json = False) -> None:
+
+def list_agents(*, proofs: bool = False, json: Json = False) -> None:
     """List the installed and the added agents, with what real runs have proven.
 
-    `run` is the day of the last real run of this version. `bench agent show NAME` names the
-    command of each proof.
+    `run` is the day of the last real run of this version, and `command` repeats the run or says
+    why there was none.
 
     Examples:
         bench agent list
+        bench agent list --proofs
+
+    Args:
+        proofs: List of each proof with its day and its command.
     """
     names = sorted({*Registry().names("benchflow.agents"), *added_agents()})
     rows = [_row(name) for name in names]
+    columns = _COLUMNS
+    if proofs:
+        rows = [{"agent": row["agent"], **proof} for row in rows for proof in _proofs(row)]
+        columns = _PROOF_COLUMNS
     if json:
         print_json(rows)
     else:
-        columns = ("agent", "version", "protocol", "asks", "run", "proven", "aliases")
         cells = [[_cell(row[column]) for column in columns] for row in rows]
         print_table(columns, cells, empty="no agents")
 
@@ -142,12 +162,27 @@ def _variables(settings: tuple[str, ...]) -> dict[str, str]:
     return {name: value for name, _, value in pairs}
 
 
-def _run_day(agent: Agent) -> str:
-    """Return the day of the last real run of the agent's version, or `-`."""
+def _evidence(agent: Agent) -> dict[str, object]:
+    """Return the last real run of the agent's version, and each of its proofs."""
     if not isinstance(agent, DeclaredAgent):
-        return "-"
-    probe = agent.decl.probe
-    return probe.date or "-" if probe.verified_version == agent.decl.version else "-"
+        return {"run": "-", "command": "built in, run by BenchFlow's tests", "proofs": []}
+    decl = agent.decl
+    proofs = [
+        {"proven": fidelity, **proof.model_dump()}
+        for fidelity, proof in sorted(decl.proven.items())
+        if proof.version == decl.version
+    ]
+    run = {"run": "-", "command": f"untested: {decl.probe.untested or 'no run of this version'}"}
+    if decl.probe.verified_version == decl.version and decl.probe.date is not None:
+        run = {"run": decl.probe.date, "command": decl.probe.command or "-"}
+    elif proofs:
+        last = max(proofs, key=lambda proof: str(proof["date"]))
+        run = {"run": str(last["date"]), "command": str(last["command"])}
+    return {**run, "proofs": proofs}
+
+
+def _proofs(row: dict[str, object]) -> list[dict[str, object]]:
+    return cast("list[dict[str, object]]", row["proofs"])
 
 
 def _cell(value: object) -> object:
@@ -163,7 +198,7 @@ def _row(name: str) -> dict[str, object]:
         "protocol": capabilities.protocol,
         "asks": "yes" if capabilities.ask_user else "no",
         "session_snapshot": capabilities.session_snapshot,
-        "run": _run_day(agent),
+        **_evidence(agent),
         "proven": sorted(capabilities.proven),
         "aliases": sorted(alias for alias, target in ALIASES.items() if target == name),
     }

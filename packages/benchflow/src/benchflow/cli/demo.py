@@ -1,6 +1,7 @@
 """`bench demo`: one rollout that shows the whole product in one minute."""
 
 import shlex
+from importlib.util import find_spec
 from pathlib import Path
 
 import benchflow_clawsbench as clawsbench
@@ -67,3 +68,7 @@ def _end(story: Story, result: RunResult, jobs_dir: Path) -> None:
         words = ["bench", "rollout", "tree", directory.name]
         where = [] if jobs_dir == DEFAULT_JOBS else ["--jobs-dir", str(jobs_dir)]
         story.tell("Next", shlex.join([*words, *where]), style="bold", fit="copy")
+        is_installed = find_spec("benchflow_dashboard") is not None
+        install = "" if is_installed else "pip install 'benchflow[dashboard]' && "
+        browse = shlex.join(["bench", "dashboard", *where])
+        story.tell("Browser", f"{install}{browse}", style="bold", fit="copy")

@@ -226,7 +226,7 @@ def _keys() -> Finding:
 
 
 async def _sandboxes(config: RunConfig) -> list[Finding]:
-    if {"sandbox.provider", "sandbox.import_path"} & origins().keys():
+    if {"sandbox.provider", "sandbox.import_path", "sandbox.host"} & origins().keys():
         return [finding async for finding in _sandbox(config)]
     findings: list[Finding] = []
     some_can_grade = False
@@ -247,6 +247,7 @@ async def _sandbox(config: RunConfig) -> AsyncIterator[Finding]:
     name = f"sandbox {config.sandbox.label}"
     try:
         async with open_provider(config) as provider:
+            await provider.ready()
             yield await _isolation(name, provider)
             yield await _orphans(name, provider)
     except BenchFlowError as error:

@@ -5,15 +5,16 @@ import sys
 from typing import Annotated
 
 from benchflow_engine.flags import RunFlags
-from benchflow_jobs import JobOptions, JobReport, job_directories, read_job, run_job
-from benchflow_store import read_finished_rollouts
+from benchflow_jobs import JobCost, JobOptions, JobReport, job_directories, read_job, run_job
+from benchflow_store import member_means, read_finished_rollouts, read_groups
 from cyclopts import Parameter
 
 from . import format as fmt
 from .entry import INTERRUPTED
 from .env_file import EnvFile, with_env_files
-from .flags import DEFAULT_JOBS, JobsDir, Json, Progress
+from .flags import DEFAULT_JOBS, JobsDir, Json, MaxCost, Progress, Quiet
 from .foreign_tasks import explain_refusals
+from .format import shorten
 from .live import LiveJob
 from .output import note, print_blank_line, print_json, print_table
 from .preview import PreviewFlags, PreviewOnly, preview_job
@@ -36,12 +37,13 @@ async def create(
     n: Annotated[int, Parameter(name=["--repeats", "-k"])] = 1,
     concurrency: Annotated[int, Parameter(name=["--concurrency", "-n"])] = 4,
     retries: int = 2,
+    max_cost: MaxCost = None,
     include: tuple[str, ...] = (),
     exclude: tuple[str, ...] = (),
     max_tasks: int | None = None,
     fail_under: float | None = None,
     export: tuple[str, ...] = (),
-    quiet: bool = False,
+    quiet: Quiet = False,
     progress: Progress = "auto",
     preview: PreviewOnly = PreviewFlags(),
     json: Json = False,
@@ -52,8 +54,7 @@ async def create(
 
     Examples:
         bench eval create --tasks-dir benchmarks/clawsbench/tasks --fail-under 1.0 --json
-        bench eval create --tasks-dir TASKS -a mistral-vibe --base-url URL -m M -k 4
-        bench eval create --tasks-dir HARBOR-TASKS --sandbox docker --export harbor
+        bench eval create -p TASKS -a mistral-vibe --base-url URL -m M -k 4 --export harbor
 
     Args:
         tasks_dir: Task, directory of tasks, git URL or registry.json of Harbor, or NAME://ADDRESS.
@@ -68,7 +69,6 @@ async def create(
         max_tasks: Maximum number of tasks; the first tasks that can run here (default: all).
         fail_under: Mean reward below which the exit code is 1 (default: no limit).
         export: Format of an export of the job, in `export/FORMAT/JOB` below it. Repeatable.
-        quiet: No progress on standard error.
     """
     plan = JobOptions(
         tasks_dir=tasks_dir,
@@ -79,6 +79,7 @@ async def create(
         repeats=n,
         concurrency=concurrency,
         retries=retries,
+        max_cost=max_cost,
         include=include,
         exclude=exclude,
         max_tasks=max_tasks,
@@ -191,6 +192,8 @@ def print_report(report: JobReport, *, json: bool) -> None:
     _print_tasks(report, has_variants=has_variants)
     for task in report.refused:
         explain_refusals(task, before="not run: ")
+    if report.cost is not None:
+        _print_cost(report.cost)
     if report.stopped is not None:
         note(f"the job is {report.status}: {report.stopped}")
     for remedy, names in _remedies(report).items():
@@ -199,6 +202,10 @@ def print_report(report: JobReport, *, json: bool) -> None:
     if report.causes:
         counts = ", ".join(f"{by} {count}" for by, count in sorted(report.causes.items()))
         note(f"without a verdict of the tests, by cause: {counts}")
+    probes = [r.endpoint_probe for r in report.records if r.endpoint_probe is not None]
+    for line in dict.fromkeys(map(fmt.endpoint, probes)):
+        note(line)
+    _print_groups(report)
     spread = "" if report.stderr is None else f" ± {fmt.reward(report.stderr)}"
     note(
         f"{report.scored} of {report.planned} scored, {report.unscored} without a score, "
@@ -207,9 +214,26 @@ def print_report(report: JobReport, *, json: bool) -> None:
     )
 
 
+def _print_groups(report: JobReport) -> None:
+    """Print what group rewards scored, and the members that they did not see."""
+    for mean in report.group_means:
+        of = "" if mean.variant is None else f" of {mean.variant}"
+        value = fmt.reward(mean.mean)
+        note(f"mean of group reward {mean.reward!r}{of}: {value}, over {mean.leaves} leaves")
+    if report.group_means:
+        note("the other numbers are those of the rollouts' own rewards")
+    for group in read_groups(report.directory):
+        scored = sum(each.result.reward is not None for each in group.leaves)
+        where = group.task if group.variant is None else f"{group.task} of {group.variant}"
+        note(f"group reward {group.reward!r}, {where}: {scored} of {len(group.leaves)} leaves")
+        for lost in group.lost[:3]:
+            note(f"  lost: {lost}: {shorten(lost.reason, 100)}")
+
+
 def _print_rollouts(report: JobReport, *, has_variants: bool) -> None:
     """Print a row for each rollout; of a large job, only those without a reward."""
     is_large = len(report.records) > _MANY
+    groups = member_means(read_groups(report.directory))
     shown = [r for r in report.records if not is_large or r.reward is None]
     rows = [
         (
@@ -217,6 +241,7 @@ def _print_rollouts(report: JobReport, *, has_variants: bool) -> None:
             record.task_id,
             *([record.variant or "-"] if has_variants else []),
             fmt.reward(record.reward),
+            *(fmt.reward(given.get(record.rollout_id)) for given in groups.values()),
             record.steps,
             record.leaves,
             fmt.grading(record),
@@ -225,7 +250,8 @@ def _print_rollouts(report: JobReport, *, has_variants: bool) -> None:
         for record in shown
     ]
     variant = ["variant"] if has_variants else []
-    columns = ("rollout", "task", *variant, "reward", "steps", "leaves", "grading", "outcome")
+    names = ("reward", *(f"group {name}" for name in groups))
+    columns = ("rollout", "task", *variant, *names, "steps", "leaves", "grading", "outcome")
     print_table(columns, rows, empty="every rollout has a reward" if is_large else "no rollouts")
 
 
@@ -262,6 +288,14 @@ def _print_tasks(report: JobReport, *, has_variants: bool) -> None:
 def _has_column(k: int, largest: int) -> bool:
     """Return whether a table has a column for this k: a power of 2, or the largest k."""
     return k == largest or k & (k - 1) == 0
+
+
+def _print_cost(cost: JobCost) -> None:
+    limit = "" if cost.limit_usd is None else f" of {cost.limit_usd:g}"
+    parts = f"sandboxes {cost.sandbox_usd:.4g}, models {cost.model_usd:.4g}"
+    if cost.judge_usd:
+        parts += f", judge {cost.judge_usd:.4g}"
+    note(f"cost: {cost.total_usd:.4g}{limit} US dollars ({parts})")
 
 
 def _remedies(report: JobReport) -> dict[str, list[str]]:

@@ -27,6 +27,11 @@ def write_and_report(
     if json:
         print_json({"path": str(output), **counts.model_dump()})
         return
+    report_counts(counts, output)
+
+
+def report_counts(counts: Exported, output: Path) -> None:
+    """Print the counts of an export."""
     note(
         f"wrote {counts.trajectories} trajectories to {output}, {counts.unscored} unscored"
         f" ({counts.tampered} tampered with)"
@@ -64,4 +69,9 @@ def _faults(counts: Exported) -> Iterable[str]:
         yield (
             f"the weights changed while {counts.mixed_calls} model messages were sampled, so they"
             " are trained on only with --mixed-calls train"
+        )
+    if counts.sampling_masks:
+        yield (
+            f"{counts.sampling_masks} scored leaves were sampled from a part of the vocabulary;"
+            " only the formats v1-leaves, v1-graph and v1-flat have their sampling masks"
         )

@@ -13,6 +13,14 @@ Progress = Annotated[
         "or one JSON object for each event, also with --json or --quiet."
     ),
 ]
+Quiet = Annotated[bool, Parameter(help="No progress on standard error.")]
+MaxCost = Annotated[
+    float | None,
+    Parameter(
+        help="US dollars for sandboxes and model calls, above which no rollout starts "
+        "(default: no limit). A model needs --usd-per-mtok."
+    ),
+]
 JobsDir = Annotated[Path, Parameter(help="Directory of the jobs.")]
 
 DEFAULT_JOBS = Path("jobs")

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from benchflow_contracts import BranchRecord, Credit, RolloutRecord, Value
+    from benchflow_contracts.gateway import EndpointProbe, TokenLevel
 
 
 def reward(value: float | None) -> str:
@@ -67,6 +68,23 @@ def outcome(record: "RolloutRecord") -> str:
     from benchflow_store.rollout_triage import triage
 
     return triage(record).text
+
+
+def token_level(level: "TokenLevel") -> str:
+    """Return what a model endpoint returns, and what that is good for."""
+    meaning = {
+        "tokens+logprobs": "its answers can be trained on",
+        "tokens": "log-probabilities are missing: its answers cannot be trained on",
+        "text": "token ids are missing: its answers are for evaluation and for SFT",
+    }
+    return f"{level}: {meaning[level]}"
+
+
+def endpoint(probe: "EndpointProbe") -> str:
+    """Return the tokens of a model endpoint, or why they are not known."""
+    if probe.level is None:
+        return f"warning: the tokens of the model endpoint are not known: {probe.error}"
+    return f"model endpoint {token_level(probe.level)}"
 
 
 def wrap(text: str, width: int, *, head: str = "", indent: int = 0) -> list[str]:

@@ -6,16 +6,75 @@ import resource
 import signal
 import sys
 from pathlib import Path
-from typing import Literal
+from typing import Annotated, Literal
 
-from benchflow_contracts import CallBudget, Endpoint, UsageError
-from benchflow_gateway import HttpGateway, Limits, Price, read_calls
+from benchflow_contracts import CallBudget, Endpoint, Model, UsageError
+from benchflow_contracts.gateway import MAX_TOKEN_SEC
+from benchflow_gateway import HttpGateway, Limits, Price, PublicAddress, Publisher, read_calls
+from cyclopts import Parameter
+from pydantic import Field
 
 from .flags import Json
 from .output import print_json, print_table
 
 _DESCRIPTORS = 65536
 _MB = 1024 * 1024
+
+
+class LimitFlags(Model):
+    """The budget of a route, and the size of its record."""
+
+    calls: int | None = Field(default=None, ge=0)
+    """Maximum number of calls (default: no limit)."""
+    tokens: int | None = Field(default=None, ge=0)
+    """Tokens after which calls are refused (default: no limit)."""
+    cost_usd: float | None = Field(default=None, ge=0)
+    """US dollars after which calls are refused (default: no limit); needs --price."""
+    price: tuple[str, ...] = ()
+    """Price as MODEL=INPUT,OUTPUT, in US dollars per million tokens. Repeatable."""
+    record_mb: int | None = None
+    """Size of the record in MB after which calls are refused (default: no limit)."""
+
+
+Limited = Annotated[LimitFlags, Parameter(name="*")]
+"""Every field of LimitFlags as a flag of its own."""
+
+
+class PublicFlags(Model):
+    """How other machines reach the gateway."""
+
+    bind: str = "127.0.0.1"
+    """Address of this machine to listen on. All but the loopback need TLS and --token."""
+    token: bool = False
+    """A token for the route, which each request has as its key."""
+    token_sec: float = Field(default=3600, gt=0, le=MAX_TOKEN_SEC)
+    """Seconds until the token ends; at most a day."""
+    tls_cert: Path | None = None
+    """PEM file with the certificate of the gateway and its chain."""
+    tls_key: Path | None = None
+    """PEM file with the key of the certificate."""
+    gateway_url: str | None = None
+    """URL by which others reach the gateway (default: the address of --bind)."""
+
+    def address(self, port: int) -> PublicAddress | None:
+        """Return the address for other machines, or None without a token.
+
+        Raises:
+            UsageError: The flags would serve without a token or without encryption.
+        """
+        if not self.token:
+            if self.model_fields_set:
+                raise UsageError(
+                    "the gateway listens for other machines with a token only", hint="add --token"
+                )
+            return None
+        found = PublicAddress(self.bind, port, self.tls_cert, self.tls_key, self.gateway_url)
+        found.check()
+        return found
+
+
+Public = Annotated[PublicFlags, Parameter(name="*")]
+"""Every field of PublicFlags as a flag of its own."""
 
 
 async def serve(
@@ -29,20 +88,19 @@ async def serve(
     node: str = "n0",
     replay: Path | None = None,
     on_divergence: Literal["refuse", "live"] = "refuse",
-    calls: int | None = None,
-    tokens: int | None = None,
-    cost_usd: float | None = None,
-    price: tuple[str, ...] = (),
-    record_mb: int | None = None,
+    limit: Limited = LimitFlags(),
     api_key_env: str = "BENCHFLOW_API_KEY",
+    public: Public = PublicFlags(),
     json: Json = False,
 ) -> None:
-    """Serve one model route on loopback until interrupted; print its address on standard output.
+    """Serve one model route until interrupted; print its address on standard output.
 
-    Each call is written to RECORD/ROLLOUT/NODE.jsonl before the response ends.
+    Each call is written to RECORD/ROLLOUT/NODE.jsonl before the response ends. Other machines reach
+    the route with --bind, TLS and --token; the second line of the output is then the token.
 
     Examples:
         bench gateway serve --upstream http://127.0.0.1:8000/v1 --kind vllm --record calls
+        bench gateway serve --upstream http://127.0.0.1:8000/v1 --record calls --token --calls 500
 
     Args:
         upstream: Base URL of the model server.
@@ -54,30 +112,40 @@ async def serve(
         node: Node in the address and in the path of the record.
         replay: File of recorded calls, which answer the first requests.
         on_divergence: Treatment of a request that differs from the recorded request.
-        calls: Maximum number of calls (default: no limit).
-        tokens: Tokens after which calls are refused (default: no limit).
-        cost_usd: US dollars after which calls are refused (default: no limit); needs --price.
-        price: Price as MODEL=INPUT,OUTPUT, in US dollars per million tokens. Repeatable.
-        record_mb: Size of the record in MB after which calls are refused (default: no limit).
         api_key_env: Variable on this machine with the server's key.
     """
     _allow_many_connections()
     endpoint = endpoint_at(upstream, api_key_env)
     recorded = read_calls(replay) if replay is not None else ()
-    budget = CallBudget(calls=calls, tokens=tokens, cost_usd=cost_usd)
-    limits = Limits(record_bytes=None if record_mb is None else record_mb * _MB)
+    budget = CallBudget(calls=limit.calls, tokens=limit.tokens, cost_usd=limit.cost_usd)
+    limits = Limits(record_bytes=None if limit.record_mb is None else limit.record_mb * _MB)
+    address = public.address(port)
     async with HttpGateway(
         record,
         kind=kind,
         model=model,
-        port=port,
-        prices=dict(_price(text) for text in price),
+        port=port if address is None else 0,
+        prices=dict(_price(text) for text in limit.price),
         diverged_go_live=on_divergence == "live",
         limits=limits,
     ) as gateway:
+        gateway.publisher = None if address is None else Publisher(address)
         route = await gateway.open(rollout, node, upstream=endpoint, replay=recorded, budget=budget)
-        print_url(route.endpoint.url, json=json)
+        if address is not None:
+            _print_access(await route.publish(seconds=public.token_sec), json=json)
+        else:
+            print_url(route.endpoint.url, json=json)
         await wait_for_interrupt()
+
+
+def _print_access(endpoint: Endpoint, *, json: bool) -> None:
+    """Print the URL and the token of a public route."""
+    token = endpoint.bearer or ""
+    if json:
+        print_json({"url": endpoint.url, "token": token, "expires_at": endpoint.expires_at})
+    else:
+        sys.stdout.write(f"{endpoint.url}\n{token}\n")
+    sys.stdout.flush()
 
 
 def _allow_many_connections() -> None:

@@ -153,6 +153,8 @@ def _line(view: JobView) -> str:
     if view.pruned:
         parts.append(f"{view.pruned} given up")
     parts.append(f"mean reward {fmt.reward(view.mean_reward)}")
-    if "cost_usd" in view.measured:
-        parts.append(f"{view.measured['cost_usd']:.4g} USD")
+    costs = [view.measured.get(name) for name in ("cost_usd", "sandbox_usd", "judge_usd")]
+    if any(cost is not None for cost in costs):
+        total = sum(cost or 0 for cost in costs)
+        parts.append(f"{total:.4g} USD")
     return ", ".join(parts)

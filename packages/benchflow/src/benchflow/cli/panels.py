@@ -25,7 +25,13 @@ _BRANCHING: Final = (
     "--keep-mb",
     "--capture-state",
 )
-_PROVIDER: Final = ("--sandbox", "--sandbox-import-path", "--pull", "--allow-unisolated")
+_PROVIDER: Final = (
+    "--sandbox",
+    "--sandbox-import-path",
+    "--sandbox-host",
+    "--pull",
+    "--allow-unisolated",
+)
 _SANDBOX: Final = (
     *_PROVIDER,
     "--environment-manifest",
@@ -35,10 +41,13 @@ _SANDBOX: Final = (
     "--force-build",
     "--trust-host-access",
 )
+_JUDGE: Final = ("--judge-url", "--judge-model", "--judge-api-key-env")
 _GRADING: Final = (
     "--isolation",
     "--reward-files",
     "--reward-import-path",
+    "--group-reward-import-path",
+    *_JUDGE,
     "--expects-changes",
     "--fail-under",
 )
@@ -47,8 +56,26 @@ _LIMITS: Final = (
     "--timeout-multiplier",
     "--agent-idle-timeout",
     "--model-record-mb",
+    "--max-cost",
+    "--usd-per-mtok",
 )
 _ENDPOINT: Final = ("--model", "--base-url", "--api-key-env")
+
+_ACCESS: Final = (
+    "--model-access",
+    "--gateway-url",
+    "--gateway-bind",
+    "--tls-cert",
+    "--tls-key",
+    "--token-sec",
+    "--token-calls",
+    "--token-tokens",
+    "--token-usd",
+)
+
+_OF_GROUPS: Final = frozenset({"--group-reward-import-path"})
+_GROUP_COMMANDS: Final = frozenset({"eval create", "serve"})
+"""The commands that run several rollouts of a task, which a group reward scores together."""
 
 PANELS: Final[dict[str, tuple[str, ...]]] = {
     "Common": (
@@ -68,12 +95,14 @@ PANELS: Final[dict[str, tuple[str, ...]]] = {
         "--agent-import-path",
         "--reasoning-effort",
         "--upstream",
+        "--require-tokens",
         "--gateway",
         "--skill-mode",
         "--skills-dir",
         "--user",
         "--user-model",
     ),
+    "Model access": _ACCESS,
     "Branching": _BRANCHING,
     "Sandbox": _SANDBOX,
     "Grading": _GRADING,
@@ -92,7 +121,7 @@ USED: Final[dict[str, frozenset[str]]] = {
     "sandbox prune": frozenset(_PROVIDER),
     "sandbox check": frozenset(_PROVIDER),
     "agent probe": frozenset((*_PROVIDER, *_ENDPOINT)),
-    "rollout import": frozenset(("--reward-import-path", "--user-model", *_ENDPOINT)),
+    "rollout import": frozenset(("--reward-import-path", "--user-model", *_ENDPOINT, *_JUDGE)),
     "tasks check": frozenset(
         (*_SANDBOX, *_GRADING, "--timeout-multiplier", "--user", "--user-model", *_ENDPOINT)
     ),
@@ -110,4 +139,6 @@ def is_option_of_rollouts(flag: str) -> bool:
 
 def is_used(command: str, flag: str) -> bool:
     """Return whether `command`, such as `sandbox list`, uses `flag`."""
+    if flag in _OF_GROUPS:
+        return command in _GROUP_COMMANDS
     return command not in USED or flag in USED[command] or not is_option_of_rollouts(flag)

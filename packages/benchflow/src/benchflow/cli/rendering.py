@@ -7,15 +7,10 @@ from typing import Literal
 
 from benchflow_gateway import probe_tokens
 
+from . import format as fmt
 from .flags import Json
 from .gateway import endpoint_at, print_url, wait_for_interrupt
 from .output import print_json
-
-_MEANING = {
-    "tokens+logprobs": "its answers can be trained on",
-    "tokens": "log-probabilities are missing: its answers cannot be trained on",
-    "text": "token ids are missing: its answers are for evaluation and for SFT",
-}
 
 
 async def probe(
@@ -39,7 +34,7 @@ async def probe(
     if json:
         print_json({"level": level})
     else:
-        sys.stdout.write(f"{level}: {_MEANING[level]}\n")
+        sys.stdout.write(f"{fmt.token_level(level)}\n")
 
 
 async def render(
@@ -50,6 +45,7 @@ async def render(
     tokenizer: Path,
     thinking: bool | None = None,
     context_tokens: int | None = None,
+    sampling_mask: bool = False,
     port: int = 0,
     api_key_env: str = "BENCHFLOW_API_KEY",
     json: Json = False,
@@ -70,6 +66,7 @@ async def render(
         tokenizer: The model's tokenizer.json, or its directory.
         thinking: Thinking of the model, for a family that can turn it off.
         context_tokens: Tokens of a prompt that is too long (default: the engine decides).
+        sampling_mask: Request to SGLang for the tokens that top-k and top-p leave.
         port: Port to listen on (default: a free port).
         api_key_env: Variable on this machine with the engine's key.
     """
@@ -85,6 +82,7 @@ async def render(
         api_key=os.environ.get(api_key_env),
         port=port,
         context_tokens=context_tokens,
+        sampling_mask=sampling_mask,
     ) as (_, url):
         print_url(url, json=json)
         await wait_for_interrupt()

@@ -212,9 +212,10 @@ def tree(
 def export(
     rollout: str,
     *,
-    output: Path,
+    output: Annotated[Path, Parameter(allow_leading_hyphen=True)],
     format: str = "verifiers",  # noqa: A002 - the flag's name
     options: ExportFlags = TrainingOptions(),
+    follow: bool = False,
     jobs_dir: JobsDir = DEFAULT_JOBS,
     json: Json = False,
 ) -> None:
@@ -226,6 +227,7 @@ def export(
         bench rollout export book-the-room__1f --output traces.jsonl --format v1-graph
         bench rollout export book-the-room__1f --output all.jsonl --counterfactual
         bench rollout export book-the-room__1f --output harbor-jobs/the-room --format harbor
+        bench rollout export book-the-room__1f --follow --format messages --output - | head -1
 
     Args:
         rollout: Rollout: its directory, its id, or a unique start of its id.
@@ -233,9 +235,17 @@ def export(
             directory is refused.
         format: Format of the export; `bench rollout formats` lists the formats. A format of one
             file is written as that file if --output has its suffix.
+        follow: Wait for the end of a running rollout. `--output -` prints each scored leaf at
+            once in the format `messages`; other formats of one file are printed at the end.
     """
     stored = StoredRollout(find_rollout(rollout, jobs_dir))
     exporter_with(format, options)
+    if follow or output == Path("-"):
+        # Only this way of an export needs the module.
+        from .export_follow import follow_export
+
+        follow_export(stored.directory, format, output, options, json=json)
+        return
     write_and_report(format, [stored.read_finished()], output, options, json=json)
 
 

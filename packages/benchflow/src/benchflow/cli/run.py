@@ -65,6 +65,8 @@ def print_summary(result: RunResult) -> None:
         from .treeview import print_tree
 
         print_tree(result.tree)
+    if record.endpoint_probe is not None:
+        note(fmt.endpoint(record.endpoint_probe))
     note(f"reward {fmt.reward(record.reward)}  {fmt.outcome(record)}  {result.directory}")
     if record.error is not None and record.error.hint:
         note(f"hint: {record.error.hint}")

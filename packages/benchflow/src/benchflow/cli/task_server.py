@@ -52,6 +52,9 @@ class SessionFlags:
     """Seconds without a call until a session is deleted."""
     calls: Annotated[int | None, Parameter(validator=Number(gte=1))] = None
     """Tool calls of a session, which is graded then (default: no limit)."""
+    fork_limit: Annotated[int, Parameter(validator=Number(gte=1))] = 1
+    """Sessions that one rollout may have by forks. A client forks a session by a request to
+    /benchflow/fork; with 1, none may be forked."""
     call_sec: Annotated[float, Parameter(validator=Number(gt=0))] = 600
     """Seconds of a tool call."""
 
@@ -95,6 +98,8 @@ def serve_tasks(
         jobs_dir: Directory of the records.
     """
     server = _server(protocol)
+    if server.runs_agents and sessions.fork_limit > 1:
+        raise UsageError(f"{protocol!r} has no sessions to fork", hint="leave out --fork-limit")
     settings = _settings(sources, options, split, jobs_dir, address, sessions)
     most = sessions.sessions or server.most
 
@@ -146,7 +151,9 @@ def _settings(
         tuple(sets),
         config,
         jobs_dir=jobs_dir,
-        limits=SessionLimits(calls=sessions.calls, call_sec=sessions.call_sec),
+        limits=SessionLimits(
+            calls=sessions.calls, call_sec=sessions.call_sec, sessions=sessions.fork_limit
+        ),
         idle_sec=sessions.idle,
         hosts=address.allowed_host,
     )

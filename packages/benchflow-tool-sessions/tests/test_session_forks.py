@@ -1,0 +1,183 @@
+"""Forks of sessions: children, their verdicts, and the tree in the record."""
+
+import asyncio
+from pathlib import Path
+
+import pytest
+from benchflow_contracts import UsageError
+from benchflow_engine.task_formats import runnable_task
+from benchflow_store import StoredRollout
+from benchflow_testing.fakes import FAKE_WITHOUT_LIVE, FakeSandboxProvider
+from benchflow_tool_sessions import (
+    ForkRefusedError,
+    SessionEndedError,
+    SessionLimitError,
+    SessionLimits,
+    SessionManager,
+    ToolSession,
+    fork_fault,
+    open_session,
+    read_fork,
+)
+from session_parts import config, task_at
+
+FORKS = SessionLimits(sessions=4)
+NO_COPIES = {"snapshot_levels": frozenset[str](), "snapshot_consistency": None}
+
+
+async def echo(session: ToolSession, command: str) -> str:
+    """Run a command in a session; return its output."""
+    result = await session.call("bash", {"command": command})
+    assert not result.is_error, result.text
+    return result.text.strip()
+
+
+def test_each_child_of_a_fork_has_the_state_of_its_parent_and_its_own_end(tmp_path: Path) -> None:
+    async def check() -> None:
+        local = config(sandbox="local")
+        async with open_session(
+            task_at(tmp_path), local, limits=FORKS, jobs_dir=tmp_path
+        ) as session:
+            await echo(session, "echo shared > a.txt")
+            first, second = await session.fork(2)
+            with pytest.raises(SessionEndedError, match="forked"):
+                await session.call("bash", {"command": "true"})
+            assert await echo(first, "cat a.txt; echo first > a.txt; cat a.txt") == "shared\nfirst"
+            assert await echo(second, "cat a.txt") == "shared"
+            third, fourth = await second.fork(2)
+            assert await echo(third, "echo 3 > a.txt; cat a.txt") == "3"
+            outcome = await first.submit("one")
+            assert outcome is not None
+            assert (outcome.reward, outcome.unscored, outcome.result) == (0.5, None, None)
+            assert await echo(fourth, "cat a.txt") == "shared"
+            for each in (third, fourth):
+                await each.submit()
+            assert (await second.outcome()).reward == 0.5
+            whole = await session.outcome()
+            assert (whole.reward, whole.ended_early) == (0.5, None)
+            assert (await third.outcome()).result is whole.result
+        tree = StoredRollout(tmp_path / session.id).tree
+        assert (tree.status, len(tree.leaves)) == ("completed", 3)
+        assert [leaf.reward for leaf in tree.leaves] == [0.5] * 3
+        forks = [node for node in tree.nodes if node.branch is not None]
+        records = [node.branch for node in forks if node.branch is not None]
+        assert [(record.policy, record.children) for record in records] == [("caller", 2)] * 2
+        calls = [s.tool_calls[0].id for s in tree.leaves[1].steps if s.tool_calls]
+        assert calls == sorted(set(calls), key=calls.index)
+
+    asyncio.run(check())
+
+
+def test_a_fork_in_a_sandbox_without_live_snapshots_is_by_files(tmp_path: Path) -> None:
+    async def check() -> None:
+        provider = FakeSandboxProvider(capabilities=FAKE_WITHOUT_LIVE)
+        async with open_session(
+            task_at(tmp_path), config(), provider=provider, limits=FORKS
+        ) as session:
+            await session.call("bash", {"command": "true"})
+            children = await session.fork(3)
+            assert [child.calls for child in children] == [1] * 3
+            for child in children:
+                await child.submit()
+            whole = await session.outcome()
+        assert whole.result is not None
+        [fork] = [n for n in whole.result.tree.nodes if n.branch is not None]
+        assert fork.branch is not None
+        assert (fork.branch.fidelity, fork.branch.children) == ("state", 3)
+
+    asyncio.run(check())
+
+
+def test_a_closed_child_has_no_reward_and_its_sibling_is_graded(tmp_path: Path) -> None:
+    async def check() -> None:
+        async with open_session(
+            task_at(tmp_path), config(), limits=FORKS, jobs_dir=tmp_path
+        ) as session:
+            first, second = await session.fork(2)
+            await first.close()
+            await first.close()
+            outcome = await first.outcome()
+            assert outcome.reward is None
+            assert "closed" in (outcome.unscored or "")
+            assert (await second.call("bash", {"command": "true"})).finished is False
+            await second.submit()
+            assert (await session.outcome()).reward == 0.5
+        tree = StoredRollout(tmp_path / session.id).tree
+        assert [leaf.reward for leaf in tree.leaves] == [None, 0.5]
+        assert tree.status == "completed"
+
+    asyncio.run(check())
+
+
+def test_a_forked_session_that_is_closed_ends_its_children(tmp_path: Path) -> None:
+    async def check() -> None:
+        async with open_session(task_at(tmp_path), config(), limits=FORKS) as session:
+            children = await session.fork(2)
+        for child in children:
+            assert (await child.outcome()).reward is None
+            with pytest.raises(SessionEndedError):
+                await child.call("bash", {"command": "true"})
+
+    asyncio.run(check())
+
+
+def test_forks_are_limited_and_a_refused_one_leaves_the_session_usable(tmp_path: Path) -> None:
+    async def check() -> None:
+        task = task_at(tmp_path)
+        async with open_session(task, config()) as session:
+            with pytest.raises(UsageError, match="may not be forked"):
+                await session.fork(2)
+        async with open_session(task, config(), limits=FORKS) as session:
+            with pytest.raises(UsageError, match="not a fork"):
+                await session.fork(1)
+            with pytest.raises(SessionLimitError, match="5 sessions"):
+                await session.fork(5)
+            outcome = await session.submit()
+            assert outcome is not None
+            assert outcome.reward == 0.5
+            with pytest.raises(SessionEndedError):
+                await session.fork(2)
+
+    asyncio.run(check())
+
+
+def test_a_manager_finds_the_children_of_a_fork_by_their_ids(tmp_path: Path) -> None:
+    async def check() -> None:
+        task = runnable_task(task_at(tmp_path))
+        async with SessionManager.running(config(), limits=FORKS, most=3) as manager:
+            session = await manager.open(task)
+            first, second = await manager.fork(session.id, 2)
+            assert set(manager.sessions) == {first.id, second.id}
+            with pytest.raises(SessionLimitError):
+                await manager.fork(first.id, 3)
+            await manager.close(first.id)
+            outcome = await manager.find(second.id).submit()
+            assert outcome is not None
+            assert outcome.reward == 0.5
+
+    asyncio.run(check())
+
+
+def test_a_sandbox_that_cannot_be_copied_refuses_a_fork_with_its_reason(tmp_path: Path) -> None:
+    async def check() -> None:
+        provider = FakeSandboxProvider(capabilities=FAKE_WITHOUT_LIVE.model_copy(update=NO_COPIES))
+        async with open_session(
+            task_at(tmp_path), config(), provider=provider, limits=FORKS
+        ) as session:
+            with pytest.raises(ForkRefusedError, match="snapshot") as refused:
+                await session.fork(2)
+            assert fork_fault(refused.value)[0] == 409
+            assert fork_fault(refused.value)[1]["error"]["type"] == "ForkRefusedError"
+            outcome = await session.submit()
+            assert outcome is not None
+            assert outcome.reward == 0.5
+
+    asyncio.run(check())
+
+
+@pytest.mark.parametrize(
+    "body", [b"", b"[]", b'{"n": 1}', b'{"n": true}', b'{"n": 1e9}', b"[" * 9**6]
+)
+def test_a_malformed_request_to_fork_is_refused(body: bytes) -> None:
+    with pytest.raises(UsageError):
+        read_fork(body)
