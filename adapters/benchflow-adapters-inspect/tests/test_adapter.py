@@ -1,7 +1,9 @@
 """The adapter on directories of samples, without Inspect's package."""
 
 import asyncio
+import json
 from pathlib import Path
+from typing import Any
 
 import pytest
 from benchflow_adapters_inspect.tasks import InspectAdapter, inspect_rewards
@@ -57,6 +59,27 @@ def test_a_file_that_leads_out_of_the_sample_is_refused(tmp_path: Path) -> None:
     sample = SampleFolder(task=TaskReference(spec="x"), index=0, config=config, instruction="x")
     with pytest.raises(TaskError, match="leads out"):
         write_sample(tmp_path / "a", sample, {}, {"../../evil": b""})
+
+
+def _with_service(folder: Path, **service: Any) -> Task:
+    services = [{"name": "web", **service}]
+    text = (folder / SAMPLE_FILE).read_text()
+    (folder / SAMPLE_FILE).write_text(json.dumps({**json.loads(text), "services": services}))
+    return InspectAdapter(folder.parent).load_task(folder)
+
+
+def test_a_service_is_built_from_files_of_the_sample_alone(tmp_path: Path) -> None:
+    folder = tmp_path / "a"
+    _task(tmp_path)
+    (service,) = _with_service(folder, recipe={"context": "services/web"}).parts.services
+    assert service.recipe is not None
+    assert service.recipe.context == folder / "services/web"
+    for context in ("/etc", "services/../..", "root"):
+        with pytest.raises(TaskError, match="leads out of its directory"):
+            _with_service(folder, recipe={"context": context})
+    for hostile in ({"host_mounts": {"/x": {"path": "/etc"}}}, {"files": {"/x": "/etc/shadow"}}):
+        with pytest.raises(TaskError, match="names a path of this machine"):
+            _with_service(folder, image="a", **hostile)
 
 
 def test_a_source_of_inspect_without_its_package_names_the_extra(tmp_path: Path) -> None:

@@ -23,6 +23,8 @@ from benchflow_contracts import (
 from benchflow_engine.config import RunConfig, SandboxConfig
 from benchflow_engine.scaffold import write_task
 from benchflow_engine.task_formats import runnable_task
+from benchflow_kernel import ModelConfig
+from benchflow_store import StoredRollout
 from benchflow_tool_sessions import SessionManager
 from nemo_broker_parts import (  # type: ignore[import-untyped,unused-ignore]
     TOKEN,
@@ -42,10 +44,12 @@ def task(tmp_path: Path) -> Task:
 
 
 @asynccontextmanager
-async def serving(task: Task, topology: Topology) -> AsyncGenerator[httpx.AsyncClient]:
+async def serving(
+    task: Task, topology: Topology, *, config: RunConfig = LOCAL, jobs_dir: Path | None = None
+) -> AsyncGenerator[httpx.AsyncClient]:
     """Serve a task in a topology; yield a client of the server that keeps cookies."""
     app = create_resources_app(
-        SessionManager.running(LOCAL),
+        SessionManager.running(config, jobs_dir=jobs_dir),
         [task],
         secret=b"a secret of tests only",
         topology=topology,
@@ -117,6 +121,56 @@ async def test_an_agent_in_the_sandbox_is_graded_and_its_reference_ends_then(tas
         with pytest.raises(SandboxLostError):
             await client.exec(reference["ref"], CommandRequest(cmd="true"))
         await client.aclose()
+
+
+@in_loop
+async def test_what_an_agent_in_the_sandbox_does_is_steps_without_secrets(
+    task: Task, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    secret = "sk-a-secret-of-the-operator"
+    monkeypatch.setenv("OPERATOR_KEY", secret)
+    local, fetched = tmp_path / "local", tmp_path / "fetched"
+    local.write_text("hello, world\n")
+    config = LOCAL.model_copy(update={"model": ModelConfig(api_key_env="OPERATOR_KEY")})
+    async with serving(task, "agent-in-env", config=config, jobs_dir=tmp_path / "jobs") as http:
+        reference = (await seed(http, task))["sandbox_access"]["connection"]["descriptor"]
+        client = BrokerClient(f"{http.base_url}/sandboxes", reference["token"])
+        ref = reference["ref"]
+        await client.upload(ref, local, "greeting.txt")
+        await client.download(ref, "greeting.txt", fetched)
+        command = CommandRequest(cmd=f"echo {secret}; exit 3", env={"NAME": "a value"})
+        assert (await client.exec(ref, command)).exit_code == 3
+        await client.status(ref)
+        with pytest.raises(BenchFlowError):
+            await client.download(ref, "/root/none", fetched)
+
+        async def sleep() -> None:
+            with pytest.raises(SandboxLostError):
+                await client.exec(ref, CommandRequest(cmd="touch /tmp/s; sleep 600"))
+
+        async with asyncio.TaskGroup() as calls:
+            calls.create_task(sleep())
+            wait = "until [ -e /tmp/s ]; do sleep 0.01; done"
+            await client.exec(ref, CommandRequest(cmd=wait))
+            assert await verify(http, task) == 1.0
+        await client.aclose()
+    [directory] = (tmp_path / "jobs").iterdir()
+    steps = [n.step for n in StoredRollout(directory).tree.nodes if n.step is not None]
+    seen = [(s.tool_calls[0].name, s.observations[0].status) for s in steps if s.tool_calls]
+    assert seen == [
+        ("upload", "completed"),
+        ("download", "completed"),
+        ("exec", "failed"),
+        ("download", "failed"),
+        ("exec", "completed"),
+        ("exec", "failed"),
+    ]
+    assert steps[0].tool_calls[0].raw_input == {"path": "/workspace/greeting.txt", "bytes": 13}
+    assert "[exit code 3]" in steps[2].observations[0].content
+    assert "cut by the end" in steps[5].observations[0].content
+    events = (directory / "events.jsonl").read_text()
+    assert secret not in events
+    assert "a value" not in events
 
 
 @in_loop
@@ -213,3 +267,13 @@ async def test_a_closed_episode_cannot_begin_later_and_has_no_reward(task: Task)
         for name in names:
             bad = await http.post("/seed_session", json=row | {"resources_session_id": name})
             assert bad.status_code == 400
+
+
+@in_loop
+async def test_a_session_whose_sandbox_an_agent_has_is_not_forked(task: Task) -> None:
+    async with serving(task, "agent-in-env") as http:
+        await seed(http, task)
+        refused = await http.post("/benchflow/fork", json={"n": 2})
+        assert refused.status_code == 409
+        assert refused.json()["error"]["type"] == "ForkRefusedError"
+        assert await verify(http, task) == 0.0

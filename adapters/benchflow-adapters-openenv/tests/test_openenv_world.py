@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from aiohttp import web
 from benchflow_adapters_openenv.tasks import episode_task, openenv_tasks
-from benchflow_adapters_openenv.world import OpenEnvClient
+from benchflow_adapters_openenv.world import TOKEN, OpenEnvClient
 from benchflow_contracts import EnvironmentError_
 
 _ACTION = {
@@ -20,14 +20,23 @@ _ACTION = {
 
 
 @asynccontextmanager
-async def served(*answers: object, action: Any = _ACTION) -> AsyncGenerator[str]:
-    """Serve a schema, and give each message the next answer. A text is sent as it is."""
+async def served(
+    *answers: object, action: Any = _ACTION, token: str | None = None, redirect: str | None = None
+) -> AsyncGenerator[str]:
+    """Serve a schema, and give each message the next answer. A text is sent as it is.
+
+    `token` is asked for at the WebSocket, which is else led to `redirect`.
+    """
     left = list(answers)
 
     async def schema(_: web.Request) -> web.Response:
         return web.json_response({"action": action})
 
     async def socket(request: web.Request) -> web.WebSocketResponse:
+        if redirect is not None:
+            raise web.HTTPFound(redirect)
+        if token is not None and request.headers.get("Authorization") != f"Bearer {token}":
+            raise web.HTTPUnauthorized
         response = web.WebSocketResponse()
         await response.prepare(request)
         async for _ in response:
@@ -102,6 +111,37 @@ def test_a_server_that_does_not_answer_with_an_observation_has_failed(answer: ob
         async with served(answer) as url:
             client = OpenEnvClient(url)
             with pytest.raises((EnvironmentError_, ValueError)):
+                await client.open({}, 0)
+            await client.close()
+
+    asyncio.run(check())
+
+
+def test_a_token_opens_a_server_and_no_error_has_it() -> None:
+    async def check() -> None:
+        async with served(observation(said="a"), token="hunter2") as url:
+            client = OpenEnvClient(url, "hunter2")
+            assert "a" in str((await client.open({}, 0)).content)
+            await client.close()
+            for wrong in (None, "wrong-token"):
+                client = OpenEnvClient(url, wrong)
+                with pytest.raises(EnvironmentError_, match="answered with 401") as caught:
+                    await client.open({}, 0)
+                await client.close()
+                assert TOKEN in str(caught.value.hint)
+                assert "wrong-token" not in f"{caught.value!r}{caught.value.__cause__!r}"
+
+    asyncio.run(check())
+
+
+def test_a_redirect_of_the_socket_is_refused() -> None:
+    async def check() -> None:
+        async with (
+            served(observation()) as other,
+            served(observation(), redirect=f"{other}/ws") as url,
+        ):
+            client = OpenEnvClient(url)
+            with pytest.raises(EnvironmentError_, match="redirect"):
                 await client.open({}, 0)
             await client.close()
 

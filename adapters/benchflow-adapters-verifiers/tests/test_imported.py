@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from benchflow_adapters_verifiers.imported import imported_rollouts, score_imported
+from benchflow_adapters_verifiers.imported import TASK_HASH, imported_rollouts, score_imported
 from benchflow_contracts import Evidence, RolloutNode, StoreError, VerifyResult
 from benchflow_kernel import trajectories
 from hypothesis import given
@@ -68,8 +68,10 @@ def test_an_episode_becomes_a_tree_with_a_path_for_each_trace(tmp_path: Path) ->
     call, answer = first.steps
     assert call.prompt == "Be brief.\n\nWhat is 1 + 1?"
     assert [each.content for each in call.observations] == ["2"]
+    assert call.tool_calls[0].raw_input == {"a": 1}
     assert (answer.message, answer.stop_reason) == ("It is a.", "end_turn")
     [leaf, _] = rollout.tree.leaves
+    assert leaf.results["reward"].meta[TASK_HASH] == "h"
     assert leaf.results["reward"].items == {"right": 1.0, "short": 1.0, "turns": 2.0}
 
 

@@ -6,6 +6,7 @@ Importing this module registers the id `benchflow/Task-v0`.
 # mypy: disable-error-code="import-not-found, misc"
 # pyright: basic, reportMissingImports=false
 
+import copy
 import json
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -55,6 +56,7 @@ class BenchFlowEnv(gymnasium.Env):
         config: RunConfig | None = None,
         jobs_dir: str | Path | None = None,
         max_calls: int | None = None,
+        max_sessions: int = 1,
         unscored: str = "raise",
         output_chars: int = 30_000,
         render_mode: str | None = None,
@@ -66,6 +68,7 @@ class BenchFlowEnv(gymnasium.Env):
             config: As for `benchflow.run`; its agent is replaced.
             jobs_dir: Where the rollouts are recorded.
             max_calls: The calls of an episode before it is truncated.
+            max_sessions: The environments that one episode may have by `fork`.
             unscored: `raise` an `UnscoredError` for an episode without a verdict, or give it the
                 reward `nan` and `info["scored"] = False`.
             output_chars: The characters of a result.
@@ -82,13 +85,16 @@ class BenchFlowEnv(gymnasium.Env):
         if not self._tasks:
             raise UsageError("an environment without a task has no episode")
         self._jobs_dir = None if jobs_dir is None else Path(jobs_dir)
-        self._limits = SessionLimits(calls=max_calls, output_chars=output_chars)
+        self._limits = SessionLimits(
+            calls=max_calls, output_chars=output_chars, sessions=max_sessions
+        )
         self._unscored = unscored
         longest = max(len(task.instruction) for task in self._tasks)
         self.observation_space = AnyText(max(longest, output_chars) + _SPARE_CHARS, min_length=0)
         self.action_space = ToolCallText(_ACTION_CHARS, min_length=0)
         self.render_mode = render_mode
         self._sessions: BlockingSessions | None = None
+        self._owns_sessions = True
         self._session: BlockingSession | None = None
         self._shown = ""
 
@@ -135,15 +141,39 @@ class BenchFlowEnv(gymnasium.Env):
         outcome = session.outcome()
         return (observation, *self._ending(outcome, info))
 
+    def fork(self, n: int) -> "list[BenchFlowEnv]":
+        """Return `n` environments that continue the episode from here, each with its own end.
+
+        This environment needs `reset` then. The record is one tree with a leaf for each. Close this
+        environment after its forks: their sandboxes end with it. `reset` of a fork begins an
+        episode of its own.
+
+        Raises:
+            ResetNeeded: The environment has no episode.
+            UsageError: `max_sessions` allows no fork.
+        """
+        session = self._session
+        if session is None:
+            raise gymnasium.error.ResetNeeded("call reset() before fork()")
+        children = session.fork(n)
+        self._session = None
+        return [self._fork(child) for child in children]
+
+    def _fork(self, session: BlockingSession) -> "BenchFlowEnv":
+        env = copy.copy(self)
+        env._session, env._owns_sessions = session, False  # noqa: SLF001 - of the same class
+        return env
+
     def render(self) -> str | None:
         """Return the last action and observation."""
         return self._shown if self.render_mode == "ansi" else None
 
     def close(self) -> None:
         """End the episode and delete its sandbox. Idempotent."""
-        if self._sessions is not None:
+        if self._sessions is not None and self._owns_sessions:
             self._sessions.close()
             self._sessions = self._session = None
+        self._end_session()
 
     def _choose(self, options: dict[str, Any] | None) -> Task:
         wanted = (options or {}).get("task")

@@ -31,6 +31,7 @@ from benchflow_contracts import (
 )
 
 from .leases import MAX_FILE_BYTES, CommandRequest, LeaseRequest, SandboxLease, SandboxState
+from .lent_actions import ActionRecord, ActionResult, arguments_of, recorded, result_of
 from .lent_files import read_as_user, write_as_user
 
 _logger = logging.getLogger(__name__)
@@ -61,6 +62,8 @@ class _LeasedSandbox:
     deadline: float | None
     on_use: Callable[[], None] | None = None
     """Set for a sandbox that is lent: its owner counts the calls, and deletes the sandbox."""
+    record: ActionRecord | None = None
+    """Where the owner of a lent sandbox records what is done in it."""
     calls: set[asyncio.Timeout] = field(default_factory=set[asyncio.Timeout])
     """The scopes of the calls that run."""
 
@@ -150,13 +153,18 @@ class SandboxBroker:
             self._forget(rollout)
 
     def lend(
-        self, sandbox: Sandbox, identity: RolloutIdentity, on_use: Callable[[], None]
+        self,
+        sandbox: Sandbox,
+        identity: RolloutIdentity,
+        on_use: Callable[[], None],
+        record: ActionRecord | None = None,
     ) -> SandboxLease:
         """Lend a sandbox of this process under the name `main`, until `recall` or a release.
 
         Commands run as the sandbox's default user, and files are read and written as that user. A
         request that names another user is refused. `on_use` is called at the start and the end of
-        each call, and by the reaper while a call runs.
+        each call, and by the reaper while a call runs. `record` gets each command, upload and
+        download, with its result.
 
         Raises:
             UsageError: The identity has no rollout, or the rollout has such a sandbox already.
@@ -166,7 +174,9 @@ class SandboxBroker:
         rollout = self._rollout(identity.rollout, None)
         if LENT_NAME in rollout.refs:
             raise UsageError(f"the rollout {identity.rollout!r} has a sandbox {LENT_NAME!r}")
-        return self.describe(self._add(sandbox, rollout, LENT_NAME, on_use=on_use))
+        ref = self._add(sandbox, rollout, LENT_NAME, on_use=on_use)
+        self._sandboxes[ref].record = record
+        return self.describe(ref)
 
     def recall(self, rollout: str) -> None:
         """End the loans of a rollout. A call that runs fails, and its process is killed."""
@@ -223,13 +233,19 @@ class SandboxBroker:
     async def exec(self, ref: str, request: CommandRequest) -> ExecResult:
         """Run a command to its end."""
         async with self._call(ref) as leased:
-            return await leased.sandbox.exec(
-                request.cmd if isinstance(request.cmd, str) else list(request.cmd),
-                user=_user_of(leased, request.user),
-                timeout=request.timeout_sec,
-                cwd=request.cwd,
-                env=request.env or None,
-            )
+            with recorded(leased.record, "exec", arguments_of(request)) as end:
+                result = await self._run(leased, request)
+                end.result = result_of(result)
+                return result
+
+    async def _run(self, leased: _LeasedSandbox, request: CommandRequest) -> ExecResult:
+        return await leased.sandbox.exec(
+            request.cmd if isinstance(request.cmd, str) else list(request.cmd),
+            user=_user_of(leased, request.user),
+            timeout=request.timeout_sec,
+            cwd=request.cwd,
+            env=request.env or None,
+        )
 
     async def upload(self, ref: str, local: Path, remote: str, *, user: str | None = None) -> None:
         """Copy one regular file in."""
@@ -239,7 +255,9 @@ class SandboxBroker:
             sandbox, given = leased.sandbox, _user_of(leased, user)
             path = _absolute(sandbox, remote)
             if leased.is_lent:
-                await write_as_user(sandbox, path, local)
+                arguments = {"path": path, "bytes": local.stat().st_size}  # noqa: ASYNC240
+                with recorded(leased.record, "upload", arguments):
+                    await write_as_user(sandbox, path, local)
             else:
                 await sandbox.upload(local, path, user=given or sandbox.spec.user or "root")
 
@@ -253,7 +271,9 @@ class SandboxBroker:
                 part = Path(scratch) / "file"
                 path = _absolute(leased.sandbox, remote)
                 if leased.is_lent:
-                    await read_as_user(leased.sandbox, path, part, max_bytes)
+                    with recorded(leased.record, "download", {"path": path}) as end:
+                        await read_as_user(leased.sandbox, path, part, max_bytes)
+                        end.result = ActionResult(f"read {part.stat().st_size} bytes")
                 else:
                     await leased.sandbox.download(path, part, max_bytes=max_bytes)
                 if not part.is_file():
@@ -265,7 +285,9 @@ class SandboxBroker:
         if ref not in self._sandboxes:
             return "stopped"
         try:
-            result = await self.exec(ref, CommandRequest(cmd="true", timeout_sec=_STATUS_SEC))
+            async with self._call(ref) as leased:
+                request = CommandRequest(cmd="true", timeout_sec=_STATUS_SEC)
+                result = await self._run(leased, request)
         except SandboxError:
             return "error" if ref in self._sandboxes else "stopped"
         return "running" if result.ok else "error"

@@ -9,8 +9,8 @@ from collections.abc import AsyncGenerator, Iterable, Sequence
 from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager
 from typing import Any
 
-from benchflow_contracts import Task
-from benchflow_tool_sessions import SessionManager
+from benchflow_contracts import BenchFlowError, Task
+from benchflow_tool_sessions import FORK_PATH, SessionManager, fork_fault, read_fork
 from litestar import Litestar, Response, get, post
 from litestar.connection import ASGIConnection
 from litestar.datastructures import MutableScopeHeaders, State
@@ -80,6 +80,7 @@ def create_resources_app(
             verify,
             show_reverify_mode,
             call_tool,
+            fork,
             broker_routes("/sandboxes"),
         ],
         lifespan,
@@ -155,6 +156,24 @@ async def call_tool(tool: FromPath[str], request: Call, state: State) -> Respons
     return Response(
         result.text, status_code=422 if result.is_error else 200, media_type="text/plain"
     )
+
+
+@post(FORK_PATH, status_code=200)
+async def fork(request: Call, state: State) -> Response[dict[str, Any]]:
+    """Fork the session of the cookie. Each child has a cookie and an MCP token of its own.
+
+    This route is not of NeMo Gym.
+    """
+    server = _server(state)
+    try:
+        n, _ = read_fork(await request.body())
+        session = server.session_of(request.cookies.get(server.cookie), "cookie")
+        children = await server.fork(session, n)
+    except BenchFlowError as error:
+        status, body = fork_fault(error)
+        return Response(body, status_code=status)
+    base_url = str(request.base_url)
+    return Response({"sessions": [server.child_reply(child, base_url) for child in children]})
 
 
 async def _repeat_cookie(message: Message, scope: Scope) -> None:

@@ -2,17 +2,19 @@
 
 import asyncio
 from collections import OrderedDict
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from typing import Any, Final, Literal
 
 from benchflow_contracts import RolloutIdentity, Task, UsageError
 from benchflow_tool_sessions import (
+    ForkRefusedError,
     NoSessionError,
     Outcome,
     SessionEndedError,
     SessionManager,
+    ToolResult,
     ToolSession,
 )
 from litestar.datastructures import Cookie
@@ -28,6 +30,7 @@ from .descriptor import (
     Topology,
 )
 from .hostile_json import as_object
+from .lent_actions import ActionResult
 from .server_parts import TaskIndex
 
 RESERVED_NAMES: Final = frozenset(
@@ -156,6 +159,25 @@ class ResourcesServer:
             mcp=McpAccess(server_name=self.name, headers={MCP_TOKEN_HEADER: token}),
         )
 
+    async def fork(self, session: ToolSession, n: int) -> list[ToolSession]:
+        """Fork a session into `n` sessions. After that, the session does not exist.
+
+        Raises:
+            ForkRefusedError: An agent runs in the sandbox, or as `SessionManager.fork`.
+        """
+        if self.topology in {"agent-in-env", "whole-interaction"}:
+            raise ForkRefusedError(
+                f"in the topology {self.topology!r} an outer program acts in the sandbox",
+                hint="fork sessions of the topology 'env-sandboxed'",
+            )
+        return await self.manager.fork(session.id, n)
+
+    def child_reply(self, session: ToolSession, base_url: str) -> dict[str, Any]:
+        """Return the access to a child of a fork: its cookie, and its reply as of a seed."""
+        cookie = self.cookie_of(session.id)
+        reply = self.descriptor_of(session, base_url).seed_reply(self.provider_config)
+        return {"cookies": {cookie.key: cookie.value}, **reply}
+
     def _lend(self, session: ToolSession) -> None:
         def count_use() -> None:
             # The session may have ended: then its end recalls the sandbox.
@@ -164,7 +186,7 @@ class ResourcesServer:
 
         sandbox = session.lend_sandbox(lambda: self.broker.recall(session.id))
         identity = RolloutIdentity(rollout=session.id, task=session.task.id)
-        self.broker.lend(sandbox, identity, count_use)
+        self.broker.lend(sandbox, identity, count_use, _StepRecord(session))
 
     def rollout_of(self, signed: str | None, use: Literal["cookie", "mcp"]) -> str:
         """Return the rollout that a cookie or an MCP token names.
@@ -269,6 +291,30 @@ class ResourcesServer:
             if episode.rollout is not None:
                 await self.close(episode.rollout)
         return name
+
+
+class _StepRecord:
+    """Records what is done in the lent sandbox of a session as steps."""
+
+    def __init__(self, session: ToolSession) -> None:
+        self._session = session
+
+    def begin(self, name: str, arguments: Mapping[str, Any]) -> Callable[[ActionResult], None]:
+        action = self._session.begin_action(name, arguments)
+
+        def end(result: ActionResult) -> None:
+            code = result.exit_code
+            self._session.end_action(
+                action,
+                ToolResult(
+                    result.text,
+                    is_error=result.is_error,
+                    truncated=result.is_cut,
+                    data=None if code is None else {"exit_code": code},
+                ),
+            )
+
+        return end
 
 
 def _episode_name(row: Mapping[str, Any]) -> str:

@@ -7,21 +7,28 @@ action is OpenEnv's own `call_tool` or `list_tools`, so its generic and its MCP 
 # mypy: disable-error-code="import-not-found, misc"
 # pyright: basic, reportMissingImports=false
 
+import asyncio
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, ClassVar
 
-from benchflow_contracts import Task, UsageError
+from benchflow_contracts import BenchFlowError, Task, UsageError
 from benchflow_engine.config import RunConfig
 from benchflow_engine.task_formats import runnable_task
 from benchflow_tool_sessions import (
     BASE_TOOLS,
+    FORK_PATH,
     BlockingSession,
     BlockingSessions,
+    NoSessionError,
     SessionLimits,
     ToolResult,
     ToolSpec,
+    fork_fault,
+    read_fork,
 )
+from fastapi import Request
+from fastapi.responses import JSONResponse
 from openenv.core.env_server.http_server import create_fastapi_app
 from openenv.core.env_server.interfaces import Environment
 from openenv.core.env_server.mcp_types import (
@@ -53,10 +60,17 @@ class BenchFlowEnvironment(Environment):
 
     SUPPORTS_CONCURRENT_SESSIONS: bool = True
 
-    def __init__(self, tasks: Mapping[str, Task], sessions: Callable[[], BlockingSessions]) -> None:
+    def __init__(
+        self,
+        tasks: Mapping[str, Task],
+        sessions: Callable[[], BlockingSessions],
+        children: set[str],
+    ) -> None:
         super().__init__()
         self._tasks = tasks
         self._sessions = sessions
+        self._children = children
+        """The rollouts of children of forks that no client has taken."""
         self._session: BlockingSession | None = None
         self._episode: str | None = None
         self._is_done = False
@@ -66,16 +80,21 @@ class BenchFlowEnvironment(Environment):
         seed: int | None = None,
         episode_id: str | None = None,
         task: str | None = None,
+        rollout: str | None = None,
     ) -> TaskObservation:
-        """Begin an episode, and end the one before."""
+        """Begin an episode, and end the one before. `rollout` continues a child of a fork."""
         self.close()
-        chosen = self._choose(task, seed)
-        self._session = session = self._sessions().open(chosen, slot=episode_id)
+        sessions = self._sessions()
+        if rollout is not None:
+            session = self._take(sessions, rollout)
+        else:
+            session = sessions.open(self._choose(task, seed), slot=episode_id)
+        self._session = session
         self._episode, self._is_done = episode_id or session.id, False
         return TaskObservation(
             prompt=session.prompt,
             tools=tuple(tool_of(spec) for spec in session.tools()),
-            metadata={"task": chosen.id, "rollout": session.id},
+            metadata={"task": session.session.task.id, "rollout": session.id},
         )
 
     def step(
@@ -150,6 +169,12 @@ class BenchFlowEnvironment(Environment):
             self._session.close()
             self._session = None
 
+    def _take(self, sessions: BlockingSessions, rollout: str) -> BlockingSession:
+        if rollout not in self._children:
+            raise NoSessionError(f"no child of a fork has the id {rollout!r:.200}")
+        self._children.discard(rollout)
+        return sessions.find(rollout)
+
     def _choose(self, ident: str | None, seed: int | None) -> Task:
         if ident is None:
             return list(self._tasks.values())[(seed or 0) % len(self._tasks)]
@@ -209,6 +234,7 @@ class OpenEnvServer:
         self._limits = limits or self._default_limits
         self._most = most
         self._sessions: BlockingSessions | None = None
+        self._children: set[str] = set()
         self.app = create_fastapi_app(
             self._environment,
             CallToolAction,
@@ -217,6 +243,7 @@ class OpenEnvServer:
             env_name="benchflow",
             reset_observation_cls=TaskObservation,
         )
+        self.app.add_api_route(FORK_PATH, self._fork, methods=["POST"])
 
     def start(self) -> None:
         """Start the sandbox provider now, and not with the first episode.
@@ -232,7 +259,18 @@ class OpenEnvServer:
             self._sessions.close()
 
     def _environment(self) -> BenchFlowEnvironment:
-        return BenchFlowEnvironment(self._tasks, self._opened)
+        return BenchFlowEnvironment(self._tasks, self._opened, self._children)
+
+    async def _fork(self, request: Request) -> JSONResponse:
+        """Fork the episode whose `rollout` the body names. It is not of OpenEnv."""
+        try:
+            n, body = read_fork(await request.body())
+            children = await asyncio.to_thread(self._opened().fork, str(body.get("rollout")), n)
+        except BenchFlowError as error:
+            status, fault = fork_fault(error)
+            return JSONResponse(fault, status)
+        self._children.update(children)
+        return JSONResponse({"rollouts": children})
 
     def _opened(self) -> BlockingSessions:
         if self._sessions is None:

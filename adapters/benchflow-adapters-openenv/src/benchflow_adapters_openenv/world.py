@@ -8,7 +8,7 @@ import http
 import json
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any, Literal, cast
+from typing import Any, Final, Literal, cast
 
 import aiohttp
 from benchflow_contracts import (
@@ -22,10 +22,14 @@ from benchflow_env_outside import (
     WorldTool,
     outside_environment,
     read_options,
+    secret_for,
     world_url,
 )
 
 NAME = "openenv"
+TOKEN: Final = "BENCHFLOW_OPENENV_TOKEN"  # noqa: S105 - the name of a variable
+"""The operator's variable with the token of the servers. `$BENCHFLOW_OPENENV_TOKEN_FILE` names a
+file with the token instead."""
 _MESSAGE_BYTES = 16 * 1024 * 1024
 
 
@@ -44,36 +48,47 @@ def environment(task: Task, *, manifest: Path | None = None) -> EnvironmentFacto
 
     Raises:
         TaskError: The settings are malformed, or the operator does not allow the host.
+        UsageError: The operator's token cannot be read, or must not go to the host.
     """
     del manifest
     settings = read_options(
         OpenEnvSettings, task, hint='write [environment.options] with url = "http://HOST:PORT"'
     )
     url = world_url(settings.url)
-    return outside_environment(task, NAME, lambda: OpenEnvClient(url), snapshots=settings.snapshots)
+    token = secret_for(url, TOKEN)
+    return outside_environment(
+        task, NAME, lambda: OpenEnvClient(url, token), snapshots=settings.snapshots
+    )
 
 
 class OpenEnvClient:
-    """One session over the server's WebSocket: `WorldClient`."""
+    """One session over the server's WebSocket: `WorldClient`. `token` is sent as a bearer token."""
 
-    def __init__(self, url: str) -> None:
+    def __init__(self, url: str, token: str | None = None) -> None:
         self._url = url.rstrip("/")
+        self._token = token
         self._http: aiohttp.ClientSession | None = None
         self._socket: aiohttp.ClientWebSocketResponse | None = None
         self._action_schema: dict[str, Any] = {}
 
     async def open(self, task: Mapping[str, Any], seed: int) -> WorldAnswer:
         """Connect, and reset the environment. The task's data are arguments of the reset."""
-        self._http = aiohttp.ClientSession()
-        # A redirect could lead to a host that the operator does not allow.
-        async with self._http.get(f"{self._url}/schema", allow_redirects=False) as response:
+        headers: dict[str, str] = {}
+        if self._token:
+            headers["Authorization"] = f"Bearer {self._token}"
+        self._http = aiohttp.ClientSession(headers=headers, trace_configs=[_no_redirects()])
+        async with self._http.get(f"{self._url}/schema") as response:
             if response.status != http.HTTPStatus.OK:
-                raise EnvironmentError_(f"{self._url}/schema answered with {response.status}")
+                raise self._refusal("schema", response.status)
             schema = _object(json.loads(await _body(response)))
         self._action_schema = _object(schema.get("action"))
-        self._socket = await self._http.ws_connect(
-            f"{self._url}/ws", max_msg_size=_MESSAGE_BYTES, autoping=True
-        )
+        try:
+            self._socket = await self._http.ws_connect(
+                f"{self._url}/ws", max_msg_size=_MESSAGE_BYTES, autoping=True
+            )
+        except aiohttp.WSServerHandshakeError as error:
+            # The error has the headers of the request, and the token among them.
+            raise self._refusal("ws", error.status) from None
         # OpenEnv's seeds are 32-bit in many environments.
         data = {**task, "seed": seed & 0x7FFFFFFF}
         payload = await self._ask("reset", data)
@@ -125,6 +140,13 @@ class OpenEnvClient:
         kind = _object(_object(self._action_schema.get("properties")).get("type"))
         return kind.get("const", kind.get("default")) == "call_tool"
 
+    def _refusal(self, path: str, status: int) -> EnvironmentError_:
+        hint = None
+        if status in {http.HTTPStatus.UNAUTHORIZED, http.HTTPStatus.FORBIDDEN}:
+            known = "the server does not take the token of" if self._token else "set"
+            hint = f"{known} ${TOKEN} or ${TOKEN}_FILE"
+        return EnvironmentError_(f"{self._url}/{path} answered with {status}", hint=hint)
+
     async def _ask(self, kind: str, data: Mapping[str, Any]) -> dict[str, Any]:
         assert self._socket is not None, "the world opens its client first"
         await self._socket.send_json({"type": kind, "data": data})
@@ -142,6 +164,17 @@ class OpenEnvClient:
         if body.get("code") == "CAPACITY_REACHED":
             hint = "raise max_concurrent_envs of the server: each branch has a session of its own"
         raise EnvironmentError_(f"the OpenEnv server {self._url} failed: {text}", hint=hint)
+
+
+def _no_redirects() -> aiohttp.TraceConfig:
+    """Refuse redirects, which could lead to a host that the operator does not allow."""
+
+    async def refuse(_session: object, _context: object, _params: object) -> None:
+        raise EnvironmentError_("the OpenEnv server answered with a redirect")
+
+    config = aiohttp.TraceConfig()
+    config.on_request_redirect.append(refuse)
+    return config
 
 
 async def _body(response: aiohttp.ClientResponse) -> bytes:

@@ -11,7 +11,6 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any, Final, Literal, TypeVar
-from urllib.parse import urlsplit
 
 from benchflow_contracts import (
     DataTask,
@@ -25,12 +24,13 @@ from benchflow_contracts import (
 )
 from benchflow_env_outside import (
     EMPTY_SCHEMA,
-    HOSTS,
     Conversation,
     WorldAnswer,
     WorldTool,
+    expect_trusted,
     outside_environment,
     read_options,
+    secret_for,
     world_url,
 )
 from benchflow_env_outside import ImageBlock as WorldImage
@@ -47,7 +47,6 @@ SECRETS: Final = "BENCHFLOW_ORS_SECRETS"
 _PROVIDER: Final = "ors"
 _RANGE: Final = (-1e6, 1e6)
 """The standard does not bound a reward."""
-_LOOPBACK: Final = frozenset({"127.0.0.1", "::1", "localhost"})
 _T = TypeVar("_T")
 _SECRETS: Final = TypeAdapter(dict[str, str])
 
@@ -243,10 +242,7 @@ def _ask(url: str, read: Callable[[OrsClient], Awaitable[_T]]) -> _T:
 
 def client_for(url: str, start_sec: float = 600) -> OrsClient:
     """Return a client with the operator's key. The key goes only to a trusted host."""
-    key = os.environ.get(API_KEY)
-    if key:
-        _expect_trusted(url, API_KEY)
-    return OrsClient(url, api_key=key, start_sec=start_sec)
+    return OrsClient(url, api_key=secret_for(url, API_KEY), start_sec=start_sec)
 
 
 def secrets_for(url: str) -> dict[str, str]:
@@ -254,23 +250,13 @@ def secrets_for(url: str) -> dict[str, str]:
     text = os.environ.get(SECRETS)
     if not text:
         return {}
-    _expect_trusted(url, SECRETS)
+    expect_trusted(url, SECRETS)
     try:
         return _SECRETS.validate_json(text)
     except ValidationError:
         raise UsageError(
             f"${SECRETS} is not JSON of names and texts", hint='give {"NAME": "value"}'
         ) from None
-
-
-def _expect_trusted(url: str, variable: str) -> None:
-    """Refuse to send a secret to a host that only the task has chosen."""
-    host = urlsplit(url).hostname or ""
-    if host not in _LOOPBACK and not os.environ.get(HOSTS):
-        raise UsageError(
-            f"${variable} would be sent to {host!r}, which a task has named",
-            hint=f"name the hosts that you trust in ${HOSTS}",
-        )
 
 
 def _answer(result: ToolSuccess | ToolFailure) -> WorldAnswer:

@@ -105,9 +105,15 @@ def _groups_of(batch: Mapping[str, Any], *, needs_ids: bool) -> list[list[_Membe
 
 
 def _expert_indices(parts: Sequence[ResponseRow]) -> list[list[list[list[int]]]] | None:
-    """Return the experts of each token; `None` if a row lacks them, because SkyRL needs all."""
+    """Return the experts of each token; `None` if a row that is trained on lacks them.
+
+    SkyRL reads an empty list as zeros, and no loss is computed for a row without a mask.
+    """
     known = [part.routed_experts for part in parts]
-    return [rows for rows in known if rows is not None] if known and None not in known else None
+    lacking = [part for part in parts if part.routed_experts is None]
+    if len(lacking) == len(parts) or any(any(part.response_mask) for part in lacking):
+        return None
+    return [rows or [] for rows in known]
 
 
 def _output(

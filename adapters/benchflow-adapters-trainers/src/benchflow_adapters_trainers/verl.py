@@ -85,7 +85,8 @@ class SampleAgentLoop:
         if "global_steps" in row:
             self._server.set_policy_version(int(row["global_steps"]))
         found, version = await self._request(task)
-        outputs = _outputs(found, self._lost_reward, version)
+        shape = _expert_shape(self._server, found)
+        outputs = _outputs(found, self._lost_reward, version, shape)
         return outputs[0] if len(outputs) == 1 else outputs
 
     async def _request(self, task: str) -> tuple[RequestedRow, int | None]:
@@ -122,7 +123,41 @@ def _server_at(path: str) -> GroupServer:
     return cast("GroupServer", make())
 
 
-def _outputs(row: RequestedRow, lost_reward: float | None, version: int | None) -> list[Any]:
+_Shape = tuple[int, int]
+_expert_shapes: dict[int, tuple[GroupServer, _Shape]] = {}
+"""Layers and experts of each layer, of servers whose rows have them. By `id`: a server need not
+be hashable. The entry keeps the server, so its `id` stays its own."""
+
+
+def _expert_shape(server: GroupServer, row: RequestedRow) -> _Shape | None:
+    """Return the layers and the experts of each layer, of this row or of an earlier one.
+
+    verl joins the arrays of a batch, and fails if one row has none.
+
+    Raises:
+        LostRolloutError: Earlier rows had experts, and this one, which is trained on, lacks them.
+    """
+    for part in row.parts:
+        if part.routed_experts is not None:
+            first = part.routed_experts[0]
+            _expert_shapes[id(server)] = (server, (len(first), len(first[0])))
+        elif id(server) in _expert_shapes and any(part.response_mask):
+            raise LostRolloutError(
+                "a row has no experts of its tokens, and earlier rows had them: verl cannot join"
+                " them to a batch",
+                hint="let the engine return the experts of every token, also of cached prefixes",
+                retryable=True,
+            )
+    _, shape = _expert_shapes.get(id(server), (server, None))
+    return shape
+
+
+def _outputs(
+    row: RequestedRow,
+    lost_reward: float | None,
+    version: int | None,
+    shape: _Shape | None,
+) -> list[Any]:
     module = _agent_loop_module()
     sample = row.sample
     versions = None if sample is None else version_range(sample)
@@ -133,7 +168,7 @@ def _outputs(row: RequestedRow, lost_reward: float | None, version: int | None) 
             response_ids=part.response_ids,
             response_mask=part.response_mask,
             response_logprobs=part.logprobs,
-            **_experts(part),
+            **_experts(part, shape),
             reward_score=lost_reward if row.reward is None else row.reward,
             num_turns=0 if sample is None else _turns(sample),
             metrics=module.AgentLoopMetrics(generate_sequences=row.seconds),
@@ -148,10 +183,14 @@ def _outputs(row: RequestedRow, lost_reward: float | None, version: int | None) 
     ]
 
 
-def _experts(part: ResponseRow) -> dict[str, Any]:
-    rows = part.routed_experts
+def _experts(part: ResponseRow, shape: _Shape | None) -> dict[str, Any]:
+    if shape is None:
+        return {}
+    length, numpy = len(part.prompt_ids) + len(part.response_ids), import_module("numpy")
+    if part.routed_experts is None:
+        return {"routed_experts": numpy.zeros((length, *shape), "int16")}
     # verl takes an array of numpy or torch, and no lists.
-    return {} if rows is None else {"routed_experts": import_module("numpy").asarray(rows, "int16")}
+    return {"routed_experts": numpy.asarray(part.routed_experts, "int16")}
 
 
 def _agent_loop_module() -> Any:  # noqa: ANN401

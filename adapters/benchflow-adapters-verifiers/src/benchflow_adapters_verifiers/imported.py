@@ -8,7 +8,7 @@ import json
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Annotated, Any, Final, Literal
+from typing import Annotated, Any, Final, Literal, cast
 
 from benchflow_contracts import (
     Event,
@@ -35,6 +35,8 @@ _MOST_BYTES: Final = 256 << 20
 """The longest line."""
 _MOST_NODES: Final = 100_000
 _AGENT: Final = "verifiers"
+TASK_HASH: Final = "verifiers_task_hash"
+"""The key of a verdict's `meta` with the content hash of the task of the trace."""
 
 
 def _list(value: object) -> object:
@@ -276,7 +278,18 @@ def _steps(trace: _Trace, prefix: str, seq: int) -> Iterator[StepFinished]:
 
 
 def _tool_call(call: _ToolCall) -> ToolCall:
-    return ToolCall(id=call.id, title=call.name, name=call.name, raw_input=call.arguments)
+    return ToolCall(
+        id=call.id, title=call.name, name=call.name, raw_input=_arguments(call.arguments)
+    )
+
+
+def _arguments(text: str) -> object:
+    """Return the arguments as the object that the text is, or else as the text."""
+    try:
+        found: object = json.loads(text)
+    except (ValueError, RecursionError):
+        return text
+    return cast("object", found) if isinstance(found, dict) else text
 
 
 def _observations(message: _Message, results: Mapping[str, _Message]) -> Iterator[Observation]:
@@ -302,6 +315,13 @@ def _stop(trace: _Trace) -> StopReason:
 
 
 def _verdict(trace: _Trace, episode: _Episode) -> VerifyResult:
+    """Return the verdict of the file, with the hash of the task that the agent had."""
+    task = trace.task or episode.task
+    meta = {"imported_from": "verifiers", TASK_HASH: task.hash}
+    return _scores(trace, episode).model_copy(update={"meta": meta})
+
+
+def _scores(trace: _Trace, episode: _Episode) -> VerifyResult:
     errors: Sequence[_Error] = (*episode.errors, *trace.errors)
     missing = [name for name, reward in trace.rewards.items() if reward is None]
     if not trace.ok or missing or not trace.rewards:
@@ -319,5 +339,4 @@ def _verdict(trace: _Trace, episode: _Episode) -> VerifyResult:
     return VerifyResult(
         reward=total,
         items={**numbers, **{name: reward.score for name, reward in known.items()}},
-        meta={"imported_from": "verifiers"},
     )

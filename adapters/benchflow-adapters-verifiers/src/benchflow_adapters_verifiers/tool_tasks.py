@@ -159,8 +159,9 @@ class ToolTask(vf.Task[ToolData, ToolState, ToolTaskConfig]):
 class ToolTasksetConfig(vf.TasksetConfig):
     """Which tasks."""
 
-    directory: Path
-    """A directory of tasks, in any format that BenchFlow reads."""
+    directory: Path | None = None
+    """A directory of tasks, in any format that BenchFlow reads. It has a default, because the
+    command line of verifiers 0.4.0 refuses a taskset with a required setting."""
     task: ToolTaskConfig = ToolTaskConfig()
 
 
@@ -168,7 +169,15 @@ class ToolTaskset(vf.Taskset[ToolTask, ToolTasksetConfig]):
     """The tasks of a directory, by id. Tasks that cannot run are left out."""
 
     def load(self) -> Iterator[ToolTask]:
-        """Yield the tasks."""
+        """Yield the tasks.
+
+        Raises:
+            TaskError: No directory is given.
+        """
+        if self.config.directory is None:
+            raise TaskError(
+                "the taskset has no directory of tasks", hint="give --env.taskset.directory"
+            )
         found = runnable_tasks(str(self.config.directory)).tasks
         for task in sorted(found, key=lambda each: each.id):
             data = ToolData(

@@ -95,6 +95,28 @@ def _tool(found: Mapping[str, Any]) -> WorldTool:
     )
 
 
+def environment_of(task: Task) -> tuple[str, dict[str, Any]]:
+    """Return the id and the arguments of the environment of verifiers that a task names.
+
+    They are options of its environment, or of a verifier of the type `verifiers`.
+
+    Raises:
+        TaskError: The options of the task do not name an environment.
+    """
+    verifier, table = task.config.verifier, "environment"
+    options = task.config.environment.options
+    if verifier.type == "verifiers" and "env" in verifier.options:
+        options, table = verifier.options, "verifier"
+    ident, arguments = options.get("env"), options.get("args", {})
+    if not isinstance(ident, str) or not _IDENT.fullmatch(ident) or not isinstance(arguments, dict):
+        raise TaskError(
+            f"task {task.id!r} names the environment {ident!r} of verifiers",
+            where=f"task.toml:{table}.options.env",
+            hint="name an installed environment, as verifiers' eval command does",
+        )
+    return ident, cast("dict[str, Any]", arguments)
+
+
 def environment(task: Task, *, manifest: Path | None = None) -> EnvironmentFactory:
     """Return the environment of a task: the entry point `verifiers` of `benchflow.environments`.
 
@@ -102,22 +124,14 @@ def environment(task: Task, *, manifest: Path | None = None) -> EnvironmentFacto
         TaskError: The options of the task do not name an environment.
     """
     del manifest
-    options = task.config.environment.options
-    ident, arguments = options.get("env"), options.get("args", {})
-    if not isinstance(ident, str) or not _IDENT.fullmatch(ident) or not isinstance(arguments, dict):
-        raise TaskError(
-            f"task {task.id!r} names the environment {ident!r} of verifiers",
-            where="task.toml:environment.options.env",
-            hint="name an installed environment, as verifiers' eval command does",
-        )
-    snapshots = options.get("snapshots", "replay")
+    found, given = environment_of(task)
+    snapshots = task.config.environment.options.get("snapshots", "replay")
     if snapshots not in {"replay", "none"}:
         raise TaskError(
             f"an environment of verifiers cannot have snapshots {snapshots!r}",
             where="task.toml:environment.options.snapshots",
             hint="set 'replay' or 'none'",
         )
-    found, given = ident, cast("dict[str, Any]", arguments)
     return outside_environment(
         task,
         "verifiers",

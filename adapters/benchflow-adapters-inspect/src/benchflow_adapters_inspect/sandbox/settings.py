@@ -6,7 +6,15 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Self
 
-from benchflow_contracts import ImageRecipe, NetworkMode, ResourceLimits, SandboxSpec, UsageError
+from benchflow_contracts import (
+    ContainerOptions,
+    ImageRecipe,
+    NetworkMode,
+    ResourceLimits,
+    SandboxSpec,
+    ServiceSpec,
+    UsageError,
+)
 from pydantic import BaseModel, ConfigDict, ValidationError
 
 DOCKERFILE = "Dockerfile"
@@ -44,6 +52,12 @@ class BenchflowSandboxConfig(BaseModel):
     allowed_hosts: tuple[str, ...] = ()
     memory_mb: int | None = None
     cpus: float | None = None
+    services: tuple[ServiceSpec, ...] = ()
+    """Containers beside the sandbox, of a compose file; a TOML file has none."""
+    main: ContainerOptions = ContainerOptions()
+    """Networks of the sandbox, and the services that it waits for."""
+    inner_networks: frozenset[str] = frozenset()
+    """Networks of the services without a way out."""
     agent: str | None = None
     """The agent that `bf_agent` runs in the sandbox. Its programs are part of the sandbox."""
     agent_model: str | None = None
@@ -125,4 +139,7 @@ class BenchflowSandboxConfig(BaseModel):
             network=self.network,
             allowed_hosts=self.allowed_hosts,
             limits=ResourceLimits(**limits, output_bytes=max(output_bytes, _MORE_OUTPUT)),
+            services=self.services,
+            container=self.main,
+            inner_networks=self.inner_networks,
         )

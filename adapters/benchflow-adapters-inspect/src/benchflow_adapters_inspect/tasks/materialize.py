@@ -18,7 +18,14 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from benchflow_contracts import BenchFlowError, ListedTask, TaskConfig, TaskError, TaskRefusal
+from benchflow_contracts import (
+    BenchFlowError,
+    ListedTask,
+    ServiceSpec,
+    TaskConfig,
+    TaskError,
+    TaskRefusal,
+)
 from inspect_ai import Task
 from inspect_ai._eval.task.sandbox import read_sandboxenv_file, resolve_sample_files
 from inspect_ai.dataset import Sample
@@ -29,12 +36,22 @@ from inspect_ai.solver._task_state import Choices
 from benchflow_adapters_inspect.sandbox.settings import BenchflowSandboxConfig
 
 from .loading import load_inspect_task
-from .sample_folder import FORMAT, SampleFolder, TaskReference, load_sample, slug, write_sample
+from .sample_folder import (
+    FORMAT,
+    SERVICES,
+    SampleFolder,
+    TaskReference,
+    load_sample,
+    slug,
+    write_sample,
+)
 from .setup_solver import ENVIRONMENT
 
 _PROVIDERS = {"benchflow", "docker", "local"}
 _LONGEST_SETUP = 100_000
-_SOLVER_LIMITS = ("message_limit", "token_limit", "turn_limit", "working_limit", "cost_limit")
+SOLVER = "inspect-solver"
+"""The agent that runs the solver of a task, within the limits of Inspect."""
+_ALL_TOKENS = (None, "all")
 
 
 def write_samples(spec: str, args: Mapping[str, Any], cache: Path) -> list[Path | ListedTask]:
@@ -97,7 +114,7 @@ def _write_folder(
         {
             "name": name,
             "metadata": {"inspect_notes": list(_notes(task))},
-            "agent": {} if task.time_limit is None else {"timeout_sec": task.time_limit},
+            "agent": _agent_limits(task),
             "environment": given,
             "verifier": {"type": "inspect", "isolation": "shared"},
         }
@@ -106,10 +123,7 @@ def _write_folder(
     if settings.dockerfile is not None:
         source = Path(settings.dockerfile)
         dockerfile = source.name
-        try:
-            shutil.copytree(source.parent, folder / "image")
-        except OSError as error:
-            raise TaskError(f"the files of {source} cannot be copied: {error!s:.500}") from error
+        _copy_context(source.parent, folder / "image")
     sample_folder = SampleFolder(
         task=reference,
         index=index,
@@ -117,7 +131,50 @@ def _write_folder(
         instruction=_instruction(sample),
         dockerfile=dockerfile,
     )
+    if settings.services:
+        beside = {
+            "services": tuple(_copied(service, folder) for service in settings.services),
+            "main": settings.main,
+            "inner_networks": tuple(sorted(settings.inner_networks)),
+        }
+        sample_folder = sample_folder.model_copy(update=beside)
     write_sample(folder, sample_folder, root, workdir)
+
+
+def _agent_limits(task: Task) -> dict[str, Any]:
+    """Return the limits of the agent. They end its work, which is then scored.
+
+    Inspect itself applies the limits on messages and cost to the solver, and others that no other
+    agent can apply.
+    """
+    limits: dict[str, Any] = {"timeout_sec": task.time_limit, "max_calls": task.turn_limit}
+    limits |= {"max_messages": task.message_limit, "max_cost_usd": task.cost_limit}
+    others = [] if task.working_limit is None else [f"working_limit = {task.working_limit}"]
+    if task.token_limit_type in _ALL_TOKENS:
+        limits["max_tokens"] = task.token_limit
+    elif task.token_limit is not None:
+        others.append(f"token_limit = {task.token_limit} of the type {task.token_limit_type!r}")
+    given = {name: value for name, value in limits.items() if value is not None}
+    if others or {"max_messages", "max_cost_usd"} & given.keys():
+        given |= {"other_limits": others, "self_limited": [SOLVER]}
+    return given
+
+
+def _copied(service: ServiceSpec, folder: Path) -> ServiceSpec:
+    """Copy the files from which a service is built; return the service with the copy."""
+    if service.recipe is None:
+        return service
+    place = Path(SERVICES) / service.name
+    _copy_context(service.recipe.context, folder / place)
+    recipe = service.recipe.model_copy(update={"context": place})
+    return service.model_copy(update={"recipe": recipe})
+
+
+def _copy_context(source: Path, target: Path) -> None:
+    try:
+        shutil.copytree(source, target)
+    except OSError as error:
+        raise TaskError(f"the files of {source} cannot be copied: {error!s:.500}") from error
 
 
 def _settings(task: Task, sample: Sample) -> BenchflowSandboxConfig:
@@ -182,10 +239,10 @@ def _instruction(sample: Sample) -> str:
 
 
 def _notes(task: Task) -> Iterator[str]:
-    for name in _SOLVER_LIMITS:
-        value = getattr(task, name)
-        if value is not None:
-            yield f"{name} = {value} holds for the agent inspect-solver alone"
+    for limit in _agent_limits(task).get("other_limits", ()):
+        yield f"{limit}: only the agent {SOLVER} applies it, and another agent is refused"
+    if task.cost_limit is not None:
+        yield f"cost_limit = {task.cost_limit}: an agent other than {SOLVER} needs --usd-per-mtok"
     if (task.epochs or 1) > 1:
         yield f"epochs = {task.epochs}: run the task with -k {task.epochs}"
     for name in ("approval", "review", "early_stopping", "checkpoint"):

@@ -5,14 +5,26 @@ import json
 import re
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, Final, Literal
+from typing import Any, Final, Literal, TypeVar
 
-from benchflow_contracts import ImageRecipe, RareModel, Task, TaskConfig, TaskError, TaskParts
+from benchflow_contracts import (
+    ContainerOptions,
+    ImageRecipe,
+    RareModel,
+    ServiceSpec,
+    Task,
+    TaskConfig,
+    TaskError,
+    TaskParts,
+)
 from pydantic import ValidationError
 
 SAMPLE_FILE: Final = "inspect-sample.json"
 FORMAT: Final = "inspect"
+SERVICES: Final = "services"
+"""The directory of the files from which services are built."""
 _LONGEST_NAME: Final = 60
+_Options = TypeVar("_Options", bound=ContainerOptions)
 _HINT: Final = "list the task again: inspect:FILE@TASK"
 
 
@@ -32,7 +44,10 @@ class TaskReference(RareModel):
 
 
 class SampleFolder(RareModel):
-    """The file `inspect-sample.json`. Beside it are `root/`, `workdir/` and `image/`."""
+    """The file `inspect-sample.json`.
+
+    Beside it are `root/`, `workdir/`, `image/` and `services/`.
+    """
 
     version: Literal[1] = 1
     task: TaskReference
@@ -42,6 +57,11 @@ class SampleFolder(RareModel):
     instruction: str
     dockerfile: str = ""
     """Below `image/`; `""` if no image is built."""
+    services: tuple[ServiceSpec, ...] = ()
+    """Containers beside the sandbox. The context of a recipe is relative to the directory."""
+    main: ContainerOptions = ContainerOptions()
+    """Options of the sandbox itself, if it has services."""
+    inner_networks: tuple[str, ...] = ()
 
 
 def slug(text: str) -> str:
@@ -122,8 +142,29 @@ def load_sample(path: Path) -> Task:
             files=files if files.is_dir() else None,
             workdir_files=workdir if workdir.is_dir() else None,
             recipe=recipe,
+            services=tuple(_service(each, root) for each in sample.services),
+            container=_options(sample.main),
+            inner_networks=frozenset(sample.inner_networks),
         ),
     )
+
+
+def _service(service: ServiceSpec, root: Path) -> ServiceSpec:
+    """Return a service whose image is built from files of the directory alone."""
+    if service.recipe is None:
+        return _options(service)
+    context = (root / service.recipe.context).resolve()
+    if not context.is_relative_to(root / SERVICES):
+        raise TaskError(f"the service {service.name!r} leads out of its directory", hint=_HINT)
+    recipe = service.recipe.model_copy(update={"context": context})
+    return _options(service).model_copy(update={"recipe": recipe})
+
+
+def _options(options: _Options) -> _Options:
+    """Refuse the options that name paths of this machine, which Inspect's files cannot have."""
+    if options.files or options.host_mounts:
+        raise TaskError("a container of the sample names a path of this machine", hint=_HINT)
+    return options
 
 
 def _digest(root: Path) -> str:

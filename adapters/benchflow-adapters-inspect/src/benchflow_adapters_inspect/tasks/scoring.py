@@ -85,6 +85,10 @@ async def _model(
     judge: Endpoint | None, name: str | None, evidence: Evidence, node: str
 ) -> AsyncGenerator[tuple[Model, Any]]:
     """Yield the model of the scorers, and its recorded calls."""
+    if evidence.judge is not None:
+        # The engine's gateway records the calls, and counts them.
+        yield gateway_model(evidence.judge.model, evidence.judge.endpoint), tuple
+        return
     if judge is None:
         yield get_model("none/none"), tuple
         return

@@ -46,6 +46,10 @@ class SessionCalls:
         self._finisher: str | None = None
         """The call that gets the verdict. Later calls are refused."""
 
+    def of_child(self, session: ToolSession) -> "SessionCalls":
+        """Return the calls of a child of a fork, which has the same task and tools."""
+        return SessionCalls(session, self.task, self._toolset)
+
     async def tools(self) -> list[ToolSpec]:
         """Return the tools of the session that its toolset has, and `submit`."""
         tools, chosen = await self.session.tools(), self._toolset

@@ -3,11 +3,11 @@
 from collections.abc import AsyncGenerator, Coroutine, Iterable, Mapping
 from typing import Annotated, Any, Final, TypeVar
 
-from benchflow_contracts import GroupReward, Model
+from benchflow_contracts import BenchFlowError, GroupReward, Model
 from benchflow_serve.security import PUBLIC
-from benchflow_tool_sessions import SUBMIT, ToolSpec
+from benchflow_tool_sessions import FORK_PATH, SUBMIT, ToolSpec, fork_fault, read_fork
 from benchflow_tool_sessions.sandbox_tools import SPECS
-from litestar import Request, get, post
+from litestar import Request, Response, get, post
 from litestar.params import Parameter
 from litestar.response import Stream
 
@@ -194,6 +194,20 @@ async def score_group(request: _Request, name: _Env) -> Stream:
     return _stream(calls.stream_result(body.task_id, run))
 
 
+@post(FORK_PATH, status_code=200)
+async def fork(request: _Request) -> Response[dict[str, Any]]:
+    """Fork the session into sessions with ids of their own. It is not of the standard."""
+    try:
+        n, _ = read_fork(await request.body())
+        sids = await _sessions(request).fork(_sid(request), n)
+    except RequestError:
+        raise
+    except BenchFlowError as error:
+        status, body = fork_fault(error)
+        return Response(body, status_code=status)
+    return Response({"sids": sids})
+
+
 def _toolset(request: _Request, name: str | None) -> frozenset[str] | None:
     toolsets: Mapping[str, frozenset[str]] = request.app.state["toolsets"]
     if name is None:
@@ -272,4 +286,5 @@ ROUTES: Final = (
     list_task_tools,
     call,
     score_group,
+    fork,
 )

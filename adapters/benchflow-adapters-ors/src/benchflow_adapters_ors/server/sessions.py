@@ -127,6 +127,28 @@ class SessionTable:
         """
         self._find(sid)
 
+    async def fork(self, sid: str, n: int) -> list[str]:
+        """Fork a session into `n` sessions, and return their ids. The forked session is deleted.
+
+        Raises:
+            RequestError: As `calls`.
+            BenchFlowError: As `SessionManager.fork`.
+        """
+        entry, parent = self._find(sid), await self.calls(sid, None)
+        children = await self._manager.fork(parent.session.id, n)
+        if self._entries.pop(sid, None) is None:
+            for child in children:
+                await self._manager.close(child.id)
+            raise RequestError(410, "Session deleted")
+        self._deleted.append(sid)
+        sids = [self.new_id() for _ in children]
+        for ident, child in zip(sids, children, strict=True):
+            calls = parent.of_child(child)
+            # A task that is done, as one of a session that has started.
+            opening = asyncio.create_task(_done(calls))  # noqa: TID251
+            self._entries[ident] = _Entry(entry.environment, opening)
+        return sids
+
     async def delete(self, sid: str) -> None:
         """End a session and delete its sandbox. Idempotent; an unknown id is ignored."""
         entry = self._entries.pop(sid, None)
@@ -201,3 +223,7 @@ class SessionTable:
 
     def _seal(self, ident: str) -> str:
         return hmac.digest(self._key, ident.encode(), hashlib.sha256).hex()[:32]
+
+
+async def _done(calls: SessionCalls) -> SessionCalls:
+    return calls

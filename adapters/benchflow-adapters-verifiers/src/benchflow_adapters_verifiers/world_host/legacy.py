@@ -131,6 +131,10 @@ class LegacyWorlds:
         parts = {name: float(value) for name, value in numbers if name not in broken}
         return Verdict(reward=float(output["reward"]), parts=parts, tail=_tail(output))
 
+    async def score(self, *_: object) -> Verdict:
+        """Refuse: a rubric of this version scores the state of a live rollout."""
+        raise UnsupportedError("a rubric scores the state of a live rollout", "rubric")
+
     def _forgive_metrics(self) -> set[str]:
         """Return the functions that failed and whose weight is 0: they do not change the reward."""
         faults = FAULTS.get([])

@@ -96,16 +96,26 @@ class Host:
             then = await found.exchange.act(STOP)
         if not isinstance(then, Verdict):
             raise EpisodeError("the environment goes on after its agent has ended")
-        if then.error is not None or then.reward is None or not math.isfinite(then.reward):
-            raise EpisodeError(then.error or f"the reward is {then.reward}")
-        parts = {name: value for name, value in then.parts.items() if math.isfinite(value)}
-        return {"reward": then.reward, "parts": parts}
+        return _reward_of(then)
+
+    async def score(
+        self, data: dict[str, Any] | None, digest: str | None, messages: list[dict[str, Any]]
+    ) -> dict[str, Any]:
+        """Score the messages of a trace that ended elsewhere; return the verdict."""
+        return _reward_of(await self._worlds.score(data, digest, messages))
 
     async def close(self, session: str) -> None:
         """End a session. A session that is unknown has ended."""
         found = self._sessions.pop(session, None)
         if found is not None:
             await found.exchange.close()
+
+
+def _reward_of(verdict: Verdict) -> dict[str, Any]:
+    if verdict.error is not None or verdict.reward is None or not math.isfinite(verdict.reward):
+        raise EpisodeError(verdict.error or f"the reward is {verdict.reward}")
+    parts = {name: value for name, value in verdict.parts.items() if math.isfinite(value)}
+    return {"reward": verdict.reward, "parts": parts}
 
 
 def _load(ident: str, arguments: dict[str, Any]) -> Any:  # noqa: ANN401 - one of two classes
@@ -129,7 +139,7 @@ async def _serve(host: Host, answers: int) -> None:
     reader = asyncio.StreamReader(limit=64 << 20)
     loop = asyncio.get_running_loop()
     await loop.connect_read_pipe(lambda: asyncio.StreamReaderProtocol(reader), sys.stdin.buffer)
-    names = ("describe", "tasks", "open", "call", "finish", "close")
+    names = ("describe", "tasks", "open", "call", "finish", "score", "close")
     methods = {name: getattr(host, name) for name in names}
 
     async def answer(request: dict[str, Any]) -> None:

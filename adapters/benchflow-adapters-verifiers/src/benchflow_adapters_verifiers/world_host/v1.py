@@ -27,6 +27,7 @@ from verifiers.v1.types import SamplingConfig
 from verifiers.v1.utils.loaders import load_environment, resolve_env_config
 
 from .exchange import STOP, Exchange, UnsupportedError, Verdict
+from .scoring import TraceScorer
 
 _HARNESS = "benchflow_agent_harness"
 _AGENT_SEC = 24 * 3600.0
@@ -100,6 +101,7 @@ class V1Worlds:
         self._env = load_environment(resolve_env_config({**taskset, role: agent}))
         self.speaks = type(self._env).run is not SingleAgentEnv.run
         """Whether the environment has a user that answers the agent."""
+        self._scorer = TraceScorer(self._env)
         self._stack = AsyncExitStack()
         self._url = ""
 
@@ -164,8 +166,7 @@ class V1Worlds:
     async def run(self, data: dict[str, Any], exchange: Exchange, session: str) -> Verdict:
         """Run one episode as verifiers does, with the agent of the exchange as its model."""
         await self._serve()
-        kind = type(self._env.taskset).task_type()
-        task = kind(kind.data_type().model_validate(data), self._env.config.taskset.task)
+        task = self._task(data)
         _exchanges[session] = exchange
         context = ModelContext(
             client=EvalClientConfig(base_url=self._url, api_key_var=_KEY),
@@ -186,6 +187,25 @@ class V1Worlds:
         parts = {name: float(reward.score) for name, reward in trace.rewards.items()}
         numbers = {name: float(value) for name, value in trace.metrics.items() if value is not None}
         return Verdict(reward=float(trace.reward), parts={**numbers, **parts})
+
+    async def score(
+        self, data: dict[str, Any] | None, digest: str | None, messages: list[dict[str, Any]]
+    ) -> Verdict:
+        """Score messages by the rewards of a task, which `data` or its hash names.
+
+        Both must name the same task, if both are given.
+        """
+        found = self._scorer.find(digest or "") if data is None else self._task(data)
+        if found is None:
+            return Verdict(error=f"the taskset does not have the task with the hash {digest}")
+        self._scorer.check(found)
+        if digest and found.hash != digest:
+            return Verdict(error=f"the trace is of the task {digest}, and not of {found.hash}")
+        return await self._scorer.score(found, messages)
+
+    def _task(self, data: dict[str, Any]) -> Any:  # noqa: ANN401 - a class of verifiers
+        kind = type(self._env.taskset).task_type()
+        return kind(kind.data_type().model_validate(data), self._env.config.taskset.task)
 
     async def _serve(self) -> None:
         """Start the model endpoint of the exchanges, and what all episodes share."""
