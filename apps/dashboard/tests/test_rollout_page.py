@@ -9,6 +9,7 @@ from benchflow_contracts import BranchRecord, NodeError, RolloutTree, Usage, Ver
 from benchflow_dashboard import DashboardSettings, create_app
 from benchflow_dashboard.index import Index, update_index
 from benchflow_dashboard.tree.unseen_text import MOST
+from benchflow_store import GroupRecord, GroupVerdict, LostMember, append_group
 from litestar import Litestar
 from litestar.testing import TestClient
 from made_rollouts import write_rollout
@@ -18,6 +19,7 @@ from xss_payloads import CANARY, PAYLOADS, MarkupReader, dangers, structure
 Client = TestClient[Litestar]
 TABS = ("steps", "reward", "evidence", "cost", "events")
 HTMX = {"HX-Request": "true"}
+DASH = "\N{EN DASH}"
 KINDS = "/r/all-kinds"
 PLAIN = "/r/plain-text"
 
@@ -116,6 +118,13 @@ def client(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Client]:
         tree = tree_of_all_kinds(payload.replace("\ud800", ""))
         name = f"payload-{number:02}"
         write_rollout(replace(tree, rollout_id=name), jobs / "hostile" / name)
+    write_rollout(replace(tree_of_climbs([0, 1]), rollout_id="ranked"), jobs / "ranks" / "ranked")
+    verdict = GroupVerdict(rollout="ranked", leaf="n1", result=VerifyResult(reward=0.9))
+    lost = LostMember(name="ranked", leaf="n2", reason=f"lost {PAYLOADS[0]}")
+    append_group(
+        jobs / "ranks",
+        GroupRecord(task="t", task_digest="d", reward="rank", leaves=(verdict,), lost=(lost,)),
+    )
     damaged = write_rollout(replace(tree_of_climbs([0]), rollout_id="damaged"), jobs / "damaged")
     (damaged / "events.jsonl").write_text('{"kind": "nonsense"}\n' * 3)
     settings = DashboardSettings(jobs_dir=jobs, index=home / "index.db")
@@ -147,6 +156,16 @@ def test_the_page_shows_the_tree_and_opens_at_the_first_fork(client: Client) -> 
     assert '<a id="t-n1" aria-selected="true"' in text
     assert 'data-node="n1"' in text
     assert "fork x3 · R (replay) · why?" in text
+
+
+def test_the_page_shows_group_rewards_beside_own_rewards(client: Client) -> None:
+    text = page(client, "/r/ranked")
+    rows = re.findall(r'<tr data-group="rank">(.*?)</tr>', text)
+    cells = [re.findall(r"<td[^>]*>(.*?)</td>", row) for row in rows]
+    assert [row[:3] for row in cells] == [["n1", "rank", ".90"], ["n2", "rank", DASH]]
+    assert cells[0][3] not in ("", DASH, ".90")
+    assert PAYLOADS[0] not in text
+    assert "Group rewards" not in page(client, KINDS)
 
 
 def test_a_page_that_has_the_drawing_gets_neither_its_groups_nor_its_list_again(

@@ -125,8 +125,10 @@ INGEST: Final[tuple[ControllerRouterHandler, ...]] = (
 """The routes that take traces of production agents, by ingest keys."""
 
 
-def create_app(settings: DashboardSettings, *, index: Index | None = None) -> Litestar:
-    """Return the application.
+def create_app(
+    settings: DashboardSettings, *, index: Index | None = None, has_process: bool = False
+) -> Litestar:
+    """Return the application. With `has_process`, monitor mode folds traces in a child process.
 
     Raises:
         UsageError: The settings bind a public address without authentication, or the index is
@@ -138,7 +140,7 @@ def create_app(settings: DashboardSettings, *, index: Index | None = None) -> Li
     rollouts, trees = RolloutCache(), TreeCache()
     stop, access = StopEvent(), AccessControl.of(settings)
     hosts = HostGuard((*settings.allowed_hosts, settings.host))
-    monitor = make_monitor(settings)
+    monitor = make_monitor(settings, has_process=has_process)
     live = _make_live(the_index, monitor, stop)
     injected = {
         "settings": settings,

@@ -59,7 +59,7 @@ def serve(settings: DashboardSettings, *, on_ready: Callable[[str], None] | None
         UsageError: The address is in use, is public without authentication, or is not of this
             machine.
     """
-    app = create_app(settings)
+    app = create_app(settings, has_process=True)
     with open_listener(settings.host, settings.port, backlog=_BACKLOG) as listener:
         config = uvicorn.Config(
             app,

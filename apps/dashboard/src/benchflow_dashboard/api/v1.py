@@ -76,8 +76,7 @@ def list_jobs(index: NamedDependency[Index]) -> tuple[JobLine, ...]:
 @get("/jobs/{job:str}", sync_to_thread=True, responses=ERRORS)
 def get_job(index: NamedDependency[Index], job: FromPath[str]) -> JobView:
     """Return one job."""
-    with index.read() as session:
-        view = job_view(session, job)
+    view = index.report(("job", job), lambda session: job_view(session, job)).result
     if view is None:
         raise NotFoundException("no job has this name")
     return view
@@ -94,8 +93,8 @@ def get_comparison(
 ) -> CompareView:
     """Return the comparison of variants. The parameters are those of `/jobs/{job}/compare`."""
     query = CompareQuery.of(request.query_params.multi_items())
-    with index.read() as session:
-        view = compare_view(session, job, query)
+    key = ("compare", job, query)
+    view = index.report(key, lambda session: compare_view(session, job, query)).result
     if view is None:
         raise NotFoundException("no job has this name")
     return view
@@ -105,8 +104,7 @@ def get_comparison(
 def list_costs(request: Request[Any, Any, Any], index: NamedDependency[Index]) -> CostsView:
     """Return cost and tokens by group. The parameters are those of `/cost`."""
     query = CostQuery.of(request.query_params)
-    with index.read() as session:
-        return costs_view(session, query)
+    return index.report(("cost", query), lambda session: costs_view(session, query)).result
 
 
 @get("/rewards", sync_to_thread=True, responses=ERRORS, operation_class=RewardOperation)

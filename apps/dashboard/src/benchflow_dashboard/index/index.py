@@ -1,9 +1,10 @@
 """The index of one jobs directory: what pages ask, and the thread that keeps it up to date."""
 
-from collections.abc import Generator
+from collections.abc import Callable, Generator, Hashable
 from contextlib import contextmanager
 from dataclasses import asdict
 from pathlib import Path
+from typing import TypeVar
 
 from benchflow_contracts import StoreError
 
@@ -11,7 +12,10 @@ from .database import IndexReaders, IndexSession, IndexWriter
 from .follow import Follower
 from .job_database import JobDatabaseReader
 from .queries import RolloutEntry, Run, read_jobs, read_run
+from .reports import Report, ReportCache
 from .watcher import Watcher
+
+_Result = TypeVar("_Result")
 
 
 class Index:
@@ -31,12 +35,20 @@ class Index:
         self.path, self.jobs_dir = path, jobs_dir
         self.watcher = Watcher(path, jobs_dir, fleet)
         self._readers = IndexReaders(path, notes)
+        self._reports = ReportCache(path, self._readers)
 
     @contextmanager
     def read(self) -> Generator[IndexSession]:
         """Yield one read transaction, for the functions of `queries`."""
         with self._readers.session() as session:
             yield session
+
+    def report(self, key: Hashable, make: Callable[[IndexSession], _Result]) -> Report[_Result]:
+        """Return what `make` reads in one transaction; the same until the index changes.
+
+        `make` must read nothing but the index, so no notes and no clock.
+        """
+        return self._reports.read(key, make)
 
     def find(self, prefix: str, job: str | None = None) -> list[RolloutEntry]:
         """Return the rollouts with the id `prefix`, else those whose ids begin with it.
@@ -60,6 +72,7 @@ class Index:
     def close(self) -> None:
         """Stop the thread and close all connections."""
         self.watcher.stop()
+        self._reports.close()
         self._readers.close()
 
 

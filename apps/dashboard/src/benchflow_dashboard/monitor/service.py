@@ -19,6 +19,7 @@ from benchflow_dashboard.settings import DashboardSettings
 
 from .alerts import AlertManager
 from .assembler import Assembler
+from .assembler_process import AssemblerProcess
 from .codec import SpanRow, log_rows, span_rows
 from .config import MonitorConfig, read_monitor_config
 from .credentials import mask_credentials
@@ -49,6 +50,7 @@ class MonitorService:
         config: What `monitor.toml` says.
         keys: The ingest keys. Without any, every client of the loopback may send.
         jobs_dir: The directory with the jobs of `[[evals]]`.
+        has_process: Whether rollouts are folded and scored in a process of their own.
 
     Raises:
         UsageError: A reward of the configuration cannot be made.
@@ -61,6 +63,8 @@ class MonitorService:
         config: MonitorConfig | None = None,
         keys: Iterable[IngestKey] = (),
         jobs_dir: Path = Path("jobs"),
+        *,
+        has_process: bool = False,
     ) -> None:
         self.config = config or MonitorConfig()
         self.keys: Mapping[str, IngestKey] = {key.name: key for key in keys}
@@ -73,7 +77,11 @@ class MonitorService:
         self.decoding = WorkThread(_DECODERS)
         self._thread = WorkThread()
         scorer = OnlineScorer(self.config)
-        self.assembler = Assembler(location, self.config, scorer, thread=self._thread)
+        self.assembler = (
+            AssemblerProcess(location, self.config)
+            if has_process
+            else Assembler(location, self.config, scorer, thread=self._thread)
+        )
         self.evals = EvalImporter(location, self.config, scorer, jobs_dir, thread=self._thread)
         self.rules = read_rules(self.config.alerts)
         table = self.config.webhook
@@ -168,7 +176,7 @@ class MonitorService:
         self.reader.close()
 
 
-def make_monitor(settings: DashboardSettings) -> MonitorService | None:
+def make_monitor(settings: DashboardSettings, *, has_process: bool) -> MonitorService | None:
     """Return the monitor of a dashboard, or None if its settings do not name a database.
 
     Raises:
@@ -180,4 +188,6 @@ def make_monitor(settings: DashboardSettings) -> MonitorService | None:
     path = settings.monitor_config
     config = None if path is None else read_monitor_config(path)
     keys = () if settings.ingest_keys is None else read_keys(settings.ingest_keys)
-    return MonitorService(settings.monitor, config, keys, settings.jobs_dir)
+    return MonitorService(
+        settings.monitor, config, keys, settings.jobs_dir, has_process=has_process
+    )

@@ -18,7 +18,7 @@ from benchflow_dashboard.reports.comparison import (
 )
 from benchflow_dashboard.settings import DashboardSettings
 
-from .page import REPORT_REST_SEC, LivePage, PageRequest, jobs_dir_words, render
+from .page import LivePage, PageRequest, jobs_dir_words, render, report_rest_sec
 
 _CHOICES = 200
 
@@ -32,8 +32,10 @@ def show_comparison(
 ) -> Template:
     """Show the variants of a job, and of further jobs, on the same tasks."""
     query = CompareQuery.of(request.query_params.multi_items())
+    key = ("compare", job, query)
+    report = index.report(key, lambda session: compare_view(session, job, query))
+    view = report.result
     with index.read() as session:
-        view = compare_view(session, job, query)
         choices = [each.name for each in read_jobs(session, most=_CHOICES) if each.name != job]
     if view is None:
         raise NotFoundException("no job has this name")
@@ -55,7 +57,7 @@ def show_comparison(
             "base_url": base_url,
             "first_url": f"{base_url}?{query.with_().url_query()}",
             "next_url": f"{base_url}?{query.with_(after=view.next or '').url_query()}",
-            "live": LivePage("runs", rest_sec=REPORT_REST_SEC),
+            "live": LivePage("runs", rest_sec=report_rest_sec(report.seconds)),
             "clear_url": f"{base_url}?{query.with_(outcome='').url_query()}",
         },
     )

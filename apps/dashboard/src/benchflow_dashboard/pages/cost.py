@@ -8,7 +8,7 @@ from benchflow_dashboard.index import Index, read_facets
 from benchflow_dashboard.reports.costs import GROUPINGS, SORTS, CostQuery, costs_view
 from benchflow_dashboard.settings import DashboardSettings
 
-from .page import REPORT_REST_SEC, LivePage, PageRequest, jobs_dir_words, render
+from .page import LivePage, PageRequest, jobs_dir_words, render, report_rest_sec
 
 
 @get("/cost", include_in_schema=False, sync_to_thread=True)
@@ -19,8 +19,10 @@ def show_costs(
 ) -> Template:
     """Show what rollouts cost, also per success."""
     query = CostQuery.of(request.query_params)
+    report = index.report(("cost", query), lambda session: costs_view(session, query))
     with index.read() as session:
-        view, facets = costs_view(session, query), read_facets(session)
+        facets = read_facets(session)
+    view = report.result
     words = query.url_query()
     return render(
         request,
@@ -30,7 +32,7 @@ def show_costs(
         section="cost",
         cli=("bench", "dashboard", "cost", *([words] if words else []), *jobs_dir_words(settings)),
         context={
-            "live": LivePage("runs", rest_sec=REPORT_REST_SEC),
+            "live": LivePage("runs", rest_sec=report_rest_sec(report.seconds)),
             "query": query,
             "jobs": facets["job"],
             "groupings": GROUPINGS,

@@ -26,7 +26,7 @@ from benchflow_dashboard.index import (
 from benchflow_dashboard.index.database import IndexSession
 from benchflow_dashboard.settings import DashboardSettings
 
-from .page import AGES_SEC, LivePage, PageRequest, jobs_dir_words, render
+from .page import AGES_SEC, LivePage, PageRequest, jobs_dir_words, render, report_rest_sec
 from .runs import eta
 
 
@@ -126,8 +126,8 @@ def show_job(
     job: FromPath[str],
 ) -> Template:
     """Show one job."""
-    with index.read() as session:
-        view = job_view(session, job)
+    report = index.report(("job", job), lambda session: job_view(session, job))
+    view = report.result
     if view is None:
         raise NotFoundException("no job has this name")
     cli = ("bench", "eval", "show", job, *jobs_dir_words(settings))
@@ -135,6 +135,6 @@ def show_job(
         "job_actions": offered_actions(view),
         "job_url": job_url(job),
         "acted": actions.newest(job, 5),
-        "live": LivePage("runs", refresh_sec=AGES_SEC),
+        "live": LivePage("runs", refresh_sec=AGES_SEC, rest_sec=report_rest_sec(report.seconds)),
     }
     return render(request, "job.html", view, title=job, section="jobs", cli=cli, context=context)

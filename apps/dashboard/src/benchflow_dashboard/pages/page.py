@@ -1,5 +1,6 @@
 """What each page has: the frame, the theme, and the command that prints the same data."""
 
+import math
 import shlex
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -34,6 +35,7 @@ AGES_SEC: Final = 15
 """How often a page reads itself so that its ages stay true."""
 REPORT_REST_SEC: Final = 2
 """The least seconds between two reads of a page that counts over many runs."""
+_REPORT_SHARE: Final = 10
 _YEAR: Final = 365 * 24 * 3600
 
 
@@ -90,6 +92,14 @@ def render(
         },
         headers={"Vary": "HX-Request, Live-Drawing, Cookie"},
     )
+
+
+def report_rest_sec(seconds: float) -> int:
+    """Return the least seconds between two reads of a report that took `seconds`.
+
+    One open page costs at most a tenth of a core.
+    """
+    return max(REPORT_REST_SEC, math.ceil(_REPORT_SHARE * seconds))
 
 
 def jobs_dir_words(settings: DashboardSettings) -> tuple[str, ...]:

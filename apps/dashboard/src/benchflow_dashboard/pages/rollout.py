@@ -2,10 +2,12 @@
 
 import shlex
 import time
-from typing import Final
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final
 from urllib.parse import parse_qsl, quote
 
-from benchflow_contracts import StoreError, UsageError
+from benchflow_contracts import RolloutNode, StoreError, UsageError
+from benchflow_store import read_groups
 from litestar import get
 from litestar.di import NamedDependency
 from litestar.exceptions import ClientException
@@ -25,6 +27,9 @@ from benchflow_dashboard.tree.query import PARTS, TABS, RolloutQuery, Tab
 from benchflow_dashboard.tree.rollout_page import ListPlace, RolloutPage
 
 from .page import LivePage, PageRequest, find_one, jobs_dir_words, render
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
 
 MODE_NAMES: Final = (
     ("value", "V"),
@@ -83,7 +88,11 @@ def show_rollout(
             title=entry.id,
             section="runs",
             cli=cli,
-            context={"live": LivePage("runs"), "facts": _recorded_facts(entry)},
+            context={
+                "live": LivePage("runs"),
+                "facts": _recorded_facts(entry),
+                "groups": group_leaves(entry, None),
+            },
         )
     query = RolloutQuery.of(request.query_params)
     with index.read() as session:
@@ -100,6 +109,7 @@ def show_rollout(
         fragment="rollout_pane.html",
         context={
             "live": live_page(entry.id, loaded, is_running=bool(view.liveness)),
+            "groups": group_leaves(entry, loaded),
             "modes": MODE_NAMES,
             "tabs": TABS,
             "part_kinds": PARTS,
@@ -114,6 +124,42 @@ def show_rollout(
             "evidence_files": _evidence(entry, view, settings),
         },
     )
+
+
+@dataclass(frozen=True, slots=True)
+class GroupLeaf:
+    """What a group reward says of one leaf, beside the leaf's own reward."""
+
+    leaf: str
+    name: str
+    own: float | None
+    given: float | None
+    reason: str | None = None
+
+
+def group_leaves(entry: RolloutEntry, loaded: LoadedRollout | None) -> tuple[GroupLeaf, ...]:
+    """Return the verdicts of the job's group rewards on a rollout.
+
+    A damaged file of the job is one row with the reason.
+    """
+    try:
+        groups = read_groups(entry.directory.parent)
+    except StoreError as error:
+        return (GroupLeaf("-", "-", None, None, str(error)),)
+    nodes: Mapping[str, RolloutNode] = {} if loaded is None else loaded.stored.tree.index
+    rows: list[GroupLeaf] = []
+    for group in groups:
+        for each in group.leaves:
+            if each.rollout == entry.id:
+                node, counted = nodes.get(each.leaf), each.result.counted()
+                own = None if node is None else node.reward
+                rows.append(GroupLeaf(each.leaf, group.reward, own, counted.reward, counted.error))
+        rows += [
+            GroupLeaf(lost.leaf or "-", group.reward, None, None, f"not seen: {lost.reason}")
+            for lost in group.lost
+            if lost.name == entry.id
+        ]
+    return tuple(rows)
 
 
 def live_page(
