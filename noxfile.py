@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import fcntl
 import json
 import os
 import re
@@ -14,7 +13,6 @@ import tempfile
 import tomllib
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import IO
 
 import nox
 
@@ -25,7 +23,6 @@ PACKAGES = {
     for place in MEMBERS
     for path in sorted(ROOT.glob(f"{place}/*/pyproject.toml"))
 }
-"""Where each package of the workspace is."""
 VERSION = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["version"]
 DIST = ROOT / "dist"
 REPORTS = ROOT / ".nox" / "reports"
@@ -92,7 +89,7 @@ def _works(python: Path) -> bool:
 
 PYTHONS = _interpreters()
 OLDEST, NEWEST = PYTHONS[0], PYTHONS[-1]
-BOXED = {p for p in PACKAGES if p.endswith(("-docker", "-e2b", "-local", "-remote", "-clouds"))}
+BOXED = {p for p in PACKAGES if re.search("sandbox-(?!core|native)|-clouds$", p)}
 """Packages whose tests start boxes, some as other users, who can run Debian's own Python alone."""
 
 HEAVY = {*BOXED, "benchflow-sandbox-native"}
@@ -123,7 +120,6 @@ ON_DOCKER = (
         "parity", "pulls", "trusted_tasks",
     )),
 )
-"""Slow tests that mostly wait for a Docker engine."""
 
 OF_GRADING = tuple(f"tests/integration/test_{name}.py" for name in (
     "cheats", "cheats_of_interpreters", "cheats_of_tasks", "directory_artifacts",
@@ -143,18 +139,18 @@ OF_FAULTS = (
 """Slow tests of faults and kills, and of the second engine of live snapshots."""
 
 CI = bool(os.environ.get("CI"))
-_ONCE = {
-    package: f"unit-{OLDEST if package in HEAVY | IN_E2E else NEWEST}(package={package!r})"
-    for package in PACKAGES
-}
-"""A session for each package: `slow` and `docs` run all of them by the oldest Python, `e2e` by the
-newest, so each package is tested by the Python that needs it more. The workflows run both."""
+_BY_OLDEST = {*HEAVY, *IN_E2E}
+"""Packages that CI tests by the oldest Python, the others by the newest. `slow` and `docs` run all
+packages by the oldest Python, `e2e` by the newest. The workflows test each package by both."""
 
-_LOCAL_UNITS = _ONCE["benchflow-sandbox-local"]
+_APART = ("benchflow-sandbox-local", "benchflow-sandbox-native", "benchflow-traces")
+"""Packages with sessions of their own: one takes long, the others need more libraries."""
+_LOCAL_UNITS, _NATIVE_UNITS, _TRACES_UNITS = (f"unit-{OLDEST}(package={p!r})" for p in _APART)
+_TOGETHER = (f"together-{OLDEST}", f"together-{NEWEST}")
 LANES = {
     "docker": ("slow(part='docker')",),
     "local": ("slow(part='local')",),
-    "units": tuple(name for name in _ONCE.values() if name != _LOCAL_UNITS) if CI else ("unit",),
+    "units": (*_TOGETHER, _NATIVE_UNITS, _TRACES_UNITS) if CI else ("unit",),
     "e2e": ("e2e",),
     "grading": ("slow(part='grading')",),
     "docs": ("docs",),
@@ -242,27 +238,23 @@ def _share(session: nox.Session, name: str) -> None:
     session.virtualenv.location = location
 
 
-def _lock_environment(session: nox.Session) -> None:
-    """Wait for other processes of nox that change this session's environment, until this ends."""
-    path = Path(f"{session.virtualenv.location}.lock")
-    if path not in _LOCKS:
-        _LOCKS[path] = path.open("w")
-        fcntl.flock(_LOCKS[path], fcntl.LOCK_EX)
-
-
-_LOCKS: dict[Path, IO[str]] = {}
-
-
 @nox.session(python=PYTHONS)
 @nox.parametrize("package", [*PACKAGES])
 def unit(session: nox.Session, package: str) -> None:
     """Test one package alone, with only what it declares."""
     if package not in HEAVY:
-        # The lane of a heavy package runs beside that of the others.
         _share(session, "unit")
-        _lock_environment(session)
     _sync(session, f"--package={package}", "--no-default-groups", "--group=test")
     _pytest(session, f"{PACKAGES[package]}/tests", *session.posargs)
+
+
+@nox.session(python=[*dict.fromkeys((OLDEST, NEWEST))])
+def together(session: nox.Session) -> None:
+    """Test in one process the packages that CI tests by this Python."""
+    _sync_all(session)
+    chosen = (p for p in PACKAGES if session.python == (OLDEST if p in _BY_OLDEST else NEWEST))
+    homes = (f"{PACKAGES[p]}/tests" for p in chosen if p not in _APART)
+    _pytest(session, *homes, *session.posargs)
 
 
 @nox.session(python=PYTHONS[:1])
@@ -407,6 +399,13 @@ def slow(session: nox.Session, part: str) -> None:
     ]
     parts = {"docker": ON_DOCKER, "faults": OF_FAULTS, "grading": OF_GRADING, "local": rest}
     _pytest(session, "-m", "slow", "--timeout=600", *(session.posargs or parts[part]))
+
+
+@nox.session(python=PYTHONS[:1])
+def nightly(session: nox.Session) -> None:
+    """Repeat many times what a test of CI does a few times. By hand and each night."""
+    _sync_all(session)
+    _pytest(session, "-m", "nightly", "--reruns=0", *(session.posargs or MEMBERS))
 
 
 @nox.session(python=PYTHONS[:1])

@@ -5,7 +5,8 @@ of the monitor page, one reader does not read, and a client loads pages. At the 
 span must be in the database, and each rollout must be closed and scored.
 
 The rate is what this machine gives beside other work: the line says the rate that was reached. The
-number to compare is the processor time of the server for each span.
+number to compare is the processor time of the server for each span. Processor time and memory are
+those of the server and of its process that folds traces.
 
 One JSON line on stdout.
 """
@@ -131,6 +132,16 @@ def send(
     result(sent)
 
 
+def cpu_sec(pid: int) -> float:
+    fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+
+
+def rss_mb(pid: int) -> float:
+    text = Path(f"/proc/{pid}/status").read_text()
+    return int(text.partition("VmRSS:")[2].split()[0]) / 1024
+
+
 class Server:
     """`bench monitor run` as a process."""
 
@@ -153,12 +164,15 @@ class Server:
         threading.Thread(target=self.process.stderr.read, daemon=True).start()
 
     def cpu_sec(self) -> float:
-        fields = Path(f"/proc/{self.process.pid}/stat").read_text().rpartition(")")[2].split()
-        return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+        return sum(map(cpu_sec, self._pids()))
 
     def rss_mb(self) -> float:
-        text = Path(f"/proc/{self.process.pid}/status").read_text()
-        return int(text.partition("VmRSS:")[2].split()[0]) / 1024
+        return sum(map(rss_mb, self._pids()))
+
+    def _pids(self) -> list[int]:
+        """Return the server and the process that folds the traces."""
+        text = Path(f"/proc/{self.process.pid}/task/{self.process.pid}/children").read_text()
+        return [self.process.pid, *map(int, text.split())]
 
     def count(self, sql: str) -> int:
         connection = sqlite3.connect(f"file:{self.database}?mode=ro", uri=True, timeout=60)

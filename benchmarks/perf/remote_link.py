@@ -1,7 +1,8 @@
 """A sandbox behind a link, over a local sandbox: calls of a model, commands and streams.
 
-The cloud of this benchmark is this machine: a local sandbox, of which only files, commands and the
-streams of one process are used, as bytes and as lines of base64. So the figures have no network.
+The cloud of this benchmark is this machine: a local sandbox, of which only files, commands and one
+stream are used: a process with bytes, with lines of base64, or a WebSocket to a port. So the
+figures have no network. A local sandbox forwards its ports in this process, like a cloud's proxy.
 A model call is a new connection inside, through the door, to a server of the host: 2 kB up and
 200 bytes down, timed inside. The peer is the same call in the local sandbox itself.
 """
@@ -18,12 +19,14 @@ from benchflow_contracts.door import Door
 from benchflow_contracts.errors import SandboxError
 from benchflow_contracts.sandbox import Sandbox, SandboxSpec
 from benchflow_sandbox_local import LocalProvider
+from benchflow_sandbox_local.sandbox import LocalSandbox
 from benchflow_sandbox_remote import (
     PROGRAM,
     LineTransport,
     ProcessTransport,
     RemoteSandbox,
     Transport,
+    WebSocketListener,
 )
 from report import emit
 
@@ -46,9 +49,10 @@ print(json.dumps([size, times]))
 class LocalCloudSandbox:
     """A local sandbox as a cloud would offer it."""
 
-    def __init__(self, sandbox: Sandbox, lines: bool) -> None:
+    def __init__(self, sandbox: LocalSandbox, way: str) -> None:
         self._sandbox = sandbox
-        self._lines = lines
+        self._way = way
+        self._listener: WebSocketListener | None = None
         self.id = sandbox.id
 
     async def put(self, path: str, content: bytes, mode: int) -> None:
@@ -67,9 +71,14 @@ class LocalCloudSandbox:
 
     async def dial(self) -> Transport:
         """Connect to the link."""
-        words = [PROGRAM, "dial", *(["lines"] if self._lines else [])]
+        if self._way == "websocket":
+            if self._listener is None:
+                self._listener = await WebSocketListener.start(self)
+            endpoint = await self._sandbox.expose_port(self._listener.port)
+            return await self._listener.connect(endpoint.url)
+        words = [PROGRAM, "dial", *(["lines"] if self._way == "lines" else [])]
         transport = ProcessTransport(await self._sandbox.spawn(words, user="root", cwd="/"))
-        return LineTransport(transport) if self._lines else transport
+        return LineTransport(transport) if self._way == "lines" else transport
 
     async def delete(self) -> None:
         """Delete the sandbox."""
@@ -131,9 +140,9 @@ async def main() -> int:
         direct = await calls(local)
         emit("remote_link.call.local", direct, unit="s")
         bare = emit("remote_link.exec.local", await commands(local), unit="s")
-        for name in ("bytes", "lines"):
+        for name in ("bytes", "lines", "websocket"):
             inner = await provider.create(SandboxSpec(user="root", workdir="/"))
-            cloud = LocalCloudSandbox(inner, lines=name == "lines")
+            cloud = LocalCloudSandbox(inner, name)
             sandbox = await RemoteSandbox.start(cloud, doors)
             short, long = await calls(sandbox), await large(sandbox)
             took = emit(f"remote_link.call.{name}", short, unit="s", limit=CALL_LIMIT)

@@ -2,12 +2,11 @@
 
 Left out, and why:
 
-- `agents_fork.py` installs real agents, and takes minutes.
+- `agents_fork.py` and `question_to_child.py` install real agents, and take minutes.
 - `peer_*.py` measure another project, and are run by its benchmarks.
-- `call_fork.py`, `dashboard_tree.py`, `monitor_client.py` and `serve_process.py` take more than a
-  minute. Run them alone.
-- `monitor_ingest.py`, `question_to_child.py`, `state_backends.py`, `state_fork_rollout.py` and
-  `twin_warmth.py`: how long they take was not measured on a quiet machine.
+- `call_fork.py`, `dashboard_tree.py`, `monitor_client.py`, `monitor_ingest.py` and
+  `serve_process.py` take more than a minute. Run them alone.
+- `state_backends.py` and `twin_warmth.py`: how long they take was not measured on a quiet machine.
 - `dashboard_live.py`, `memory.py`, `model_server.py`, `null_job.py`, `report.py` and `worlds.py`
   are parts of others.
 """
@@ -30,8 +29,8 @@ NAMES = (
     "value_law.py", "credit_localisation.py", "credit_estimators.py", "root_baseline.py",
     "gateway.py", "analysis.py", "commit.py", "ray_job.py", "monitor.py", "dashboard.py",
     "serve.py", "ors_chunks.py", "ors_calls.py", "nemo_provider.py", "nemo_step.py",
-    "remote_link.py", "inspect_exec.py", "tool_sessions.py", "record_read.py",
-    "verifiers_world.py",
+    "remote_link.py", "clouds.py", "inspect_exec.py", "tool_sessions.py", "record_read.py",
+    "verifiers_world.py", "state_fork_rollout.py",
 )
 # fmt: on
 

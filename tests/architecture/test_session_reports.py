@@ -42,9 +42,15 @@ def test_passes_the_second_time():
         raise AssertionError("one try")
 """
 SECOND = """
+import subprocess
+import sys
 import pytest
+SPIN = "import time\\nwhile time.process_time() < 1.2: pass"
+
 @pytest.mark.parametrize("number", range(30))
 def test_has_one_failure(number):
+    if number == 7:
+        subprocess.run([sys.executable, "-c", SPIN], check=True)
     assert number
 """
 
@@ -67,14 +73,20 @@ def test_a_summary_of_real_sessions(tmp_path: Path) -> None:
         check=False,
     )
     text = subprocess.check_output([sys.executable, PROGRAM, reports], text=True)
-    sessions, slowest, reruns, failures = text.strip().split("\n\n")
-    rows = {line.split(maxsplit=3)[3]: line.split()[1:3] for line in sessions.splitlines()[1:]}
+    sessions, slowest, busiest, reruns, failures = text.strip().split("\n\n")
+    rows = {line.split(maxsplit=4)[4]: line.split()[2:4] for line in sessions.splitlines()[1:]}
     assert rows == {
         "first": ["1", "1"],
         "second(package='a')  FAILED": ["30", "0"],
         "second(package='b')  FAILED": ["30", "0"],
         "third  FAILED": ["0", "0"],
     }
+    # A child that the test waited for counts, too.
+    busy = [line.split(maxsplit=1) for line in busiest.splitlines()[1:3]]
+    assert {test for _, test in busy} == {
+        f"test_second.py::test_has_one_failure[7]  [second(package='{name}')]" for name in "ab"
+    }
+    assert all(float(seconds) >= 1.2 for seconds, _ in busy)
     assert slowest.startswith("seconds  the 20 slowest of 61 tests\n")
     assert len(slowest.splitlines()) == 21
     times = [float(line.split()[0]) for line in slowest.splitlines()[1:]]

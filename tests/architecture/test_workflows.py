@@ -106,8 +106,9 @@ def test_the_workflow_runs_the_sessions_of_the_lanes(outputs):
     run = {
         name for job in ("unit", "check") for name in sessions_of(JOBS[f"ci.yml:{job}"], outputs)
     }
-    # A lane has the slow tests in parts.
-    wanted = {name.partition("(part=")[0] for name in chain(*lanes.values())}
+    # A lane has the slow tests in parts, and most packages in one process of each Python.
+    apart = {name for name in chain(*lanes.values()) if not name.startswith("together-")}
+    wanted = {name.partition("(part=")[0] for name in apart}
     assert wanted <= run
     assert {name.partition("-")[0] for name in run} == {name.partition("-")[0] for name in wanted}
 
@@ -117,6 +118,25 @@ def test_every_script_that_a_step_runs_is_there():
     scripts = {word for text in commands for word in re.findall(r"(?:\./run|\.ci/\w+)", text)}
     assert {"./run", ".ci/install"} <= scripts
     assert not [script for script in scripts if not os.access(ROOT / script, os.X_OK)]
+
+
+def test_every_file_that_a_step_names_is_there():
+    texts = [" ".join([step.get("run", ""), *step.get("env", {}).values()]) for *_, step in steps()]
+    named = re.findall(r"(?<![\w/])(?:\.github|examples|packages|tests)/[\w./-]+", " ".join(texts))
+    assert {"examples/train-tiny/tasks/lock", ".github/kind.yaml"} <= set(named)
+    assert not [path for path in named if not (ROOT / path).exists()]
+
+
+def test_each_workflow_says_that_it_was_never_run():
+    texts = {path.name: path.read_text() for path in ROOT.glob(".github/workflows/*.yml")}
+    beginnings = {name: " ".join(text.split("\nname:")[0].split()) for name, text in texts.items()}
+    assert not [name for name, text in beginnings.items() if "never run" not in text]
+
+
+def test_the_pods_of_the_cluster_are_not_on_the_node_of_the_api_server():
+    cluster = yaml.safe_load((ROOT / ".github/kind.yaml").read_text())
+    assert {node["role"] for node in cluster["nodes"]} == {"control-plane", "worker"}
+    assert cluster["networking"]["disableDefaultCNI"] is True
 
 
 def test_an_action_of_others_is_fixed_to_a_commit_with_its_version_beside():

@@ -410,6 +410,25 @@ def test_without_shared_workers_a_hidden_page_gives_its_connection_back(
     expect_fresh(page)
 
 
+def test_without_shared_workers_keys_walk_a_tree_that_grows(
+    new_context: Callable[..., BrowserContext], proxy: CuttingProxy, rollout: GrowingRollout
+) -> None:
+    rollout.write(10)
+    context = new_context(base_url=proxy.url)
+    context.add_init_script("delete globalThis.SharedWorker;")
+    page = context.new_page()
+    page.goto(f"{rollout.url}?sel=n1")
+    expect_live(page)
+    for number in (2, 3, 4):
+        page.keyboard.press("j")
+        expect(page.locator("#pane")).to_have_attribute("data-node", f"n{number}")
+        rollout.write(5)
+        expect_events(page, rollout.written)
+        expect(page.locator(f"#t-n{number}")).to_be_focused()
+    page.keyboard.press("?")
+    expect(page.get_by_role("dialog", name="Keyboard")).to_be_visible()
+
+
 def test_a_logout_in_one_tab_is_reported_in_the_others(
     new_context: Callable[..., BrowserContext], tmp_path: Path
 ) -> None:

@@ -25,6 +25,7 @@ def seen(episode: Any, task: Task) -> dict[str, Any]:
             assert len(node.mask) == len(node.token_ids)
             assert len(node.logprobs) == sum(node.mask)
         (branch,) = trace.branches
+        experts = branch.routed_experts
         traces.append(
             {
                 "reward": trace.reward,
@@ -32,6 +33,7 @@ def seen(episode: Any, task: Task) -> dict[str, Any]:
                 "mask": branch.sampled_mask,
                 "logprobs": branch.logprobs,
                 "advantages": branch.advantages,
+                "experts": None if experts is None else experts[:, :, 0].tolist(),
                 "versions": trace.info["benchflow"]["policy_versions"],
                 "is_truncated": trace.is_truncated,
             }

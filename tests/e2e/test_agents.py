@@ -25,16 +25,15 @@ def test_the_scripted_agent_passes_its_own_probe_in_a_real_box(bench: Any, tmp_p
     assert shown["capabilities"]["proven"]["state"] == f"1.0.0 {report['date']}"
 
 
-def test_every_shipped_agent_is_listed_and_can_be_shown(bench: Any) -> None:
-    names = {row["agent"] for row in bench("agent", "list", "--json")}
-    assert {
-        "oracle",
-        "nop",
-        "policy",
-        "scripted",
-        "mistral-vibe",
-        "claude-agent-acp",
-        "codex-acp",
-    } <= names
-    for name in names - {"oracle", "nop", "tool-session", "inspect-solver"}:
+def test_shipped_agents_are_listed_and_can_be_shown(bench: Any) -> None:
+    rows = {row["agent"]: row for row in bench("agent", "list", "--json")}
+    names = set(rows)
+    vibe, auggie = rows["mistral-vibe"], rows["auggie"]
+    assert "test_real_agents.py -k mistral-vibe" in vibe["command"]
+    assert {proof["proven"] for proof in vibe["proofs"]} == set(vibe["proven"])
+    assert all(proof["date"] and "bench run" in proof["command"] for proof in vibe["proofs"])
+    assert (auggie["run"], auggie["command"][:9]) == ("-", "untested:")
+    shown = {"policy", "scripted", "mistral-vibe", "claude-agent-acp"}
+    assert {"oracle", "nop", "codex-acp", *shown} <= names
+    for name in shown:
         assert bench("agent", "show", name, "--json")["declaration"]["id"] == name

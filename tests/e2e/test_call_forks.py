@@ -1,5 +1,6 @@
 """Forks of the policy agent at a model call: one prefix, and one answer for each child."""
 
+import asyncio
 import json
 import signal
 import subprocess
@@ -8,8 +9,11 @@ import threading
 from pathlib import Path
 from typing import Any
 
+import benchflow as bf
 import pytest
+from benchflow_engine.scaffold import write_task
 from benchflow_export import samples_of
+from benchflow_kernel.errors import FidelityError
 from benchflow_store import StoredRollout
 from scripted_llm import ModelReply, ModelRequest, ScriptedLlm, ToolUse
 
@@ -237,6 +241,33 @@ def test_a_group_at_a_call_forks_in_docker_by_replay(bench: Any, tmp_path: Path)
     assert fork.branch is not None
     assert (fork.branch.call, fork.branch.fidelity) == (2, "replay")
     assert_samples_begin_alike(rollout)
+
+
+@pytest.mark.slow
+@pytest.mark.usefixtures("image")
+def test_a_live_fork_at_a_call_is_refused_in_docker_before_the_agent_starts(
+    tmp_path: Path,
+) -> None:
+    write_task(tmp_path / "greeter")
+    with ScriptedLlm(greet) as llm:
+        running = bf.run(
+            tmp_path / "greeter",
+            agent="policy",
+            sandbox="docker",
+            model="scripted",
+            base_url=f"{llm.url}/v1",
+            upstream="vllm",
+            branch="group",
+            branch_at_call=2,
+            branch_n=2,
+            branch_require="live",
+        )
+        with pytest.raises(
+            FidelityError, match="sandbox 'docker' has no live snapshots"
+        ) as refused:
+            asyncio.run(running)
+        assert not llm.requests
+    assert "require a lower fidelity" in str(refused.value.hint)
 
 
 def assert_samples_begin_alike(rollout: StoredRollout) -> None:

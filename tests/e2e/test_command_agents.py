@@ -124,6 +124,14 @@ def test_a_later_prompt_continues_the_session(bench_in: Callable[..., Any], task
     assert (directory / "agent" / "stdout.txt").read_text() == "bye False\nbye True\n"
 
 
+def typed(request: ModelRequest, command: str) -> ModelReply:
+    """Answer Terminus, which reads keystrokes from JSON, and asks whether the task is complete."""
+    again = any(message["role"] == "assistant" for message in request.raw["messages"])
+    keys = [] if again else [{"keystrokes": f"{command}\n", "duration": 0.5}]
+    said = {"analysis": "-", "plan": "-", "commands": keys, "task_complete": again}
+    return ModelReply(text=json.dumps(said))
+
+
 def real_answers(request: ModelRequest) -> ModelReply:
     """Answer the real agents, each by its own tools or its text format."""
     command = "printf 'done\\n' > answer.txt"
@@ -131,12 +139,16 @@ def real_answers(request: ModelRequest) -> ModelReply:
     if "COMPLETE_TASK_AND_SUBMIT" in json.dumps(request.raw):
         end = "echo COMPLETE_TASK_AND_SUBMIT_FINAL_OUTPUT"
         return ModelReply(tools=(ToolUse("bash", {"command": end if done else command}),))
+    if "keystrokes" in json.dumps(request.raw):
+        return typed(request, command)
     if done:
         return ModelReply(text="Done.")
     for name, schema in request.tools.items():
         fields = schema.get("properties", {})
         if name == "run_commands":
             return ModelReply(tools=(ToolUse(name, {"commands": [command]}),))
+        if name == "shell":
+            return ModelReply(tools=(ToolUse(name, {"command": command}),))
         if name == "terminal":
             more = {"security_risk": "LOW"} if "security_risk" in fields else {}
             return ModelReply(tools=(ToolUse(name, {"command": command, **more}),))
@@ -147,7 +159,9 @@ def real_answers(request: ModelRequest) -> ModelReply:
 
 @pytest.mark.agents
 @pytest.mark.timeout(900)
-@pytest.mark.parametrize("name", ["aider", "cline", "kimi", "mini-swe-agent", "openhands"])
+@pytest.mark.parametrize(
+    "name", ["aider", "cline", "goose", "kimi", "mini-swe-agent", "openhands", "terminus-2"]
+)
 def test_a_real_agent_works_through_the_gateway(
     bench_in: Callable[..., Any], task: Path, name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -164,3 +178,12 @@ def test_a_real_agent_works_through_the_gateway(
     assert result["reward"] == 1
     tree = StoredRollout(task.parent / result["directory"]).read_finished().tree
     assert any(node.step is not None and node.step.model_calls for node in tree.nodes)
+
+
+@pytest.mark.agents
+@pytest.mark.timeout(900)
+def test_auggie_starts_and_asks_for_its_vendors_login(
+    bench_in: Callable[..., Any], task: Path
+) -> None:
+    result = bench_in(task.parent, "run", task, "--agent", "auggie", "--json", code=1)
+    assert "Authentication required" in json.dumps(result)

@@ -37,8 +37,8 @@ def test_the_demo_tells_its_story_in_30_lines(tmp_path: Path) -> None:
     assert max(map(len, lines)) <= 80
     names = [line.partition(" ")[0] for line in lines if not line.startswith(" ")]
     assert names[:3] == ["Task", "Agent", "User"]
-    assert names[-6:-3] == ["Asks", "Fork", "V(n3)"]
-    assert names[-3:] == ["Record", "Trainer", "Next"]
+    assert names[-7:-4] == ["Asks", "Fork", "V(n3)"]
+    assert names[-4:] == ["Record", "Trainer", "Next", "Browser"]
     assert sorted(re.findall(r"reward ([\d.]+)", text)) == ["0", "0.25", "1"]
     assert "V(n3)     1 (n=1, se=0, by the user's answers)" in text
     assert "Wednesday 14:00 (the user's answer)" in " ".join(text.split())

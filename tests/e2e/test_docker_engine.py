@@ -1,5 +1,6 @@
 """Runners and engines that are killed, and jobs that are long: nothing of ours is left."""
 
+import asyncio
 import json
 import os
 import shutil
@@ -12,7 +13,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from benchflow_adapters_ors import OrsClient, OrsSession
+from benchflow_adapters_ors.wire import ToolSuccess
 from own_engine import OwnEngine
+from task_server import task_server
 from watching import DEADLINE, sleepers, until
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
@@ -393,3 +397,33 @@ def test_an_agent_whose_sparse_file_fits_on_no_disk_has_0_and_nobody_else_notice
         assert (result["reward"], result["cause"]["by"]) == (0, "agent")
         assert engine.holds() == before
         assert engine.used_mb - used < 30
+
+
+def test_sessions_of_a_task_server_are_containers_and_end_with_it(
+    engine: OwnEngine, bench: Callable[..., Any], tmp_path: Path
+) -> None:
+    bench("tasks", "init", tmp_path / "greet")
+    words = (f"mine={tmp_path / 'greet'}", "--protocol", "ors", *DOCKER)
+    filters = {"label": "benchflow.kind=sandbox"}
+
+    async def play(url: str) -> tuple[ToolSuccess, int]:
+        async with OrsClient(url) as client:
+            (spec,) = (await client.tasks("mine", "train", 0, 1)).tasks
+            assert isinstance(spec, dict)
+            async with OrsSession(client, "mine", spec) as solved:
+                await solved.call("bash", {"command": "echo hello, world > greeting.txt"})
+                # The server ends this session: the client goes away.
+                left = OrsSession(client, "mine", spec)
+                await left.open()
+                await left.prompt()
+                running = len(await asyncio.to_thread(engine.api.containers, filters=filters))
+                last = await solved.call("submit", {"message": "done"})
+        assert isinstance(last, ToolSuccess)
+        return last, running
+
+    with task_server(tmp_path, *words, environment=engine.variables) as (shown, server):
+        last, running = asyncio.run(play(shown["url"]))
+        assert (last.output.reward, running) == (1.0, 2)
+        server.send_signal(signal.SIGTERM)
+        assert server.wait(120) == 0
+    assert engine.api.containers(all=True, filters=filters) == []

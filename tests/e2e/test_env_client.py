@@ -38,6 +38,8 @@ def test_an_env_client_runs_a_group_and_cancels_a_run_from_another_process(verif
         assert episode["ok"]
         found = [(t["token_ids"], t["mask"], t["reward"]) for t in episode["traces"]]
         assert found == expected
+        read = [1, 2, 3, 4, 5, 6, 6]
+        assert episode["traces"][0]["experts"] == [[token, token + 1] for token in read]
         assert episode["traces"][0]["advantages"][-1] > 0 > episode["traces"][1]["advantages"][-1]
 
 

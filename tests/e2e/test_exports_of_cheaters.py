@@ -53,6 +53,11 @@ def of_rows(output: Path) -> Told:
     return [(row["reward"], row["info"]["reward_metadata"]["integrity"]) for row in rows]
 
 
+def of_messages(output: Path) -> Told:
+    rows = [json.loads(line) for line in output.read_text().splitlines()]
+    return [(row["reward"], row["integrity"]) for row in rows]
+
+
 def of_adp(output: Path) -> Told:
     rows = [json.loads(line)["details"] for line in output.read_text().splitlines()]
     return [(row["reward"], row["integrity"]) for row in rows]
@@ -106,6 +111,7 @@ READERS: dict[str, Callable[[Path], Told]] = {
     "verifiers": of_rows,
     "sft": of_rows,
     "adp": of_adp,
+    "messages": of_messages,
     "v1-leaves": of_episodes,
     "v1-graph": of_episodes,
     "v1-flat": of_flat,

@@ -19,20 +19,21 @@ BENCH = Path(sys.executable).with_name("bench")
 
 @contextmanager
 def serving(*args: object) -> Iterator[str]:
-    """Run `bench gateway serve`; yield the address that it prints; end it by SIGTERM."""
+    """Run `bench gateway serve`; yield the address and token that it prints; end it by SIGTERM."""
     command = [str(BENCH), "gateway", "serve", *map(str, args)]
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as server:
         try:
             assert server.stdout is not None
-            yield server.stdout.readline().strip()
+            lines = [server.stdout.readline() for _ in range(2 if "--token" in args else 1)]
+            yield "".join(lines).strip()
             server.send_signal(signal.SIGTERM)
             assert server.wait(120) == 0
         finally:
             server.kill()
 
 
-def post(url: str, body: dict[str, Any]) -> tuple[int, dict[str, Any]]:
-    headers = {"Content-Type": "application/json"}
+def post(url: str, body: dict[str, Any], *, token: str = "") -> tuple[int, dict[str, Any]]:
+    headers = {"Content-Type": "application/json", "Authorization": f"Bearer {token}"}
     request = urllib.request.Request(url, json.dumps(body).encode(), headers)
     try:
         with urllib.request.urlopen(request, timeout=120) as answer:
@@ -97,3 +98,19 @@ def test_serve_says_what_is_wrong_with_its_flags(bench: Callable[..., Any]) -> N
     bench("gateway", "serve", "--upstream", "nowhere", "--record", "calls", code=2)
     bench("gateway", "serve", "--upstream", "http://x", "--record", "c", "--price", "m=1", code=2)
     bench("gateway", "show", "missing.jsonl", code=4)
+
+
+def test_serve_for_other_machines_asks_for_its_token(
+    bench: Callable[..., Any], tmp_path: Path
+) -> None:
+    body = {"model": "m", "messages": [{"role": "user", "content": "Go."}]}
+    with ScriptedLlm(WriteOneFile("a", "b")) as llm:
+        options = ("--upstream", llm.url, "--record", tmp_path / "calls")
+        public = ("--bind", "0.0.0.0", "--gateway-url", "https://gw.example")
+        bench("gateway", "serve", *options, *public, code=2)
+        bench("gateway", "serve", *options, *public, "--token", code=2)
+        with serving(*options, "--token") as shown:
+            url, token = shown.split()
+            assert post(f"{url}/chat/completions", body)[0] == 401
+            assert post(f"{url}/chat/completions", body, token=token)[0] == 200
+        assert len(llm.requests) == 1

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 from benchflow_monitor import Monitor, MonitorLimits
+from dashboard_process import wait_until
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -54,6 +55,18 @@ class Server:
                 return
         raise AssertionError("the server did not start")
 
+    def children(self) -> list[int]:
+        """Return the processes of the server: the one that folds and scores."""
+        pid = self.process.pid
+        text = Path(f"/proc/{pid}/task/{pid}/children").read_text()
+        return [int(word) for word in text.split()]
+
+    def kill(self) -> None:
+        self.process.kill()
+        self.process.wait()
+        assert self.process.stderr is not None
+        self.process.stderr.close()
+
     def bench(self, *words: str) -> str:
         """Return what a command prints about the server's database."""
         done = subprocess.run(
@@ -70,19 +83,20 @@ class Server:
 def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
     server = Server(tmp_path_factory.mktemp("monitor"))
     yield server
-    server.process.kill()
-    server.process.wait()
-    assert server.process.stderr is not None
-    server.process.stderr.close()
+    server.kill()
 
 
 @pytest.fixture(scope="module")
 def shown(server: Server) -> dict[str, Any]:
-    """Report one rollout, and wait until it is scored."""
+    return report(server, "talk-1", closed=1)
+
+
+def report(server: Server, name: str, *, closed: int) -> dict[str, Any]:
+    """Report a rollout; return what is shown when so many are scored."""
     limits = MonitorLimits(flush_sec=0.05)
     spool = server.directory / "spool"
     monitor = Monitor(server.url, service="shop", version="2", spool=spool, limits=limits)
-    with monitor.rollout("talk-1") as rollout:
+    with monitor.rollout(name) as rollout:
         rollout.step(
             prompt="Where is my parcel?",
             reasoning="I look for the parcel.",
@@ -96,7 +110,7 @@ def shown(server: Server) -> dict[str, Any]:
     end = time.monotonic() + 40
     while True:
         view = json.loads(server.bench("show", "--json"))
-        if view["closed"]:
+        if view["closed"] == closed:
             return view
         assert time.monotonic() < end, view
         time.sleep(0.2)
@@ -137,7 +151,30 @@ def test_sigterm_ends_the_server_and_keeps_what_it_accepted(
     server: Server, shown: dict[str, Any]
 ) -> None:
     assert shown["closed"] == 1
+    (child,) = server.children()
     server.process.send_signal(signal.SIGTERM)
 
     assert server.process.wait(timeout=20) in {0, -signal.SIGTERM, 143}
+    assert not is_alive(child)
     assert json.loads(server.bench("show", "talk-1", "--json"))["steps"] == 2
+
+
+def test_a_killed_process_of_folding_is_replaced_and_ends_with_its_server(tmp_path: Path) -> None:
+    server = Server(tmp_path)
+    try:
+        report(server, "talk-1", closed=1)
+        (first,) = server.children()
+        os.kill(first, signal.SIGKILL)
+        report(server, "talk-2", closed=2)
+        (second,) = server.children()
+        assert second != first
+    finally:
+        server.kill()
+    wait_until(lambda: not is_alive(second), "the process that folds")
+
+
+def is_alive(pid: int) -> bool:
+    try:
+        return ") Z " not in Path(f"/proc/{pid}/stat").read_text()
+    except FileNotFoundError:
+        return False

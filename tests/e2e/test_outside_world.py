@@ -16,6 +16,7 @@ from benchflow_engine.flags import run_config
 from benchflow_engine.live_groups import LiveGroups
 from benchflow_kernel import read_events
 from benchflow_store import StoredRollout
+from benchflow_tool_sessions import ForkRefusedError, SessionLimits, open_session
 from scripted_llm import ModelReply, ModelRequest, ScriptedLlm, ToolUse
 from vault_world import Vault, vault_server, vault_task
 
@@ -173,3 +174,37 @@ def test_the_rollouts_of_a_trainers_request_are_scored_together(tmp_path: Path) 
     assert sorted(sample.reward for sample in group.samples) == [0, 1]
     (line,) = (tmp_path / "jobs" / "group-rewards.jsonl").read_text().splitlines()
     assert sorted(row["result"]["reward"] for row in json.loads(line)["leaves"]) == [0, 1]
+
+
+def test_the_world_of_a_forked_tool_session_repeats_its_calls_in_each_child(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PYTHONPATH", str(SUPPORT))
+    config = run_config(environment_import_path="vault_world:environment")
+    limits = SessionLimits(sessions=2)
+
+    async def check(vault: Vault) -> None:
+        task = write_data_task(vault_task(3, vault.url), tmp_path)
+        async with open_session(task, config, limits=limits, jobs_dir=tmp_path) as session:
+            await session.call("mcp__world__try", {"number": 50})
+            for number, child in zip((75, 90), await session.fork(2), strict=True):
+                await child.call("mcp__world__try", {"number": number})
+                outcome = await child.submit()
+                assert outcome is not None
+                assert outcome.reward == pytest.approx(-0.2)
+        tree = StoredRollout(tmp_path / session.id).tree
+        assert (tree.status, len(tree.leaves)) == ("completed", 2)
+        [fork] = [node.branch for node in tree.nodes if node.branch is not None]
+        assert (fork.policy, fork.fidelity) == ("caller", "replay")
+        assert sorted(played(vault, each) for each in ("s1", "s2")) == [[50, 75], [50, 90]]
+        task = write_data_task(vault_task(3, vault.url, snapshots="none"), tmp_path / "none")
+        async with open_session(task, config, limits=limits) as session:
+            with pytest.raises(ForkRefusedError, match="no other session can get its state"):
+                await session.fork(2)
+            await session.call("mcp__world__try", {"number": 90})
+            outcome = await session.submit()
+            assert outcome is not None
+            assert outcome.reward == pytest.approx(-0.1)
+
+    with vault_server() as vault:
+        asyncio.run(check(vault))

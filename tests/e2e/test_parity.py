@@ -1,14 +1,12 @@
 """The same task in boxes of this kernel and in containers: the same verdict, part by part."""
 
 import asyncio
-import secrets
 import shutil
 from collections.abc import AsyncGenerator, Iterator
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
-import docker
 import pytest
 from benchflow_contracts import SandboxProvider
 from benchflow_engine.flags import run_config
@@ -16,9 +14,9 @@ from benchflow_engine.rollout import RunResult, run_in
 from benchflow_engine.task_formats import runnable_task
 from benchflow_sandbox_docker import DockerProvider
 from benchflow_sandbox_local import LocalProvider
+from docker_world import CLAWS, clawsbench_in_engine
 
 pytestmark = pytest.mark.slow
-CLAWS = Path(__file__).parents[2] / "benchmarks" / "clawsbench"
 TASKS = sorted({path.parent.name for path in CLAWS.glob("tasks/*/task.toml")})
 ALONE = '[environment]\nnetwork_mode = "no-network"\n'
 WRITES = "#!/bin/sh\necho {} > /app/answer\n"
@@ -170,20 +168,8 @@ def test_a_harbor_task_has_one_outcome_on_both(
 @pytest.fixture(scope="module")
 def world(image: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     """Our benchmark with its world in an image of the engine, which Local takes over."""
-    name = f"benchflow-parity-{secrets.token_hex(4)}"
-    root = tmp_path_factory.mktemp("claws")
-    shutil.copytree(CLAWS, root / "claws", ignore=shutil.ignore_patterns("images"))
-    shutil.copytree(CLAWS / "images/clawsbench-base/rootfs", root / "image/rootfs", symlinks=True)
-    (root / "image/Dockerfile").write_text(f"FROM {image}\nCOPY rootfs /\n")
-    manifest = root / "claws" / "environment.toml"
-    manifest.write_text(manifest.read_text().replace("clawsbench-base:latest", f"{name}:1"))
-    client = docker.from_env()
-    try:
-        client.images.build(path=str(root / "image"), tag=f"{name}:1", network_mode="none")
-        yield root / "claws"
-        client.images.remove(f"{name}:1")
-    finally:
-        client.close()
+    with clawsbench_in_engine(image, tmp_path_factory.mktemp("claws")) as claws:
+        yield claws
 
 
 @pytest.mark.parametrize("name", TASKS)

@@ -45,9 +45,11 @@ def run(bench: Any, llm: ScriptedLlm, task: str, *more: object) -> Any:
 
 def test_a_policy_earns_the_reward_of_a_task_through_its_shell(bench: Any) -> None:
     with ScriptedLlm(archive) as llm:
-        record = run(bench, llm, "archive-newsletters")
+        record = run(bench, llm, "archive-newsletters", "--upstream", "auto", "--require-tokens")
     assert record["reward"] == 1.0
-    assert len(llm.requests) == 2
+    assert record["endpoint_probe"] == {"level": "tokens+logprobs", "error": None}
+    # The first one is the probe of an endpoint whose kind was not stated.
+    assert len(llm.requests) == 3
 
 
 @pytest.mark.slow
@@ -59,8 +61,9 @@ def test_a_required_fork_that_never_came_is_a_failure(bench: Any, tmp_path: Path
         record = bench("run", task, *endpoint, *forks, "--json", code=1)
         assert (record["status"], record["branches"], record["reward"]) == ("completed", 0, 1.0)
         job = ("eval", "create", "--tasks-dir", task, "--jobs-dir", tmp_path / "jobs")
-        report = bench(*job, *endpoint, *forks, "--json", code=1)
+        report = bench(*job, *endpoint, *forks, "--upstream", "auto", "--json", code=1)
     assert report["scored"] == 1
+    assert [r["endpoint_probe"]["level"] for r in report["records"]] == ["tokens+logprobs"]
 
 
 def test_a_run_whose_endpoint_is_away_ends_before_it_starts(bench: Any, tmp_path: Path) -> None:

@@ -1,6 +1,7 @@
 """A trainer gets groups from a `bench serve` in another process, through RemoteGroups."""
 
 import asyncio
+import os
 import time
 from collections.abc import Awaitable, Callable
 from pathlib import Path
@@ -60,6 +61,38 @@ def test_a_remote_group_has_the_samples_and_advantages_of_its_trees(tmp_path: Pa
     with (
         ScriptedLlm(book_the_review) as llm,
         serving(tmp_path / "s", "--agent", "policy") as server,
+    ):
+        asyncio.run(check(server, llm))
+
+
+PLACES = """
+from benchflow_contracts import VerifyResult
+
+
+class Places:
+    name = "reward"
+
+    async def score_group(self, task, leaves):
+        return [VerifyResult(reward=float(at)) for at, _ in enumerate(leaves, 1)]
+"""
+
+
+@pytest.mark.timeout(300)
+def test_a_trainer_gets_the_verdicts_of_the_group_reward_of_a_service(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "places_of_all.py").write_text(PLACES)
+    monkeypatch.setenv("PYTHONPATH", f"{tmp_path}{os.pathsep}{os.environ.get('PYTHONPATH', '')}")
+
+    async def check(server: Server, llm: ScriptedLlm) -> None:
+        async with client_of(server) as client:
+            group = await groups_of(client, llm, options=OPTIONS).request(TASK, 3)
+            assert sorted(sample.reward for sample in group.samples) == [1.0, 2.0, 3.0]
+
+    words = ("--agent", "policy", "--group-reward-import-path", "places_of_all:Places")
+    with (
+        ScriptedLlm(book_the_review) as llm,
+        serving(tmp_path / "s", *words) as server,
     ):
         asyncio.run(check(server, llm))
 

@@ -15,17 +15,15 @@ from typing import Any
 
 import nemo_gym_home
 import pytest
-from benchflow_adapters_ors import OrsClient, OrsSession
-from benchflow_adapters_ors.wire import ToolSuccess
 from benchflow_engine.config import RunConfig, SandboxConfig
 from benchflow_engine.task_formats import runnable_task
 from benchflow_tool_sessions import open_session
 from foreign_program import run_beside_workspace, workspace_environment
 from judge_package import install_once
+from ors_streams import PEERS
 from scripted_llm import ModelReply, ModelRequest, ScriptedLlm, ToolUse
-from serve_process import serving
 from task_server import BENCH, task_server
-from verifiers_eval import TASKSETS, evaluate, free_port
+from verifiers_eval import TASKSETS, evaluate
 
 pytestmark = [pytest.mark.foreign, pytest.mark.timeout(600)]
 TASK = Path(__file__).parents[2] / "benchmarks/clawsbench/tasks/archive-newsletters"
@@ -40,33 +38,24 @@ SCRIPTS: list[Actions] = [
     [("bash", {"command": command}), ("submit", {"message": "done"})]
     for command in (SOLUTION, HALF)
 ]
+SCRIPTS_JSON = json.dumps(SCRIPTS)
 Rewards = tuple[list[float], list[float]]
 """For each script, the reward that a client of the protocol gets, and that of our rollout in the
 served task."""
 
 
 def by_ors(home: Path) -> Rewards:
-    """The client is ours; `test_ors.py` has the published ones."""
+    """The two published clients play."""
     with task_server(home, f"claws={TASK}", "--protocol", "ors") as (shown, _):
-        played = asyncio.run(play_ors(shown["url"]))
+        program = PROGRAMS / "ors_peers/play_actions.py"
+        played, others = (
+            run_beside_workspace(
+                install_once(package), program, name, shown["url"], "claws", SCRIPTS_JSON, cwd=home
+            )
+            for name, package in PEERS.items()
+        )
+        assert played == others
         return played, consume(home, f"ors://{address_of(shown)}/claws?index=0")
-
-
-async def play_ors(url: str) -> list[float]:
-    rewards: list[float] = []
-    async with OrsClient(url) as client:
-        page = await client.tasks("claws", "train", 0, 1)
-        (spec,) = page.tasks
-        assert isinstance(spec, dict)
-        for actions in SCRIPTS:
-            async with OrsSession(client, "claws", spec) as session:
-                await session.prompt()
-                results = [await session.call(name, given) for name, given in actions]
-            (*_, last) = results
-            assert isinstance(last, ToolSuccess)
-            assert last.output.reward is not None
-            rewards.append(last.output.reward)
-    return rewards
 
 
 def by_openenv(home: Path) -> Rewards:
@@ -77,7 +66,7 @@ def by_openenv(home: Path) -> Rewards:
     words = (TASK, "--protocol", "openenv")
     with task_server(home, *words, command=command, environment=environment) as (shown, _):
         program = PROGRAMS / "openenv_programs/play_actions.py"
-        played = run_beside_workspace(python, program, shown["url"], json.dumps(SCRIPTS), cwd=home)
+        played = run_beside_workspace(python, program, shown["url"], SCRIPTS_JSON, cwd=home)
         return played, consume(home, f"openenv://{address_of(shown)}?split=seeds&index=0")
 
 
@@ -114,36 +103,28 @@ def by_gymnasium(home: Path) -> Rewards:
     program = PROGRAMS / "gymnasium_programs/play_actions.py"
     python = install_once(GYMNASIUM)
     found: Rewards = tuple(
-        run_beside_workspace(python, program, TASK, json.dumps(SCRIPTS), home, cwd=home)
+        run_beside_workspace(python, program, TASK, SCRIPTS_JSON, home, cwd=home)
     )
     return found
 
 
 def by_verifiers(home: Path) -> Rewards:
-    """Verifiers' `eval` plays on our server, whose agent runs the commands in its shell.
-
-    Consumed is the taskset whose model acts by tools.
-    """
+    """Verifiers' `eval` and its `null` harness play the taskset that our rollouts consume."""
     python = install_once(VERIFIERS)
     [site] = python.parents[1].glob("lib/python*/site-packages")
-    shell = [[("shell", given) for name, given in each if name == "bash"] for each in SCRIPTS]
-    address = f"tcp://127.0.0.1:{free_port()}"
-    words = ("--agent", "policy", "--slots", "1", "--zmq", address)
-    with (
-        ScriptedLlm(OneScriptEach(shell)) as llm,
-        serving(home / "s", *words) as server,
-    ):
+    taskset = {"directory": str(TASK), "task": {"jobs_dir": str(home / "inner")}}
+    with ScriptedLlm(OneScriptEach(SCRIPTS)) as llm:
         episodes = evaluate(
             site,
             home,
-            *("benchflow-adapters-verifiers", "--env.taskset.url", server.client.base_url),
-            *("--env.serve", address, "--select.include.ids", json.dumps([runnable_task(TASK).id])),
-            *("-m", "scripted", "-r", len(SCRIPTS), "--client.base-url", f"{llm.url}/v1"),
-            *("--client.api-key-var", "KEY"),
-            BENCHFLOW_SERVE_TOKEN=(home / "s" / "token").read_text().strip(),
+            *("our_tools", "--env.taskset.directory", TASK),
+            *("--env.taskset.task.jobs-dir", home / "inner"),
+            *("--env.agent.harness.id", "null", "--env.agent.runtime.type", "subprocess"),
+            *("-m", "scripted", "-r", len(SCRIPTS), "-c", 1),
+            *("--client.base-url", f"{llm.url}/v1", "--client.api-key-var", "KEY"),
         )
+    assert {each["task"]["key"] for each in episodes} == {runnable_task(TASK).id}
     played = [trace["rewards"]["reward"]["score"] for each in episodes for trace in each["traces"]]
-    taskset = {"directory": str(TASK), "task": {"jobs_dir": str(home / "inner")}}
     workspace = workspace_environment(home)
     environment = {
         **workspace,
@@ -151,9 +132,8 @@ def by_verifiers(home: Path) -> Rewards:
         "BENCHFLOW_VERIFIERS_PYTHON": str(python),
         "BENCHFLOW_VERIFIERS_ARGS": json.dumps(taskset),
     }
-    # The server begins the episodes in any order.
-    again = consume(home, "verifiers://our_tools?index=0", environment=environment)
-    return sorted(played, reverse=True), again
+    # The file has the episodes in the order of their ends.
+    return played, consume(home, "verifiers://our_tools?index=0", environment=environment)
 
 
 ROWS: dict[str, Callable[[Path], Rewards]] = {

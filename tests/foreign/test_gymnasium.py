@@ -48,6 +48,8 @@ def test_gymnasium_plays_our_tasks_in_every_way(tmp_path: Path) -> None:
     assert [w for w in played["warnings"] if "render" not in w] == []
     assert played["three"] == [3, [1.0, 0.0, 1.0], [True] * 3, [False] * 3]
     assert played["processes"] == [2, [1.0, 0.0], [True] * 2, [False] * 2]
+    assert played["forked"] == [[0.0, True, False], [1.0, True, False]]
+    assert played["guide"] == [1.0, [1.0, 0.0]]
     chosen = played["chosen"]
     assert chosen[:4] == chosen[4:8]
     assert (set(chosen[:4]), chosen[8]) == ({"task", "other"}, "other")

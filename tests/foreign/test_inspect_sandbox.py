@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 from inspect_judge import PROGRAMS, run_inspect, run_program
+from scripted_llm import ModelReply, ScriptedLlm
 
 pytestmark = [pytest.mark.foreign, pytest.mark.timeout(300)]
 
@@ -57,6 +58,53 @@ def test_a_connection_to_a_docker_sandbox_is_a_shell_of_its_user(tmp_path: Path)
     code, output = facts["exec absent"]
     assert (code, output) == (126, "")
     assert facts["left"] == ""
+
+
+SERVICE = """
+services:
+  web:
+    image: {image}
+    hostname: shop
+    networks: [inside]
+    command: sh -c "cp /etc/hostname /tmp && cd /tmp && exec python3 -m http.server $$PORT"
+    environment: {{PORT: '8000'}}
+    healthcheck:
+      test: [CMD, python3, -c, "import socket; socket.create_connection(('localhost', 8000))"]
+      interval: 500ms
+  default:
+    image: {image}
+    command: sleep infinity
+    depends_on: {{web: {{condition: service_healthy}}}}
+    networks: [inside]
+networks:
+  inside: {{internal: true}}
+"""
+
+
+@pytest.mark.skipif(IMAGE is None, reason="set BENCHFLOW_DOCKER_IMAGE to an image of this engine")
+def test_a_service_of_a_compose_file_answers_the_sandbox(tmp_path: Path) -> None:
+    file = tmp_path / "compose.yaml"
+    text = SERVICE.format(image=IMAGE).replace(
+        "    hostname", "    networks: [inside]\n    hostname"
+    )
+    file.write_text(text)
+    facts = run_program(tmp_path, "composed_eval.py", file, tmp_path / "logs")
+    assert (facts["status"], facts["output"], facts["scores"]) == (
+        "success",
+        "shop",
+        {"match": "C"},
+    )
+    # The agent reaches the service; a solver has no sandbox environment of the service.
+    assert "web" in facts["other"]
+    assert facts["services"] == ["web"]
+    shutil.copy(PROGRAMS / "composed_task.py", tmp_path)
+    with ScriptedLlm(lambda request: ModelReply(text=request.user_text)) as llm:
+        done = run_inspect(
+            tmp_path, PROGRAMS / "run_sample.py", f"inspect:composed_task.py@composed?file={file}",
+            "--agent", "inspect-solver", "--sandbox", "docker", "--jobs-dir", "jobs",
+            "--base-url", f"{llm.url}/v1", "--model", "none", "--json",
+        )  # fmt: skip
+    assert json.loads(done.stdout)["reward"] == 1.0, done.stdout + done.stderr
 
 
 def test_inspect_eval_runs_a_task_in_our_sandbox(task_dir: Path) -> None:
@@ -122,7 +170,10 @@ COMPOSE = {
     "limits": "services:\n  default:\n    image: a\n    init: true\n    command: sleep 9\n"
     "    environment: [A=1]\n    network_mode: none\n"
     "    deploy:\n      resources:\n        limits: {memory: 2G, cpus: '1.5'}\n",
-    "services": "services:\n  default: {image: a}\n  db: {image: b}\n",
+    "services": "services:\n  default: {image: a}\n  db: {image: b, privileged: true}\n",
+    "variable": "services:\n  default: {image: a}\n  db: {image: b, command: echo $HOME}\n",
+    "network": "services:\n  default: {image: a, network_mode: none}\n  db: {image: b}\n",
+    "needs": "services:\n  default: {image: a, depends_on: [queue]}\n  db: {image: b}\n",
     "port": "services:\n  default:\n    image: a\n    ports: ['80:80']\n",
     "device": "services:\n  default:\n    image: a\n    deploy:\n      resources:\n"
     "        reservations:\n          devices: [{driver: nvidia, count: 1}]\n",
@@ -137,9 +188,12 @@ def test_a_compose_file_is_read_or_refused_by_the_name_of_its_key(tmp_path: Path
     limits, *errors = run_program(tmp_path, "read_compose.py", *paths)
     assert limits == {"image": "a", "env": {"A": "1"}, "memory_mb": 2048, "cpus": 1.5}
     expected = [
-        "services.db, services.default",
+        "services.db.privileged",
+        "services.db.command refers to a variable",
+        "services.default.network_mode",
+        "services.default.depends_on.queue",
         "services.default.ports",
         "services.default.deploy.resources.reservations.devices",
         "priviliged",
     ]
-    assert [key in each["error"] for key, each in zip(expected, errors, strict=True)] == [True] * 4
+    assert [key in each["error"] for key, each in zip(expected, errors, strict=True)] == [True] * 7

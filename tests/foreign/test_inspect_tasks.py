@@ -104,6 +104,27 @@ def test_the_setup_solver_runs_before_every_agent_and_its_state_reaches_the_scor
     assert [leaf["items"]["as_the_setup_said.same"] for leaf in leaves] == [1.0, 1.0]
 
 
+def test_a_setup_solver_that_failed_runs_again_when_the_job_is_resumed(task_dir: Path) -> None:
+    mark = task_dir / "setup-is-broken"
+    mark.touch()
+    with ScriptedLlm(write_the_words) as llm:
+        source = ("--tasks-dir", "inspect:word_task.py@prepared", "--job-name", "j")
+        agent = ("--agent", "policy", "--base-url", f"{llm.url}/v1", "--model", "scripted")
+        first = _run(task_dir, "eval", "create", *source, *agent)
+        assert "the server of the setup is away" in first.stdout + first.stderr
+        assert _results(task_dir) == [None]
+        mark.unlink()
+        done = _run(task_dir, "job", "resume", "j")
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert 1.0 in _results(task_dir)
+
+
+def _results(home: Path) -> list[float | None]:
+    """Return the reward of each rollout of the job."""
+    files = sorted((home / "jobs").glob("*/*/result.json"))
+    return [json.loads(file.read_text())["reward"] for file in files]
+
+
 def test_the_solver_of_a_task_is_an_agent_whose_model_calls_are_steps(task_dir: Path) -> None:
     with ScriptedLlm(write_the_words) as llm:
         events = _bench(task_dir, llm, "prepared", *SOLVER)
@@ -125,6 +146,43 @@ def test_a_message_limit_of_the_task_ends_its_solver_which_is_scored(task_dir: P
     assert [each["content"].strip() for each in step["observations"]] == ["bluegreen"]
     (leaf,) = _leaves(events)
     assert leaf["items"] == {"as_the_setup_said.same": 1.0, "as_the_setup_said.messages": 3.0}
+
+
+@pytest.mark.parametrize("agent", ["inspect-solver", "policy"])
+@pytest.mark.parametrize("limit", ["turn_limit=1", "token_limit=1"])
+def test_a_limit_on_turns_or_tokens_ends_every_agent_after_its_first_call_which_is_scored(
+    task_dir: Path, agent: str, limit: str
+) -> None:
+    """Inspect does not use the tools of an answer that exceeds its limit on tokens."""
+    with ScriptedLlm(write_the_words) as llm:
+        events = _bench(task_dir, llm, f"prepared?{limit}", "--agent", agent)
+    steps = _steps(events)
+    assert sum(len(step.get("model_calls", ())) for step in steps) <= 2
+    assert [status for status in _statuses(events) if status == 200] == [200]
+    (leaf,) = _leaves(events)
+    used_tool = (agent, limit) != ("inspect-solver", "token_limit=1")
+    assert leaf["items"]["as_the_setup_said.same"] == float(used_tool)
+
+
+def test_a_message_limit_ends_another_agent_and_others_refuse_it_by_name(task_dir: Path) -> None:
+    with ScriptedLlm(write_the_words) as llm:
+        events = _bench(task_dir, llm, "prepared?message_limit=4", "--agent", "policy")
+        refused = _bench_process(task_dir, llm, "prepared?working_limit=60", "--agent", "policy")
+        priced = _bench_process(task_dir, llm, "prepared?cost_limit=1", "--agent", "policy")
+    assert [status for status in _statuses(events) if status == 200] == [200]
+    (leaf,) = _leaves(events)
+    assert leaf["items"]["as_the_setup_said.same"] == 1.0
+    for done, name in ((refused, "working_limit = 60"), (priced, "--usd-per-mtok")):
+        assert name in done.stdout + done.stderr
+    assert "reward 1" not in refused.stdout + priced.stdout
+
+
+def test_a_limit_that_only_the_solver_applies_is_a_note_of_the_listing(task_dir: Path) -> None:
+    source = "inspect:word_task.py@prepared?token_limit=output:5&turn_limit=3"
+    done = _run(task_dir, "tasks", "list", source, "--json")
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "type 'output': only the agent inspect-solver applies it" in done.stdout
+    assert "turn_limit" not in done.stdout
 
 
 def test_a_question_with_choices_is_scored_by_its_letter(task_dir: Path) -> None:
@@ -156,21 +214,33 @@ def test_each_sample_is_listed_with_its_files_and_setup(task_dir: Path) -> None:
 
 
 def _bench(directory: Path, llm: ScriptedLlm, task: str, *args: str, check: bool = True) -> Path:
+    done = _bench_process(directory, llm, task, *args)
+    assert not check or done.returncode == 0, done.stdout + done.stderr
+    (events,) = (directory / "jobs").rglob("events.jsonl")
+    return events
+
+
+def _bench_process(
+    directory: Path, llm: ScriptedLlm, task: str, *args: str
+) -> subprocess.CompletedProcess[str]:
     name, mark, query = task.partition("?")
-    done = run_inspect(
+    return run_inspect(
         directory, PROGRAMS / "run_sample.py", f"inspect:word_task.py@{name}{mark}{query}",
         *(() if "--agent" in args else ("--agent", "policy")),
         "--base-url", f"{llm.url}/v1", "--model", "scripted", "--jobs-dir", "jobs", *args,
     )  # fmt: skip
-    assert not check or done.returncode == 0, done.stdout + done.stderr
-    (events,) = (directory / "jobs").rglob("events.jsonl")
-    return events
 
 
 def _run(directory: Path, *args: str) -> subprocess.CompletedProcess[str]:
     program = "import os; os.environ['XDG_CACHE_HOME'] = os.path.abspath('cache');"
     program += "from benchflow.cli import main; main()"
     return run_inspect(directory, "-c", program, *args)
+
+
+def _statuses(events: Path) -> list[int]:
+    """Return the HTTP status of each recorded model call."""
+    files = sorted((events.parent / "model").rglob("*.jsonl"))
+    return [json.loads(line)["status"] for file in files for line in file.read_text().splitlines()]
 
 
 def _leaves(events: Path) -> list[dict[str, Any]]:

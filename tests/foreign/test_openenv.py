@@ -69,6 +69,12 @@ def test_the_generic_client_plays_our_server(played: dict[str, Any]) -> None:
     assert "hello, world" in answers["reset"]["observation"]["prompt"]
 
 
+def test_the_code_of_the_guide_runs_and_two_children_of_a_fork_differ(
+    played: dict[str, Any],
+) -> None:
+    assert played["guide"] == {"last": 1.0, "rewards": [1.0, 0.0], "gone": "NoSessionError"}
+
+
 def test_the_harness_plays_a_session_and_an_unscored_one_has_no_reward(
     played: dict[str, Any],
 ) -> None:
@@ -134,15 +140,20 @@ def test_a_stock_environment_is_a_world_that_two_children_replay(
     assert "Invalid message" in texts[0][1]
 
 
-def test_our_own_server_is_a_world_with_the_same_reward(
-    played: dict[str, Any], tmp_path: Path
+def test_our_own_server_is_a_world_with_the_same_reward_and_a_token(
+    played: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    (tmp_path / "token").write_text("a-token-of-the-operator\n")
+    monkeypatch.setenv("BENCHFLOW_OPENENV_TOKEN_FILE", str(tmp_path / "token"))
     uses = [
         ("bash", {"command": "echo hello, world > greeting.txt"}),
         ("submit", {"message": "done"}),
     ]
-    result = _run(played["server"]["url"], uses, tmp_path)
+    assert played["server"]["without_token"] == 401
+    result = _run(played["server"]["url"], uses, tmp_path / "home")
     assert result.reward == 1.0
+    recorded = [each for each in (tmp_path / "home").rglob("*") if each.is_file()]
+    assert not [each for each in recorded if b"a-token-of-the" in each.read_bytes()]
     (leaf,) = result.tree.leaves
     prompt = leaf.steps[0].prompt or ""
     assert "hello, world" in prompt

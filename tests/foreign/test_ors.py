@@ -21,7 +21,7 @@ from ors_server import served
 from ors_streams import PEERS, random_streams
 from scripted_llm import ModelReply, ModelRequest, ScriptedLlm, ToolUse
 
-pytestmark = pytest.mark.foreign
+pytestmark = [pytest.mark.foreign, pytest.mark.timeout(300)]
 DRIVERS = Path(__file__).parents[1] / "support" / "ors_peers"
 KEY = "a-key-of-the-operator"
 Call = tuple[str, dict[str, Any]]
@@ -84,6 +84,8 @@ def test_a_published_client_plays_our_task(
     assert report["prompt"] == report["by_index"]
     assert "greeting.txt" in report["prompt"][0]
     assert report["session_tools"] == ["bash", "read_file", "write_file", "submit"]
+    if peer[0] == "openreward":
+        check_toolset_and_group(report)
     shell, unknown, malformed, failed, written, verdict, *late = report["outputs"]
     numbers = "".join(f"{number}\n" for number in range(1, 3001))
     assert shell["blocks"][0]["text"] == f"wordless-secret\n a\n{numbers}{' ' * 5000}"
@@ -98,6 +100,18 @@ def test_a_published_client_plays_our_task(
     assert record.is_dir()
     texts = [file.read_bytes() for file in record.rglob("*") if file.is_file()]
     assert not any(b"wordless-secret" in text for text in texts)
+
+
+def check_toolset_and_group(report: dict[str, Any]) -> None:
+    """Check what only openreward's client asks for."""
+    assert report["chosen_tools"] == ["bash", "submit"]
+    shell, hidden = report["chosen_outputs"]
+    assert shell["blocks"][0]["text"] == "hi\n"
+    assert hidden["error"] == "ToolCallError"
+    assert [score["reward"] for score in report["scores"]] == [4, 1, 7]
+    assert [score["metadata"] for score in report["scores"]] == [
+        {"items": {"length": length}} for length in (4, 1, 7)
+    ]
 
 
 @pytest.fixture(scope="module")

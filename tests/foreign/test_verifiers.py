@@ -6,13 +6,16 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from judge_package import install_once
+from benchflow.cli.rollout import export
+from benchflow_contracts import TrainingOptions
+from judge_package import install_once, succeed
 from scripted_llm import ModelReply, ModelRequest, ScriptedLlm, ToolUse
 from serve_process import ARCHIVE, TASK, TASKS, serving
 from verifiers_eval import evaluate, free_port
 
 pytestmark = [pytest.mark.foreign, pytest.mark.timeout(600)]
 ID = "benchflow-adapters-verifiers"
+CHECKS = Path(__file__).parents[1] / "e2e"
 
 
 @pytest.fixture(scope="module")
@@ -47,6 +50,61 @@ def test_eval_of_verifiers_runs_our_task_on_our_server(site: Path, tmp_path: Pat
         [trace] = episode["traces"]
         assert trace["agent"]["name"] == "leaf"
         assert trace["rewards"] == {"reward": {"score": 1.0, "weight": 1.0}}
+
+
+def test_each_leaf_of_a_forked_tree_is_a_trace_that_verifiers_0_3_reads_too(
+    site: Path, tmp_path: Path
+) -> None:
+    """Of two children of a fork, one solves the task. `eval` of 0.4 gets both in one episode."""
+    first = iter([ARCHIVE])
+
+    def one_solves(request: ModelRequest) -> ModelReply:
+        command = None if request.tool_results else next(first, None)
+        if command is None:
+            return ModelReply(text="Done.")
+        return ModelReply(tools=(ToolUse("shell", {"command": command}),))
+
+    address = f"tcp://127.0.0.1:{free_port()}"
+    words = ("--agent", "policy", "--slots", "1", "--zmq", address, "--branch", "group")
+    with (
+        ScriptedLlm(one_solves) as llm,
+        serving(tmp_path / "s", *words, "--branch-n", "2") as server,
+    ):
+        [episode] = evaluate(
+            site,
+            tmp_path,
+            *(ID, "--env.taskset.url", str(server.client.base_url), "--env.serve", address),
+            *("--select.include.ids", json.dumps([TASK]), "-r", 1, "-m", "scripted"),
+            *("--client.base-url", f"{llm.url}/v1", "--client.api-key-var", "KEY"),
+            BENCHFLOW_SERVE_TOKEN=(tmp_path / "s" / "token").read_text().strip(),
+        )
+    assert [trace["agent"]["name"] for trace in episode["traces"]] == ["leaf", "leaf"]
+    rewards = [_rewards_of(trace)["reward"] for trace in episode["traces"]]
+    assert sorted(rewards) == [0.0, 1.0]
+
+    # 0.3.1 refuses the settings of an agent in a file that `eval` of 0.4 wrote, but reads ours.
+    [events] = (tmp_path / "s").rglob("events.jsonl")
+    check_by_verifiers_0_3(events.parent, sorted(rewards), tmp_path)
+
+
+def check_by_verifiers_0_3(rollout: Path, rewards: list[float], home: Path) -> None:
+    """Let the classes of 0.3.1 read one trace of each leaf. Legacy rows: `test_trainer_rows.py`."""
+    python = install_once("verifiers==0.3.1")
+    for name in ("v1-leaves", "v1-flat"):
+        every = TrainingOptions(counterfactual=True)
+        export(str(rollout), output=home / f"{name}.jsonl", format=name, options=every)
+    files = ("v1-leaves.jsonl", "--flat", "v1-flat.jsonl")
+    seen = _judge(python, "check_traces.py", *files, cwd=home)
+    [read] = seen["v1-leaves.jsonl"]
+    assert read["traces"] == seen["flat"]
+    assert sorted(trace["reward"] for trace in read["traces"]) == rewards
+
+
+def _judge(python: Path, program: str, *args: object, cwd: Path) -> dict[str, Any]:
+    """Run a program that reads files with the classes of verifiers; return what it prints."""
+    said = succeed(python, "-I", CHECKS / program, *args, cwd=cwd)
+    found: dict[str, Any] = json.loads(said)
+    return found
 
 
 def move(request: ModelRequest) -> ModelReply:
@@ -103,6 +161,10 @@ def in_sandboxes(
 def _rewards(episode: dict[str, Any]) -> dict[str, float]:
     assert episode["ok"], (episode["errors"], episode["traces"])
     [trace] = episode["traces"]
+    return _rewards_of(trace)
+
+
+def _rewards_of(trace: dict[str, Any]) -> dict[str, float]:
     return {name: reward["score"] for name, reward in trace["rewards"].items()}
 
 

@@ -12,6 +12,8 @@ from pathlib import Path
 from typing import Any, cast
 
 import pytest
+from benchflow_engine.scaffold import write_task
+from benchflow_store import StoredRollout
 from gym_till import serving_till, write_rows
 from judge_package import install_once
 from scripted_llm import ModelReply, ModelRequest, ScriptedLlm, ToolUse
@@ -21,6 +23,17 @@ TASKSETS = Path(__file__).parents[1] / "support" / "verifiers_tasksets"
 BENCH = Path(sys.executable).with_name("bench")
 EVAL = "from verifiers.v1.cli.eval.main import main; main()"
 _AGENT = ("--agent", "policy", "--model", "scripted", "--json")
+_SUM = """\
+name = "sum"
+description = "Add numbers."
+
+[verifier]
+type = "verifiers"
+reward_range = [0, 2.5]
+
+[verifier.options]
+env = "add_up"
+"""
 Answers = Callable[[int], ModelReply]
 """The answer to a model call, by the number of earlier answers."""
 
@@ -56,12 +69,12 @@ def run(
     return record
 
 
-def refuse(python: Path, source: str, home: Path) -> str:
+def refuse(python: Path, source: str, home: Path, **variables: str) -> str:
     """Run a source of tasks that must be refused before a rollout; return the message."""
     done = subprocess.run(
         [BENCH, "run", source, *_AGENT, "--base-url", "http://127.0.0.1:9/v1"],
         cwd=home,
-        env=_variables(BENCHFLOW_VERIFIERS_PYTHON=str(python)),
+        env=_variables(BENCHFLOW_VERIFIERS_PYTHON=str(python), **variables),
         capture_output=True,
         text=True,
         timeout=300,
@@ -193,8 +206,12 @@ def test_a_published_taskset_with_tools_gives_its_own_reward(new: Path, tmp_path
             tmp_path,
             BENCHFLOW_VERIFIERS_ARGS=arguments,
         )
-        place = ("--env.taskset.dataset", rows, "--env.taskset.task.resources-url", url)
-        trace = run_taskset_alone(new, tmp_path, answers("pay_in"), "nemo_gym", *place)
+        # The command line of verifiers 0.4.0 has no value for a required setting of a taskset.
+        settings = tmp_path / "eval.toml"
+        settings.write_text(
+            f'[env.taskset]\ndataset = "{rows}"\ntask = {{ resources_url = "{url}" }}\n'
+        )
+        trace = run_taskset_alone(new, tmp_path, answers("pay_in"), "nemo_gym", "@", settings)
     assert record["reward"] == reward_of(trace) == 0.6
 
 
@@ -284,6 +301,29 @@ def test_an_environment_of_several_agents_is_refused_by_its_field(
     assert "white, black" in done
 
 
+def test_a_rubric_that_scores_groups_is_refused_by_its_field(old: Path, tmp_path: Path) -> None:
+    arguments = json.dumps({"compares": True})
+    source = "verifiers://old_words?split=train&index=0"
+    done = refuse(old, source, tmp_path, BENCHFLOW_VERIFIERS_ARGS=arguments)
+    assert "verifiers:rubric" in done
+    assert "scores groups" in done
+
+
+@pytest.mark.parametrize(("said", "reward"), [("7", 2.0), ("8", 0.0)])
+def test_a_task_directory_names_the_rewards_of_verifiers(
+    new: Path, tmp_path: Path, said: str, reward: float
+) -> None:
+    task = tmp_path / "sum"
+    write_task(task)
+    (task / "task.toml").write_text(_SUM)
+    data = {"idx": 0, "id": "sum-0", "prompt": "Add the numbers [3, 4].", "numbers": [3, 4]}
+    (task / "environment").mkdir(exist_ok=True)
+    (task / "environment/world.json").write_text(json.dumps({"task": {"data": data}}))
+    record = run(new, str(task), lambda _: say(said), tmp_path)
+    assert record["reward"] == reward
+    assert record["rewards"]["is_right"] == (said == "7")
+
+
 def test_a_reward_function_that_fails_is_no_reward_of_zero(old: Path, tmp_path: Path) -> None:
     """Verifiers logs the error and scores 0, which a trainer cannot tell from a bad answer."""
     arguments = json.dumps({"breaks": True})
@@ -306,3 +346,54 @@ def test_children_of_a_fork_repeat_the_calls_before_it(old: Path, tmp_path: Path
     forks = ("--branch", "group", "--branch-n", "2", "--branch-at-call", "2")
     record = run(old, source, answers, tmp_path, *forks)
     assert (record["reward"], record["leaves"], record["branches"]) == (1.0, 2, 1)
+
+
+def test_an_imported_trace_gets_the_rewards_of_its_task_again(new: Path, tmp_path: Path) -> None:
+    """Verifiers runs an episode; its task scores the imported messages, and refuses others."""
+
+    def answers(number: int) -> ModelReply:
+        return use("add_tools_add", first=3, second=5) if number == 0 else say("7")
+
+    run_taskset_alone(new, tmp_path, answers, "add_up")
+    file = tmp_path / "run" / "traces.jsonl"
+    right, other, live = (
+        score_again(new, file, tmp_path / place, source)
+        for place, source in (
+            ("right", "verifiers://add_up?index=0"),
+            ("other", "verifiers://add_up?index=1"),
+            ("live", "verifiers://stock_room?index=0"),
+        )
+    )
+    assert right["reward"] == right["imported"] == 2.25
+    assert right["items"] == {"is_right": 1.0, "tool_text": 1.0, "used_numbers": 0.5}
+    assert other["reward"] is None
+    assert "and not of" in other["error"]
+    assert "verifiers:task.state" in live["refused"]
+
+
+def score_again(python: Path, file: Path, jobs_dir: Path, source: str) -> dict[str, Any]:
+    """Import a file by the command, scored by the rewards of a task; return the verdict."""
+    rewards = "benchflow_adapters_verifiers.task_rewards:make_rewards"
+    words = ("--task", source, "--reward-import-path", rewards, "--jobs-dir", str(jobs_dir))
+    done = subprocess.run(
+        [BENCH, "rollout", "import", file, "--format", "verifiers", *words, "--json"],
+        env=_variables(BENCHFLOW_VERIFIERS_PYTHON=str(python)),
+        capture_output=True,
+        text=True,
+        timeout=300,
+        check=False,
+    )
+    if not done.stdout:
+        assert not jobs_dir.exists()
+        return {"refused": done.stderr}
+    [record] = json.loads(done.stdout)
+    [leaf] = StoredRollout(Path(record["directory"])).tree.leaves
+    verdict, imported = leaf.results["reward"], leaf.results["imported"]
+    assert verdict.reward == record["reward"]
+    items = dict(verdict.items)
+    return {
+        "reward": verdict.reward,
+        "items": items,
+        "error": verdict.error,
+        "imported": imported.reward,
+    }

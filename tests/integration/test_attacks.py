@@ -229,8 +229,11 @@ HONEST = {
 }
 
 
-PATIENCE = 6
-"""Seconds for the tests: some attacks hang until the end of this time."""
+PATIENCE = 60
+"""Seconds for the tests of a task: enough for a busy machine."""
+
+HANGS = 6
+"""Seconds for the tests where an attack makes them wait until the end of their time."""
 
 
 def write_task(path: Path, kind: str, seconds: float) -> Task:
@@ -316,7 +319,7 @@ def test_no_attack_gets_a_reward_in_hermetic_grading(attack, tmp_path):
 
 @pytest.mark.parametrize("kind", HONEST)
 def test_the_honest_answer_gets_its_reward_in_hermetic_grading(kind, tmp_path):
-    result = grade(tmp_path, kind, HONEST[kind], "hermetic", seconds=60)
+    result = grade(tmp_path, kind, HONEST[kind], "hermetic")
     assert result.reward == 1, (result, *(p.read_text() for p in tmp_path.glob("log/*.txt")))
 
 
@@ -333,14 +336,15 @@ SHARED = [attack for attack in ATTACKS if attack.kind != "isolated"]
 
 @pytest.mark.parametrize("attack", SHARED, ids=lambda attack: attack.name)
 def test_what_the_attacks_get_in_shared_grading(attack, tmp_path):
-    result = grade(tmp_path, attack.kind, attack.script, "shared")
+    seconds = HANGS if attack.shared == "unscored" else PATIENCE
+    result = grade(tmp_path, attack.kind, attack.script, "shared", seconds=seconds)
     outcome = {None: "unscored", 0.0: "0", 1.0: "wins"}[result.reward]
     assert outcome == attack.shared, result
 
 
 @pytest.mark.parametrize("kind", ["unittest", "pytest"])
 def test_the_honest_answer_gets_its_reward_in_shared_grading(kind, tmp_path):
-    assert grade(tmp_path, kind, HONEST[kind], "shared", seconds=60).reward == 1
+    assert grade(tmp_path, kind, HONEST[kind], "shared").reward == 1
 
 
 def test_a_twin_of_an_honest_box_is_clean(tmp_path):

@@ -4,7 +4,8 @@ import html
 import json
 import re
 import shlex
-from collections.abc import Iterator
+import time
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -158,13 +159,24 @@ def sandboxes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     LabelStore(tmp_path / "boxes").write(label)
 
 
+def when_all_answered(read: Callable[[], Any]) -> Any:
+    """Return the fleet when each provider has answered. The first read imports their SDKs."""
+    end = time.monotonic() + 120
+    view = read()
+    while any(each["state"]["waits_since"] for each in view["providers"]):
+        assert time.monotonic() < end, view
+        view = read()
+    return view
+
+
+@pytest.mark.timeout(300)
 @pytest.mark.usefixtures("sandboxes")
 def test_the_command_of_the_fleet_prints_what_sandbox_list_prints(
     client: Client, home: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     command = shown_command(client.get("/fleet").text)
-    printed = run_json(command, home, capsys)
-    shown = client.get("/api/v1/fleet").json()
+    printed = when_all_answered(lambda: run_json(command, home, capsys))
+    shown = when_all_answered(lambda: client.get("/api/v1/fleet").json())
     for view in (printed, shown):
         view["directories"].pop("at")
         view["queues"].pop("at")

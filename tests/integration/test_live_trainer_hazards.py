@@ -5,8 +5,9 @@ The modules of the trainers are replaced by the few names that an adapter takes 
 """
 
 import asyncio
+import json
 import sys
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from types import ModuleType, SimpleNamespace
 from typing import Any
 
@@ -14,13 +15,31 @@ import pytest
 from benchflow_adapters_trainers import (
     GroupWorker,
     LostRolloutError,
+    RemoteGroups,
     RolloutFunction,
     SampleAgentLoop,
     SampleGenerator,
 )
-from benchflow_contracts import BenchFlowError
-from benchflow_export import ExcludedLeaf, RolloutGroup, StoredGroups, group_rollouts
-from trainer_hazards import HAZARDS, TOKEN, Trained, said
+from benchflow_contracts import BenchFlowError, Sample, TrainingOptions
+from benchflow_export import (
+    ExcludedLeaf,
+    RequestedGroups,
+    RolloutGroup,
+    StoredGroups,
+    TrainerOptions,
+    credit_rows,
+    group_rollouts,
+)
+from benchflow_serve.env_wire import render_episode
+from benchflow_serve.results import choose_samples, leaf_scores, render_samples
+from benchflow_serve_client import (
+    GroupRequest,
+    GroupStatus,
+    Render,
+    RolloutResult,
+    RolloutStatus,
+)
+from trainer_hazards import HAZARDS, TEXT, TOKEN, Trained, said
 
 REPORTED = {
     "unscored": "excluded_unscored",
@@ -63,7 +82,13 @@ def of_row(tokens: list[int], mask: Iterable[int]) -> Iterator[Trained]:
             yield tuple(tokens[:at]), tokens[at]
 
 
-def check(hazard: str, trained: set[Trained], *, needs_good: bool = True) -> None:
+def check(
+    hazard: str,
+    trained: set[Trained],
+    *,
+    needs_good: bool = True,
+    marks_truncated: bool = False,
+) -> None:
     """Each trained token is one that the policy sampled after these tokens, and may be trained."""
     case = HAZARDS[hazard]
     calls = dict(case.make().calls)
@@ -71,7 +96,8 @@ def check(hazard: str, trained: set[Trained], *, needs_good: bool = True) -> Non
     assert trained <= good | allowed
     if needs_good:
         assert {7, 9} <= {token for _, token in trained}
-    if TOKEN not in {token for _, token in allowed} or hazard == "truncated":
+    is_masked = hazard == "truncated" and not marks_truncated
+    if TOKEN not in {token for _, token in allowed} or is_masked:
         assert TOKEN not in {token for _, token in trained}
 
 
@@ -130,6 +156,138 @@ def test_the_generator_of_skyrl_masks_or_reports_a_hazard(hazard: str) -> None:
     check(hazard, trained)
     if hazard in REPORTED:
         assert output["rollout_metrics"][f"benchflow/{REPORTED[hazard]}"] >= 1
+
+
+def of_nodes(traces: list[dict[str, Any]]) -> Iterator[Trained]:
+    for nodes in (trace["nodes"] for trace in traces):
+        before: list[list[int]] = []
+        for node in nodes:
+            start = [] if node["parent"] is None else before[node["parent"]]
+            before.append([*start, *node["token_ids"]])
+            yield from of_row(before[-1], [*(0 for _ in start), *node["mask"]])
+
+
+def of_sample(row: Mapping[str, Any]) -> Iterator[Trained]:
+    for sequence in Sample.model_validate_json(json.dumps(row)).sequences():
+        yield from of_row(sequence.token_ids, sequence.loss_mask)
+
+
+def of_turn(row: Mapping[str, Any]) -> Iterator[Trained]:
+    prompt, tokens = row["prompt_token_ids"], row["completion_token_ids"]
+    mask = [row["is_trainable"]] * len(tokens)
+    yield from of_row([*prompt, *tokens], [*(0 for _ in prompt), *mask])
+
+
+READERS: dict[Render, Callable[[Mapping[str, Any]], Iterator[Trained]]] = {
+    "leaves": of_sample,
+    "graph": lambda row: of_nodes(row["traces"]),
+    "turns": of_turn,
+}
+LEFT_OUT = {"unscored", "tampered", "counterfactual"}
+
+
+@pytest.mark.parametrize("hazard", HAZARDS)
+@pytest.mark.parametrize("render", READERS)
+def test_a_result_of_the_service_leaves_out_or_marks_a_hazard(hazard: str, render: Render) -> None:
+    source = HAZARDS[hazard].make()
+    rows, left_out = render_samples(source, render, TrainingOptions())
+    check(hazard, {pair for row in rows for pair in READERS[render](row)}, marks_truncated=True)
+    assert left_out == ({hazard: 1} if hazard in LEFT_OUT else {})
+    marks = ('"is_truncated": true', '"truncated": ["bad"]')
+    assert hazard != "truncated" or any(mark in json.dumps(rows) for mark in marks)
+    assert hazard != "mixed-versions" or '"v2"' in json.dumps(rows)
+    _, masked = render_samples(source, render, TrainingOptions(mixed_versions="mask"))
+    assert ("mixed_versions" in masked) == (hazard == "mixed-versions")
+    _, exact = render_samples(source, render, TrainingOptions(require_tokens=True))
+    is_inexact = hazard in {"retokenised", "without-logprobs", "compaction"}
+    assert ("inexact_tokens" in exact) == is_inexact
+
+
+@pytest.mark.parametrize("hazard", HAZARDS)
+def test_the_chats_of_the_service_leave_out_or_mark_a_hazard(hazard: str) -> None:
+    rows, left_out = render_samples(HAZARDS[hazard].make(), "messages", TrainingOptions())
+    assert left_out == ({hazard: 1} if hazard in LEFT_OUT else {})
+    assert [row["is_truncated"] for row in rows].count(True) == (hazard == "truncated")
+    bad = [row for row in rows if TEXT in json.dumps(row)]
+    assert hazard not in {*LEFT_OUT, "auxiliary"} or not bad
+
+
+@pytest.mark.parametrize("hazard", HAZARDS)
+def test_the_env_server_of_verifiers_leaves_out_or_marks_a_hazard(hazard: str) -> None:
+    source = HAZARDS[hazard].make()
+    options = TrainingOptions(require_tokens=True)  # As a run with `client.type = "train"`.
+    samples, left_out = choose_samples(source, options, needs_tokens=True)
+    rendered = render_episode(samples, source.calls, {})
+    assert rendered is not None
+    check(hazard, set(of_nodes(rendered["traces"])), marks_truncated=True)
+    inexact = {"retokenised", "without-logprobs", "compaction"}
+    assert set(left_out) == ({"inexact_tokens"} if hazard in inexact else {hazard} & LEFT_OUT)
+    ends = [trace["stop_condition"] for trace in rendered["traces"]]
+    assert ("max_output_tokens" in ends) == (hazard == "truncated")
+
+
+class ServiceStub:
+    """The part of a client that `RemoteGroups` uses, with one ended rollout."""
+
+    def __init__(self, hazard: str) -> None:
+        self.source = HAZARDS[hazard].make()
+        status = RolloutStatus(
+            id="r",
+            state="ended",
+            outcome="scored",
+            task="task",
+            created_at=1.0,
+            leaves=leaf_scores(self.source.tree),
+        )
+        self.ended = GroupStatus(id="g", size=1, members=[status], is_ended=True)
+        self.acknowledged: list[str] = []
+
+    async def submit_group(self, request: GroupRequest) -> GroupStatus:
+        self.options = request.rollout.training
+        return self.ended
+
+    async def result(self, ident: str) -> RolloutResult:
+        del ident
+        rows, _ = render_samples(self.source, "leaves", self.options)
+        text = json.dumps(rows)
+        return RolloutResult(
+            rollout=self.ended.members[0], render="leaves", samples=json.loads(text)
+        )
+
+    async def acknowledge(self, ident: str) -> None:
+        self.acknowledged.append(ident)
+
+
+@pytest.mark.parametrize("hazard", HAZARDS)
+def test_groups_of_another_machine_name_the_same_hazards_as_groups_from_disk(hazard: str) -> None:
+    service = ServiceStub(hazard)
+    remote = RemoteGroups(service, ["task"], policy="p")  # type: ignore[arg-type]
+    group = asyncio.run(remote.request("task", 3))
+    here = group_rollouts("task", [service.source])
+    assert group.counts() == here.counts()
+    assert [(each.reason, each.leaf) for each in group.excluded] == [
+        (each.reason, each.leaf) for each in here.excluded
+    ]
+    trained = {
+        pair
+        for row in credit_rows(group, TrainerOptions())[0]
+        for pair in of_row(row.token_ids, row.loss_mask)
+    }
+    check(hazard, trained)
+    assert service.acknowledged == ["r"]
+
+
+def test_the_worker_of_trl_gets_rows_from_another_machine() -> None:
+    service = ServiceStub("truncated")
+    remote = RemoteGroups(service, ["task"], policy="p")  # type: ignore[arg-type]
+    worker = GroupWorker(RequestedGroups(remote, ["task"], size=3), queue_size=2)
+    worker.start()
+    rows = [worker.rollout_buffer.get(timeout=30) for _ in range(2)]
+    worker.stop()
+    assert {row.advantage > 0 for row in rows} == {True, False}
+    assert {row.model_version for row in rows} == {1}
+    pairs = {pair for row in rows for pair in of_row(row.input_ids.tolist(), row.completion_mask)}
+    check("truncated", pairs)
 
 
 class OnlyTheHazard:

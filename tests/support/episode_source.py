@@ -8,7 +8,7 @@ from benchflow_contracts import FinishedRollout, NodeError, Sample, TrainingOpti
 from benchflow_export import samples_of
 from benchflow_serve.problems import NotFoundError, QueueFullError
 from benchflow_serve_client import RolloutEvent, RolloutRequest, RolloutStatus
-from forked_calls import forked, recorded
+from forked_calls import forked, recorded, routed
 
 
 class EpisodeSource:
@@ -59,7 +59,7 @@ class EpisodeSource:
     ) -> tuple[FinishedRollout | None, Sequence[Sample], Mapping[str, int]]:
         if self._task(ident) == "fails":
             return None, [], {"unscored": 1}
-        rollout = forked(recorded(), rollout_id=ident)
+        rollout = forked(routed(recorded()), rollout_id=ident)
         return rollout, samples_of(rollout), {"unscored": 1}
 
     def acknowledge(self, ident: str) -> None:

@@ -1,5 +1,6 @@
 """A forked rollout with recorded model calls, made by hand."""
 
+import base64
 from typing import Any
 
 from benchflow_contracts import (
@@ -8,6 +9,7 @@ from benchflow_contracts import (
     ModelCall,
     RolloutNode,
     RolloutTree,
+    RoutedExperts,
     Step,
     Usage,
     VerifyResult,
@@ -85,3 +87,18 @@ def recorded() -> list[ModelCall]:
         call("c2", [*after, a], "left", [1, 2, 3, 4, 5, 6], [7]),
         call("c3", [*after, b], "right", [1, 2, 3, 4, 5, 8], [9]),
     ]
+
+
+def routed(calls: list[ModelCall]) -> list[ModelCall]:
+    """Return the calls with experts of two layers: the id of a token, and the next number.
+
+    An engine has no row for the last token, which the model did not read.
+    """
+    found: list[ModelCall] = []
+    for each in calls:
+        read = [*(each.prompt_token_ids or ()), *(each.completion_token_ids or ())][:-1]
+        data = bytes(expert for token in read for expert in (token, token + 1))
+        text = base64.b64encode(data).decode()
+        experts = RoutedExperts(data=text, shape=(len(read), 2, 1))
+        found.append(each.model_copy(update={"routed_experts": experts}))
+    return found

@@ -26,11 +26,12 @@ class Server:
 
     home: Path
     words: tuple[object, ...] = ()
+    tasks: Path = TASKS
     process: subprocess.Popen[str] = field(init=False)
     client: httpx.Client = field(init=False)
 
     def start(self) -> None:
-        words = ("serve", TASKS, "--dir", self.home, "--port", "0", "--json", *self.words)
+        words = ("serve", self.tasks, "--dir", self.home, "--port", "0", "--json", *self.words)
         self.process = subprocess.Popen(
             [str(BENCH), *map(str, words)],
             stdout=subprocess.PIPE,
@@ -81,8 +82,8 @@ class Server:
 
 
 @contextmanager
-def serving(home: Path, *words: object) -> Generator[Server]:
-    server = Server(home, words)
+def serving(home: Path, *words: object, tasks: Path = TASKS) -> Generator[Server]:
+    server = Server(home, words, tasks)
     server.start()
     try:
         yield server

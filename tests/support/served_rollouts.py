@@ -1,11 +1,12 @@
 """The parts of a rollout that costs little, for tests of the rollout service."""
 
 import asyncio
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
+from benchflow_contracts import RolloutNode, Task, VerifyResult
 from benchflow_engine.config import AgentConfig, RewardConfig, RunConfig, SandboxConfig
 from benchflow_engine.scaffold import write_task
 from benchflow_serve import RolloutService, ServeSettings
@@ -35,18 +36,42 @@ def rewards(_task: object, **_: object) -> list[Any]:
     return [FakeReward(0.5)]
 
 
-def config(agent: str = "quick_agent", **more: Any) -> RunConfig:
+class Places:
+    """Rewards each leaf with its place in the group."""
+
+    name = "reward"
+
+    async def score_group(
+        self, task: Task, leaves: Sequence[RolloutNode]
+    ) -> Sequence[VerifyResult]:
+        """Return the places, from 1."""
+        assert task.id == TASK
+        return [VerifyResult(reward=float(at)) for at, _ in enumerate(leaves, 1)]
+
+
+class AllPlaces(Places):
+    """Rewards only whole groups."""
+
+    needs_all_members = True
+
+
+def config(agent: str = "quick_agent", group_reward: str | None = None, **more: Any) -> RunConfig:
     """Return the configuration of rollouts in memory."""
     return RunConfig(
         agent=AgentConfig(import_path=f"{__name__}:{agent}"),
         sandbox=SandboxConfig(import_path=f"{__name__}:provider"),
-        reward=RewardConfig(import_path=f"{__name__}:rewards"),
+        reward=RewardConfig(
+            import_path=f"{__name__}:rewards",
+            group_import_path=group_reward and f"{__name__}:{group_reward}",
+        ),
         capture_state="none",
         **more,
     )
 
 
-def settings_at(home: Path, agent: str = "quick_agent", **more: Any) -> ServeSettings:
+def settings_at(
+    home: Path, agent: str = "quick_agent", group_reward: str | None = None, **more: Any
+) -> ServeSettings:
     """Return the settings of a service with one task below `home`."""
     if not (home / "task").exists():
         write_task(home / "task")
@@ -57,7 +82,7 @@ def settings_at(home: Path, agent: str = "quick_agent", **more: Any) -> ServeSet
     return ServeSettings(
         tasks_dirs=(home / "task",),
         directory=home / "serve",
-        config=config(agent),
+        config=config(agent, group_reward),
         no_auth=True,
         **more,
     )

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import gc
 import json
+import os
 import sys
 import warnings
 from collections import defaultdict
@@ -29,7 +30,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         "--report-to",
         type=Path,
         metavar="FILE",
-        help="write each test's time, every rerun and failure to FILE, as JSON (default: none)",
+        help="write each test's times, every rerun and failure to FILE, as JSON (default: none)",
     )
 
 
@@ -46,9 +47,17 @@ class TestReports:
     def __init__(self, path: Path) -> None:
         self._path = path
         self._seconds: defaultdict[str, float] = defaultdict(float)
+        self._processor: defaultdict[str, float] = defaultdict(float)
+        self._processor_before = 0.0
         self._reruns: list[tuple[str, str]] = []
         self._failures: list[tuple[str, str]] = []
         self._was_rerun = False
+
+    def pytest_runtest_logstart(self) -> None:
+        self._processor_before = _processor_seconds()
+
+    def pytest_runtest_logfinish(self, nodeid: str) -> None:
+        self._processor[nodeid] += _processor_seconds() - self._processor_before
 
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
         # A test that ran twice took the time of both runs.
@@ -76,10 +85,16 @@ class TestReports:
         self._path.parent.mkdir(parents=True, exist_ok=True)
         report = {
             "seconds": self._seconds,
+            "processor": self._processor,
             "reruns": self._reruns,
             "failures": self._failures,
         }
         self._path.write_text(json.dumps(report))
+
+
+def _processor_seconds() -> float:
+    """Return the processor time of this process and of its descendants that were waited for."""
+    return sum(os.times()[:4])
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,8 +105,12 @@ class Session:
     result: str
     duration: float
     seconds: dict[str, float]
+    processor: dict[str, float]
     reruns: list[tuple[str, str]]
     failures: list[tuple[str, str]]
+
+
+_NO_TESTS: dict[str, Any] = {"seconds": {}, "processor": {}, "reruns": [], "failures": []}
 
 
 def read_sessions(directory: Path) -> list[Session]:
@@ -107,31 +126,40 @@ def read_sessions(directory: Path) -> list[Session]:
     }
     sessions = []
     for name in [*results, *(name for name in tests if name not in results)]:
-        report = tests.get(name, {"seconds": {}, "reruns": [], "failures": []})
-        seconds, reruns, failures = (report[key] for key in ("seconds", "reruns", "failures"))
-        result, duration = results.get(name, ("no result", sum(seconds.values())))
-        sessions.append(Session(name, result, duration, seconds, reruns, failures))
+        report = tests.get(name, _NO_TESTS)
+        result, duration = results.get(name, ("no result", sum(report["seconds"].values())))
+        sessions.append(Session(name, result, duration, **report))
     return sessions
 
 
 def summary(sessions: list[Session]) -> str:
     """Return the text for people: sessions, slowest tests, reruns, failures."""
-    lines = ["", f"{'minutes':>7}  {'tests':>5}  {'reruns':>6}  session"]
+    lines = ["", f"{'minutes':>7}  {'CPU':>7}  {'tests':>5}  {'reruns':>6}  session"]
     for session in sorted(sessions, key=lambda s: -s.duration):
         failed = "" if session.result == "success" else f"  {session.result.upper()}"
-        minutes = f"{int(session.duration) // 60}:{int(session.duration) % 60:02}"
+        times = (_minutes(session.duration), _minutes(sum(session.processor.values())))
         counts = f"{len(session.seconds):>5}  {len(session.reruns):>6}"
-        lines.append(f"{minutes:>7}  {counts}  {session.name}{failed}")
+        lines.append(f"{times[0]:>7}  {times[1]:>7}  {counts}  {session.name}{failed}")
     tests = [(s.seconds[test], s.name, test) for s in sessions for test in s.seconds]
-    slowest = sorted(tests, reverse=True)[:SLOWEST]
-    lines += ["", f"{'seconds':>7}  the {len(slowest)} slowest of {len(tests)} tests"]
-    lines += [f"{seconds:7.1f}  {test}  [{name}]" for seconds, name, test in slowest]
+    lines += _first(tests, f"slowest of {len(tests)} tests")
+    busy = [(s.processor[test], s.name, test) for s in sessions for test in s.processor]
+    lines += _first(busy, "tests that need the most processor time")
     for word in ("rerun", "failure"):
         listed = [(s.name, test, why) for s in sessions for test, why in getattr(s, f"{word}s")]
         lines += ["", f"{word}s: {len(listed)}"]
         for name, test, why in listed:
             lines += [f"  {word.upper()} {test}  [{name}]", *_quoted(why)]
     return "\n".join(lines)
+
+
+def _minutes(seconds: float) -> str:
+    return f"{int(seconds) // 60}:{int(seconds) % 60:02}"
+
+
+def _first(tests: list[tuple[float, str, str]], what: str) -> list[str]:
+    first = sorted(tests, reverse=True)[:SLOWEST]
+    lines = ["", f"{'seconds':>7}  the {len(first)} {what}"]
+    return lines + [f"{seconds:7.1f}  {test}  [{name}]" for seconds, name, test in first]
 
 
 def _quoted(why: str) -> list[str]:

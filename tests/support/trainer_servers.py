@@ -4,7 +4,7 @@ from dataclasses import replace
 
 from benchflow_contracts import FinishedRollout, VerifyResult
 from benchflow_export import StoredGroups
-from forked_calls import call, forked, recorded
+from forked_calls import call, forked, recorded, routed
 
 
 def scored_rollout(
@@ -14,6 +14,7 @@ def scored_rollout(
     *,
     broken: bool = False,
     versions: tuple[str | None, ...] = ("v3", "v4", "v3"),
+    experts: bool = False,
 ) -> FinishedRollout:
     """Return the rollout of `forked_calls` with these returns; the first leaf may have a break."""
     calls = recorded()
@@ -23,7 +24,7 @@ def scored_rollout(
         each.model_copy(update={"policy_version": version})
         for each, version in zip(calls, versions, strict=True)
     ]
-    rollout = forked(calls, rollout_id=name)
+    rollout = forked(routed(calls) if experts else calls, rollout_id=name)
     for leaf, reward in zip(rollout.tree.leaves, (left, right, None), strict=True):
         leaf.results["reward"] = (
             VerifyResult.unscored("lost") if reward is None else VerifyResult(reward=reward)
@@ -31,11 +32,11 @@ def scored_rollout(
     return rollout
 
 
-def one_by_one(*returns: float | None, broken: bool = False) -> StoredGroups:
+def one_by_one(*returns: float | None, broken: bool = False, experts: bool = False) -> StoredGroups:
     """Return a server that answers each request with one rollout of one scored leaf."""
     # Stored rollouts of one prompt are one group: by its job, each is a group of its own.
     rollouts = [
-        replace(scored_rollout(f"r{n}", each, None, broken=broken), job=f"j{n}")
+        replace(scored_rollout(f"r{n}", each, None, broken=broken, experts=experts), job=f"j{n}")
         for n, each in enumerate(returns)
     ]
     return StoredGroups(lambda: rollouts)

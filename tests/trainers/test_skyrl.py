@@ -142,3 +142,17 @@ def test_our_generator_is_skyrls() -> None:
     output = asyncio.run(generator.generate(request))
     assert set(output) == set(GeneratorOutput.__annotations__)
     assert hasattr(GeneratorInterface, "generate")
+
+
+def test_skyrl_pads_the_experts_of_tokens_and_leaves_them_out_if_a_row_lacks_them() -> None:
+    rollouts = [
+        scored_rollout("r0", 1.0, 0.0, experts=True),
+        scored_rollout("r1", None, None, experts=True),
+    ]
+    experts = trained(rollouts, 4).data["rollout_expert_indices"]
+    assert experts.shape == (4, 7, 2, 1)
+    assert experts[0, :, 0, 0].tolist() == [1, 2, 3, 4, 5, 6, 6]
+    assert experts[1, :, 1, 0].tolist() == [2, 3, 4, 5, 6, 9, 9]
+    assert not experts[2:].any()
+    mixed = [scored_rollout("r0", 1.0, 0.0, experts=True), scored_rollout("r1", 1.0, 0.0)]
+    assert trained(mixed, 4).data["rollout_expert_indices"] is None

@@ -41,7 +41,9 @@ def worker(returns: list[float | None], response_length: int = 6, **more: Any) -
         "_target_": "benchflow_adapters_trainers.verl.SampleAgentLoop",
         "server": "trainer_servers:make_server",
     }
-    trainer_servers.SERVER.append(one_by_one(*returns, broken=more.pop("broken", False)))
+    trainer_servers.SERVER.append(
+        one_by_one(*returns, broken=more.pop("broken", False), experts=more.pop("experts", False))
+    )
     _server_at.cache_clear()
     module._agent_loop_registry["benchflow"] = OmegaConf.create({**declared, **more})
     made = object.__new__(module.AgentLoopWorker)
@@ -149,3 +151,35 @@ def test_verl_gets_a_broken_sample_as_several_outputs_or_masked() -> None:
     rows = [each.as_dict() for each in outputs]
     assert [each["response_mask"].tolist() for each in rows] == [[1, 1], [1]]
     assert [each["rm_scores"].sum() for each in rows] == [1, 1]
+
+
+def test_verl_pads_and_joins_the_experts_of_tokens() -> None:
+    """The router of verl replays them by the position of a token; a lost row has zeros."""
+    import numpy as np
+    from verl.trainer.ppo import metric_utils
+
+    made = worker([1.0, None], experts=True, attempts=1, lost_reward=0.5)
+    rows = [row(made), row(made)]
+    read = [1, 2, 3, 4, 5, 6, 6]
+    assert rows[0].routed_experts[0, :, 0, 0].tolist() == [0, *read, 0, 0]
+    assert rows[0].routed_experts[0, 1:8, 1, 0].tolist() == [token + 1 for token in read]
+    data = made._postprocess(rows, {"uid": np.array(["p"] * 2, dtype=object)})
+    experts = data.batch["routed_experts"]
+    assert experts.shape == (2, 10, 2, 1)
+    assert not experts[1].any()
+    # verl does not count the last sampled token, which no model has read.
+    loads = metric_utils._compute_rollout_moe_load_counts(experts, data.batch["response_mask"], 8)
+    assert loads is not None
+    assert [each.nonzero().flatten().tolist() for each in loads] == [[4, 5], [5, 6]]
+
+
+def test_verl_gets_an_error_for_a_row_without_experts_among_rows_with_them() -> None:
+    groups = one_by_one(1.0, experts=True), one_by_one(1.0)
+    made = worker([])
+    server = SimpleNamespace(request=groups[0].request, set_policy_version=lambda _: None)
+    settings = SimpleNamespace(config=made.config)
+    loop = SampleAgentLoop(settings, None, made.tokenizer, server=server, attempts=1)
+    assert asyncio.run(loop.run({}, task_id="t")).routed_experts.shape == (7, 2, 1)
+    server.request = groups[1].request
+    with pytest.raises(LostRolloutError, match="no experts"):
+        asyncio.run(loop.run({}, task_id="t"))

@@ -13,6 +13,7 @@ import gymnasium
 from benchflow_adapters_gymnasium.envs import ENV_ID, UnscoredError, submit
 from benchflow_engine.scaffold import write_task
 from benchflow_tool_sessions import SessionEndedError
+from guide_code import run_guide
 from gymnasium.utils.env_checker import check_env
 from session_parts import config as quick_config
 
@@ -100,6 +101,17 @@ def play_vector(vector: Any, texts: Sequence[str]) -> Any:
     return [len(prompts), rewards.tolist(), terminated.tolist(), truncated.tolist()]
 
 
+def fork_one() -> list[Any]:
+    env = make(max_sessions=3).unwrapped
+    env.reset()
+    right, wrong, closed = env.fork(3)  # type: ignore[attr-defined]
+    right.step(GREET)
+    ends = [each.step(submit())[1:4] for each in (wrong, right)]
+    closed.close()
+    env.close()
+    return ends
+
+
 def choose_tasks() -> list[str]:
     write_task(HOME / "other")
     both = [str(HOME / "task"), str(HOME / "other")]
@@ -111,6 +123,8 @@ def choose_tasks() -> list[str]:
 
 
 write_task(HOME / "task")
+write_task(HOME / "greet")
+guide = run_guide("gymnasium.md")
 result = {
     "one": play_one(),
     "limit": play_to_the_limit(),
@@ -118,6 +132,8 @@ result = {
     "warnings": check(),
     "three": play_vector(gymnasium.vector.SyncVectorEnv([make] * 3), [RIGHT, "no", RIGHT]),
     "processes": play_vector(in_processes(2), [RIGHT, "no"]),
+    "forked": fork_one(),
     "chosen": choose_tasks(),
+    "guide": [guide["reward"], guide["rewards"]],
 }
 sys.stdout.write(json.dumps(result) + "\n")

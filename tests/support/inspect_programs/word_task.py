@@ -3,6 +3,7 @@
 # ruff: noqa: A002
 
 import json
+from pathlib import Path
 from typing import Any
 
 from inspect_ai import Task, task
@@ -132,6 +133,8 @@ def writes_given() -> Any:
     """Write a file, and tell the scorer its content by the metadata of the sample."""
 
     async def solve(state: TaskState, generate: Generate) -> TaskState:
+        if Path(__file__).with_name("setup-is-broken").exists():
+            raise OSError("the server of the setup is away")
         await sandbox().write_file("given.txt", "blue")
         await sandbox().write_file("setup.txt", "green")
         state.metadata["expected"] = "bluegreen"
@@ -144,7 +147,10 @@ def writes_given() -> Any:
 @scorer(metrics=[accuracy()])
 def as_the_setup_said() -> Any:
     async def score(state: TaskState, target: Target) -> Score:
-        text = await sandbox().read_file("answer.txt")
+        try:
+            text = await sandbox().read_file("answer.txt")
+        except FileNotFoundError:  # A limit has ended the work before.
+            text = ""
         same = text == state.metadata["expected"] and state.store.get("prepared") is True
         return Score(value={"same": float(same), "messages": len(state.messages)})
 
@@ -156,7 +162,13 @@ async def leave_a_mark(state: TaskState) -> None:
 
 
 @task
-def prepared(message_limit: int = 20) -> Task:
+def prepared(
+    message_limit: int = 20,
+    turn_limit: int | None = None,
+    token_limit: str | None = None,
+    working_limit: int | None = None,
+    cost_limit: float | None = None,
+) -> Task:
     """A task with a setup solver, a solver with a tool, limits, and a cleanup."""
     sample = Sample(id="one", input="Write the two words to answer.txt.", target="bluegreen")
     return Task(
@@ -167,6 +179,10 @@ def prepared(message_limit: int = 20) -> Task:
         cleanup=leave_a_mark,
         sandbox="benchflow",
         message_limit=message_limit,
+        turn_limit=turn_limit,
+        token_limit=token_limit,
+        working_limit=working_limit,
+        cost_limit=cost_limit,
         epochs=3,
     )
 

@@ -24,6 +24,10 @@ from benchflow_adapters_openenv.sessions import (
 )
 from benchflow_engine.flags import run_config
 from benchflow_engine.scaffold import write_task
+from benchflow_serve.security import HostPolicy, TokenVerifier, token_digest
+from benchflow_serve.task_process import AccessGate
+from benchflow_tool_sessions import SessionLimits
+from guide_code import run_guide
 from openenv.cli.commands.init import init
 from openenv.core.env_server.http_server import create_app
 from openenv.core.generic_client import GenericEnvClient
@@ -32,6 +36,7 @@ from openenv.core.harness.training import TrainingTrace
 from scripted_llm import ScriptedLlm, WriteOneFile
 
 HOME = Path.cwd()
+TOKEN = "a-token-of-the-operator"
 
 
 def serve(app: Any) -> int:
@@ -48,8 +53,11 @@ def call(name: str, **arguments: object) -> dict[str, Any]:
 
 def play_server() -> dict[str, Any]:
     server = OpenEnvServer([HOME / "task"], jobs_dir=HOME / "jobs")
-    url = f"http://127.0.0.1:{serve(server.app)}"
-    with GenericEnvClient(base_url=url).sync() as env:
+    verifier = TokenVerifier([token_digest(TOKEN)])
+    gate = AccessGate(server.app, HostPolicy(["127.0.0.1"]), verifier=verifier)
+    url = f"http://127.0.0.1:{serve(gate)}"
+    headers = {"Authorization": f"Bearer {TOKEN}"}
+    with GenericEnvClient(base_url=url, headers=headers).sync() as env:
         first = env.reset(seed=1)
         wrong = env.step(call("nothing"))
         env.step(call("bash", command="echo hello, world > greeting.txt"))
@@ -63,14 +71,15 @@ def play_server() -> dict[str, Any]:
             after = str(error)
         again = env.reset()
     answers = {
-        path: httpx.get(f"{url}/{path}", timeout=60).json()
+        path: httpx.get(f"{url}/{path}", headers=headers, timeout=60).json()
         for path in ("health", "metadata", "schema", "state", "benchflow/splits")
     }
     tools = {"jsonrpc": "2.0", "id": 1, "method": "tools/list"}
-    answers["mcp"] = httpx.post(f"{url}/mcp", json=tools, timeout=60).json()
-    answers["reset"] = httpx.post(f"{url}/reset", json={}, timeout=60).json()
+    answers["mcp"] = httpx.post(f"{url}/mcp", json=tools, headers=headers, timeout=60).json()
+    answers["reset"] = httpx.post(f"{url}/reset", json={}, headers=headers, timeout=60).json()
     return {
         "url": url,
+        "without_token": httpx.get(f"{url}/schema").status_code,
         "prompt": first.observation["prompt"],
         "wrong": wrong.observation["result"]["is_error"],
         "listed": [tool["name"] for tool in listed.observation["tools"]],
@@ -80,6 +89,20 @@ def play_server() -> dict[str, Any]:
         "again": again.observation["prompt"],
         "answers": answers,
     }
+
+
+def play_guide() -> dict[str, Any]:
+    """Run the code of the guide against a server whose sessions may be forked."""
+    limits = SessionLimits(sessions=2)
+    server = OpenEnvServer([HOME / "greet"], jobs_dir=HOME / "guide", limits=limits)
+    url = f"http://127.0.0.1:{serve(server.app)}"
+    code = run_guide("openenv.md", **{"http://127.0.0.1:8000": url})
+    gone = httpx.post(
+        f"{url}/benchflow/fork", json={"rollout": code["rollout"], "n": 2}, timeout=60
+    )
+    server.close()
+    error = gone.json()["error"]
+    return {"last": code["last"].reward, "rewards": code["rewards"], "gone": error["type"]}
 
 
 def play_session() -> dict[str, Any]:
@@ -177,8 +200,10 @@ def write_broken() -> None:
 
 
 write_task(HOME / "task")
+write_task(HOME / "greet")
 write_broken()
 report: dict[str, Any] = {"server": play_server(), "session": play_session(), "agent": play_agent()}
+report["guide"] = play_guide()
 report["port"] = serve_stock()
 sys.stdout.write(json.dumps(report) + "\n")
 sys.stdout.flush()

@@ -34,6 +34,17 @@ async def played(session, calls):
     return outputs
 
 
+async def group_scores(session, answers):
+    types = importlib.import_module("openreward.environments.types")
+
+    def message(role: str, text: str):
+        return types.Message(role=role, blocks=[types.TextBlock(text=text)])
+
+    groups = [[message("user", "Say it."), message("assistant", text)] for text in answers]
+    assert await session.supports_score_group()
+    return [asdict(score) for score in await session.score_group(groups)]
+
+
 async def main(package: str, url: str, key: str, name: str, calls) -> None:
     api, environment = environment_of(package, url, key, name)
     splits = await environment.list_splits()
@@ -54,11 +65,20 @@ async def main(package: str, url: str, key: str, name: str, calls) -> None:
         report["prompt"] = [block.text for block in await session.get_prompt()]
         report["session_tools"] = [tool.name for tool in await session.list_tools()]
         report["outputs"] = await played(session, calls)
-    async with environment.session(split=splits[0], index=0) as session:
+    # ors-sdk has neither toolsets of the client nor groups.
+    chosen = {} if package == "ors" else {"toolset": "codex"}
+    async with environment.session(split=splits[0], index=0, **chosen) as session:
         report["by_index"] = [block.text for block in await session.get_prompt()]
+        report["chosen_tools"] = [tool.name for tool in await session.list_tools()]
+        if chosen:
+            report["chosen_outputs"] = await played(
+                session, [["bash", {"command": "echo hi"}], ["read_file", {"path": "/etc/hosts"}]]
+            )
+            report["scores"] = await group_scores(session, ["four", "a", "seventy"])
     for client in api._clients.values():
         await client.close()
     print(json.dumps(report))
 
 
-asyncio.run(main(*sys.argv[1:5], json.loads(sys.argv[5])))
+if __name__ == "__main__":
+    asyncio.run(main(*sys.argv[1:5], json.loads(sys.argv[5])))

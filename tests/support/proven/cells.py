@@ -15,6 +15,7 @@ from benchflow_agent_acp.declaration import ProvenFidelity
 from benchflow_contracts import Role
 
 from .model import DRINKS, PORT
+from .page import can_fork
 
 ROOT = Path(__file__).parents[3]
 TASK = "tests/support/proven/task"
@@ -72,8 +73,11 @@ class Cell:
             _expect(len(trees) == 2 and " recorded model calls" in said, said)
             _expect(all(_rewards(tree) == {"None": 1.0} for tree in trees), said)
             return
+        _expect(len(trees) == 1, f"{len(trees)} rollouts: {said.strip()[-200:]}")
         (tree,) = trees
-        (fork,) = [node for node in tree["nodes"] if node["branch"]]
+        forks = [node for node in tree["nodes"] if node["branch"]]
+        _expect(len(forks) == 1, f"{len(forks)} forks: {said.strip()[-200:]}")
+        (fork,) = forks
         fidelity = self.fidelity.removesuffix("-ask").removesuffix("-call")
         _expect(fork["branch"]["fidelity"] == fidelity, fork["branch"]["reason"])
         if self.fidelity.endswith("ask"):
@@ -94,7 +98,7 @@ def cells_of(decl: AgentDecl) -> Iterator[Cell]:
 
 def cells(decls: list[AgentDecl]) -> list[Cell]:
     """Return the cells of several agents."""
-    return [cell for decl in decls for cell in cells_of(decl)]
+    return [cell for decl in decls if can_fork(decl) for cell in cells_of(decl)]
 
 
 def _model(decl: AgentDecl, port: int) -> str:

@@ -60,7 +60,8 @@ def _shell(request: ModelRequest, command: str) -> ModelReply:
 
 def _question(request: ModelRequest) -> ToolUse | None:
     """Return the question by the portable tool, or else by one of the agent's own."""
-    portable = [tool for tool in request.tools if "options" in _properties(request, tool)]
+    fields = {"question", "options"}
+    portable = [tool for tool in request.tools if fields <= {*_properties(request, tool)}]
     if portable:
         return ToolUse(portable[0], {"question": "Which drink?", "options": list(DRINKS)})
     options = [{"label": drink, "description": "To drink"} for drink in DRINKS]

@@ -7,7 +7,7 @@ import sys
 from collections.abc import Iterable
 from typing import TYPE_CHECKING, cast, get_args
 
-from benchflow_agent_acp import AcpAgent, AgentDecl
+from benchflow_agent_acp import AgentDecl, DeclaredAgent
 from benchflow_agent_acp.declaration import ProvenFidelity
 from benchflow_kernel import Registry
 
@@ -40,6 +40,14 @@ question tool in the columns that end in `-ask`. A dash means that the run faile
 below. `scripted` calls no model, so its calls can be neither replayed nor forked.
 
 """
+_RUNS = """
+## One task
+
+The last real run of one task or probe by each agent, and the command that repeats the run from a
+checkout. `bench agent list` shows the same. A task is one file that the agent writes; the model is
+scripted, and no long task and no real model was tried.
+
+"""
 _COMMANDS = """
 ## The commands
 
@@ -65,7 +73,8 @@ _COMMAND = """
 
 def proven_page(decls: Iterable[AgentDecl]) -> str:
     """Return the page as Markdown, with one row for each agent."""
-    shown = list(decls)
+    all_of_them = list(decls)
+    shown = [decl for decl in all_of_them if can_fork(decl)]
     head = ("agent", "version", "paths", "asks", *_FIDELITIES)
     rows = [head, tuple("---" for _ in head), *(_row(decl) for decl in shown)]
     table = "".join(f"| {' | '.join(row)} |\n" for row in rows)
@@ -80,15 +89,30 @@ def proven_page(decls: Iterable[AgentDecl]) -> str:
         for decl in shown
         for each, proof in sorted({**decl.proven, **decl.unproven}.items())
     )
-    return f"{_HEAD}{table}{reasons}{_COMMANDS}{commands}"
+    return f"{_HEAD}{table}{reasons}{_RUNS}{_runs(all_of_them)}{_COMMANDS}{commands}"
 
 
-def shipped_agents() -> list[AcpAgent]:
+def can_fork(decl: AgentDecl) -> bool:
+    """Return whether runs can show what a fork of the agent carries."""
+    return decl.command is None and decl.probe.untested is None
+
+
+def _runs(decls: list[AgentDecl]) -> str:
+    rows = ["| agent | version | runs over | date | command |", "| --- | --- | --- | --- | --- |"]
+    for decl in decls:
+        probe = decl.probe
+        command = f"`{probe.command}`" if probe.command else f"untested: {probe.untested}"
+        over = "ACP" if decl.command is None else "its command line"
+        rows.append(f"| `{decl.id}` | {decl.version} | {over} | {probe.date or '-'} | {command} |")
+    return "".join(f"{row}\n" for row in rows)
+
+
+def shipped_agents() -> list[DeclaredAgent]:
     """Return every installed agent that has a declaration, sorted by name."""
     registry = Registry()
     names = registry.names("benchflow.agents")
     agents = [cast("AgentFactory", registry.resolve("benchflow.agents", name))() for name in names]
-    return [agent for agent in agents if isinstance(agent, AcpAgent)]
+    return [agent for agent in agents if isinstance(agent, DeclaredAgent)]
 
 
 def shipped_declarations() -> list[AgentDecl]:

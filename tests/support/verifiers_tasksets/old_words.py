@@ -16,13 +16,22 @@ def is_short(completion) -> float:
     return float(len(completion[-1]["content"]) < 10)
 
 
-def load_environment(weight: float = 2.0, breaks: bool = False) -> vf.Environment:
+def is_shortest(completions) -> list[float]:
+    """Compare the rollouts of a group."""
+    sizes = [len(completion[-1]["content"]) for completion in completions]
+    return [float(size == min(sizes)) for size in sizes]
+
+
+def load_environment(
+    weight: float = 2.0, breaks: bool = False, compares: bool = False
+) -> vf.Environment:
     def breaks_down(completion) -> float:
         raise ValueError("a defect of the reward function")
 
     rows = [{"question": text, "answer": str(len(text.split()))} for text in SENTENCES]
-    functions = [is_right, is_short, *([breaks_down] if breaks else [])]
-    weights = [weight, 0.5, *([1.0] if breaks else [])]
+    more = [*([breaks_down] if breaks else []), *([is_shortest] if compares else [])]
+    functions = [is_right, is_short, *more]
+    weights = [weight, 0.5, *[1.0 for _ in more]]
     return vf.SingleTurnEnv(
         dataset=Dataset.from_list(rows),
         system_prompt="Answer with the number of words alone.",
