@@ -58,8 +58,8 @@ _AT_ONCE: Final = 256 * 1024
 
 
 def declared_size(request: web.BaseRequest, limits: Limits) -> int:
-    """Return the maximum length of the body."""
-    length = request.content_length
+    """Return the maximum length of the body. That of a compressed body is the limit itself."""
+    length = None if "Content-Encoding" in request.headers else request.content_length
     return limits.request_bytes if length is None else min(length, limits.request_bytes)
 
 

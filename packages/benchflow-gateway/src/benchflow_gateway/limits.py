@@ -19,6 +19,10 @@ class Limits:
     """One server-sent event of an upstream."""
     head_sec: float = 75
     """Timeout for a request's head, and between two requests on one connection."""
+    connections: int | None = None
+    """Connections of other machines at one time. `None` is a quarter of the open files."""
+    public_calls: int = 64
+    """Requests of other machines to one route at one time."""
     body_sec: float = 120
     """Timeout for a request's body."""
     write_sec: float = 120

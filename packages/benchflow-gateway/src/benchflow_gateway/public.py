@@ -20,6 +20,7 @@ from urllib.parse import urlsplit
 from aiohttp import web
 from benchflow_contracts import Endpoint, UsageError
 
+from .connections import ConnectionLimiter
 from .errors import CallBudgetError, RefusedError
 from .exchange import send_refusal
 from .limits import Limits
@@ -138,7 +139,8 @@ class RouteToken:
 
 
 def _hash(text: str) -> bytes:
-    return hashlib.sha256(text.encode()).digest()
+    # The bytes of a header that are not UTF-8 are surrogates.
+    return hashlib.sha256(text.encode(errors="surrogateescape")).digest()
 
 
 def _presented(headers: Mapping[str, str]) -> Iterator[bytes]:
@@ -164,8 +166,9 @@ class PublicServer:
     def __init__(self, address: PublicAddress) -> None:
         self._address = address
         self._entries: dict[RouteKey, _Entry] = {}
-        self._web: web.Server | None = None
+        self._connections: ConnectionLimiter | None = None
         self._listener: asyncio.Server | None = None
+        self._calls_of_route = 0
         self._lock = asyncio.Lock()
         self.users = 0
         """The gateways that use the server."""
@@ -181,13 +184,10 @@ class PublicServer:
                 return
             self._address.check()
             tls = await asyncio.to_thread(self._address.tls)
-            self._web = web.Server(
-                self._handle,
-                handler_cancellation=True,
-                access_log=None,
-                keepalive_timeout=limits.head_sec,
-            )
-            self._listener = await listen(self._web, self._address.host, self._address.port, tls)
+            self._calls_of_route = limits.public_calls
+            connections = ConnectionLimiter(self._handle, tls, limits)
+            self._listener = await listen(connections, self._address.host, self._address.port)
+            self._connections = connections
 
     def _url(self) -> str:
         if self._address.url is not None:
@@ -216,17 +216,23 @@ class PublicServer:
         """Stop listening and end every connection. Idempotent."""
         if self._listener is not None:
             self._listener.close()
-        if self._web is not None:
-            await self._web.shutdown(timeout=1)
+        if self._connections is not None:
+            await self._connections.aclose()
 
     async def _handle(self, request: web.BaseRequest) -> web.StreamResponse:
         rest = ""
         try:
             entry, rest = self._find(request)
-            with entry.route.flight():
+            assert self._connections is not None
+            with self._connections.while_used(request), entry.route.flight():
+                self._check_calls(entry.route)
                 return await entry.server.serve(request, entry.route, rest)
         except RefusedError as refused:
             return await send_refusal(request, wire_of(rest), refused)
+
+    def _check_calls(self, route: Route) -> None:
+        if route.in_flight > self._calls_of_route:
+            raise RefusedError("upstream", 503, "too many calls at one time")
 
     def _find(self, request: web.BaseRequest) -> tuple[_Entry, str]:
         match = _PATH.fullmatch(request.rel_url.raw_path)

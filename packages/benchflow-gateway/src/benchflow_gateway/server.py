@@ -2,16 +2,17 @@
 
 import asyncio
 import hmac
+import logging
 import re
-import ssl
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from contextlib import AsyncExitStack
 
 from aiohttp import web
+from aiohttp.http import HttpProcessingError
 from benchflow_contracts import UsageError
 
 from .body import declared_size, read_body
-from .errors import RefusedError
+from .errors import CallBudgetError, RefusedError
 from .exchange import Exchange, send_refusal
 from .limits import Limits
 from .route import Route
@@ -26,7 +27,6 @@ _COUNT = "/messages/count_tokens"
 # A name of only dots could reach another directory of the upstream, with our credential.
 _PLAIN = re.compile(r"/models(/(?!\.+(/|$))[A-Za-z0-9._:-]+)*")
 RouteKey = tuple[str, str]
-_HANDSHAKE_SEC = 10.0
 
 
 def wire_of(path: str) -> Wire:
@@ -46,16 +46,55 @@ def without_version(path: str | None) -> str:
     return _VERSION.sub("", path or "/")
 
 
+class _OwnDefects(logging.Filter):
+    """Drops what anyone can cause: a request that is not HTTP."""
+
+    def filter(self, record: logging.LogRecord) -> bool:
+        error = record.exc_info[1] if record.exc_info else None
+        return not isinstance(error, HttpProcessingError)
+
+
+_logger = logging.getLogger(__name__)
+_logger.addFilter(_OwnDefects())
+
+
+class _WebServer(web.Server):
+    """Calls `on_lost` at the end of each connection."""
+
+    on_lost: Callable[[asyncio.BaseProtocol], None] | None = None
+
+    def connection_lost(
+        self, handler: web.RequestHandler, exc: BaseException | None = None
+    ) -> None:
+        super().connection_lost(handler, exc)
+        if self.on_lost is not None:
+            self.on_lost(handler)
+
+
+def web_server(
+    handler: Callable[[web.BaseRequest], Awaitable[web.StreamResponse]],
+    limits: Limits,
+    on_lost: Callable[[asyncio.BaseProtocol], None] | None = None,
+) -> web.Server:
+    """Return a server whose requests `handler` answers. It does not listen yet."""
+    server = _WebServer(
+        handler,
+        handler_cancellation=True,
+        access_log=None,
+        logger=_logger,
+        keepalive_timeout=limits.head_sec,
+    )
+    server.on_lost = on_lost
+    return server
+
+
 async def listen(
-    server: web.Server, host: str, port: int, tls: ssl.SSLContext | None = None
+    server: Callable[[], asyncio.BaseProtocol], host: str, port: int
 ) -> asyncio.Server:
     """Return a listener for `server`. Raise `UsageError` if the address cannot be used."""
     loop = asyncio.get_running_loop()
-    timeout = None if tls is None else _HANDSHAKE_SEC
     try:
-        return await loop.create_server(
-            server, host, port, backlog=1024, ssl=tls, ssl_handshake_timeout=timeout
-        )
+        return await loop.create_server(server, host, port, backlog=1024)
     except OSError as error:
         hint = "use port 0 for a free port"
         raise UsageError(f"the gateway cannot listen on {port}: {error}", hint=hint) from error
@@ -84,12 +123,7 @@ class Server:
 
     async def start(self, port: int) -> int:
         """Listen on loopback and return the port. Raise `UsageError` if the port is in use."""
-        self._web = web.Server(
-            self._handle,
-            handler_cancellation=True,
-            access_log=None,
-            keepalive_timeout=self._limits.head_sec,
-        )
+        self._web = web_server(self._handle, self._limits)
         self._listener = await listen(self._web, "127.0.0.1", port)
         return port_of(self._listener)
 
@@ -158,6 +192,8 @@ class Server:
         self, request: web.BaseRequest, route: Route, rest: str, wire: Wire
     ) -> web.StreamResponse:
         """Forward a request that is not a model call. Nothing is recorded."""
+        if isinstance(route.error, CallBudgetError):
+            raise RefusedError("budget", 429, f"the budget is used up: {route.error}")
         upstream = route.upstream
         headers = upstream.headers(request.headers, upstream.wire(wire))
         async with AsyncExitStack() as stack:

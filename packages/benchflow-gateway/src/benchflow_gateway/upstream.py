@@ -144,9 +144,9 @@ class Client:
                 return await self._session.request(
                     method, url, data=body, headers=headers, allow_redirects=False
                 )
-            except aiohttp.ServerDisconnectedError:
+            except (aiohttp.ServerDisconnectedError, aiohttp.ClientOSError) as error:
                 # The server closed an idle connection just before its use, so try once more.
-                if last:
+                if last or isinstance(error, aiohttp.ClientConnectorError):
                     raise
         raise AssertionError
 
