@@ -63,6 +63,8 @@ def serve(settings: DashboardSettings, *, on_ready: Callable[[str], None] | None
     with open_listener(settings.host, settings.port, backlog=_BACKLOG) as listener:
         config = uvicorn.Config(
             app,
+            # httptools would collect headers without a limit, before the token is read.
+            http="h11",
             access_log=False,
             log_level="warning",
             server_header=False,

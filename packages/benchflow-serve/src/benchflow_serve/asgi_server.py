@@ -30,6 +30,8 @@ class AsgiServer(uvicorn.Server):
         super().__init__(
             uvicorn.Config(
                 app,
+                # httptools would collect headers without a limit, before the token is read.
+                http="h11",
                 access_log=False,
                 log_level="warning",
                 server_header=False,

@@ -5,6 +5,7 @@ import hmac
 import os
 import re
 import secrets
+from collections import Counter
 from collections.abc import Iterable
 from ipaddress import ip_address
 from pathlib import Path
@@ -27,6 +28,9 @@ _HASHED: Final = re.compile(r"sha256:([0-9a-f]{64})")
 _MIN_CHARS: Final = 16
 _HOST: Final = re.compile(r"(\[[^\[\]]*\]|[^\[\]:]+)(?::[0-9]*)?")
 _LOOPBACK_NAMES: Final = frozenset({"127.0.0.1", "localhost", "[::1]"})
+_LENGTHS: Final = frozenset({b"content-length", b"transfer-encoding"})
+_SINGLE: Final = _LENGTHS | {b"authorization", b"content-type", b"idempotency-key"}
+"""Headers of which a proxy and this server may read different ones."""
 
 
 class TokenVerifier:
@@ -156,6 +160,7 @@ class HostPolicy:
     """The names of a server. A request with another `Host` or `Origin` is refused.
 
     So a page of another site in the operator's browser does not reach a server without a token.
+    A request whose length or token is ambiguous is refused, too.
     """
 
     def __init__(self, allowed: Iterable[str]) -> None:
@@ -164,6 +169,8 @@ class HostPolicy:
     def refusal(self, headers: Iterable[tuple[bytes, bytes]]) -> tuple[int, str] | None:
         """Return the status and the reason if the headers of a request are refused."""
         given = list(headers)
+        if reason := _ambiguity(given):
+            return 400, reason
         hosts = [value for name, value in given if name == b"host"]
         if len(hosts) != 1 or not self._is_own(hosts[0].decode("latin-1")):
             return 421, "the Host header does not name this server"
@@ -175,6 +182,16 @@ class HostPolicy:
     def _is_own(self, host: str) -> bool:
         match = _HOST.fullmatch(host)
         return match is not None and match[1].lower() in self._allowed
+
+
+def _ambiguity(headers: Iterable[tuple[bytes, bytes]]) -> str | None:
+    """Return why a proxy may read a request otherwise than this server does."""
+    counts = Counter(name for name, _ in headers)
+    if counts.keys() >= _LENGTHS:
+        # A proxy that used the other length would take the rest of the body for a request.
+        return "the request has a Content-Length and a Transfer-Encoding"
+    repeated = [name for name in sorted(_SINGLE & counts.keys()) if counts[name] > 1]
+    return f"the request has two headers {repeated[0].decode()!r}" if repeated else None
 
 
 class HostAllowList(ASGIMiddleware):
@@ -190,5 +207,7 @@ class HostAllowList(ASGIMiddleware):
             raise HTTPException(status_code=400, detail="the path has a control character")
         if refusal := self._policy.refusal(scope["headers"]):
             status, detail = refusal
-            raise HTTPException(status_code=status, detail=detail)
+            # What follows on the connection may be the body of this request.
+            headers = {"Connection": "close"}
+            raise HTTPException(status_code=status, detail=detail, headers=headers)
         await next_app(scope, receive, send)
