@@ -6,13 +6,21 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from benchflow_contracts import StoreError
+from benchflow_contracts import StoreError, UsageError
 from benchflow_serve import RolloutService
 from benchflow_serve.problems import ConflictError, NotFoundError, RequestRefusedError
 from benchflow_serve.runner import Attempt, RolloutRunner
 from benchflow_serve.store import ServiceStore
 from benchflow_serve_client import GroupPlace, GroupRequest, InlineFile, InlineTask, RolloutRequest
-from served_rollouts import TASK, open_service, run_one, settings_at, wait_for
+from benchflow_store.database.errors import StaleWriterError
+from served_rollouts import (
+    TASK,
+    open_service,
+    run_one,
+    settings_at,
+    wait_for,
+    wait_for_sandbox,
+)
 
 INLINE = InlineTask(
     id="one",
@@ -193,6 +201,38 @@ def test_a_second_cancellation_neither_cuts_the_teardown_nor_changes_its_files(
             assert len(rows_of(tmp_path)) == 1
         async with open_service(settings_at(tmp_path / "killed")) as service:
             assert service.status(status.id).outcome == "cancelled"
+
+    asyncio.run(check())
+
+
+def test_one_process_serves_a_database_by_each_of_its_names(tmp_path: Path) -> None:
+    settings = settings_at(tmp_path, "hanging_agent", slots=1)
+    database = tmp_path / "serve/serve.db"
+
+    async def refuse(name: str) -> None:
+        other = settings.model_copy(update={"directory": tmp_path / name})
+        with pytest.raises(UsageError, match="another process serves"):
+            async with open_service(other):
+                pass
+
+    async def check() -> None:
+        async with open_service(settings) as first:
+            running = await first.submit(RolloutRequest(task=TASK))
+            await wait_for_sandbox(first)
+            (tmp_path / "link").symlink_to(database.parent)
+            (tmp_path / "other").mkdir()
+            (tmp_path / "other/serve.db").symlink_to(database)
+            for name in ("serve", "link", "other"):
+                await refuse(name)
+            assert first.status(running.id).state == "running"
+            (database.parent / ".lock").unlink()
+            async with open_service(settings) as second:
+                assert second.status(running.id).outcome == "lost"
+                with pytest.raises(StaleWriterError, match="a newer process serves"):
+                    await first.submit(RolloutRequest(task=TASK))
+                waiting = await second.submit(RolloutRequest(task=TASK))
+                await wait_for(second, waiting.id, "running")
+                assert len(first.statuses()) == 1
 
     asyncio.run(check())
 

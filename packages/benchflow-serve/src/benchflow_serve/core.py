@@ -10,7 +10,7 @@ from collections.abc import AsyncGenerator, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from typing import Final
 
-from benchflow_contracts import StoreError, Task, UsageError
+from benchflow_contracts import StoreError, Task
 from benchflow_engine.group_scores import load_group_reward
 from benchflow_engine.preflight import check_agent
 from benchflow_serve_client import (
@@ -23,8 +23,6 @@ from benchflow_serve_client import (
     RolloutStatus,
     TaskPage,
 )
-from benchflow_store.database.errors import JobIsRunningError
-from benchflow_store.database.job_lock import lock_job
 
 from .attempts import has_network
 from .deletion import ResultDeleter
@@ -48,7 +46,7 @@ from .rollouts import RolloutBoard
 from .runner import RolloutRunner
 from .settings import ServeSettings
 from .slots import SlotPool
-from .store import IdempotentRequest, ServiceStore
+from .store import IdempotentRequest, ServiceStore, lock_store
 from .task_catalogue import InlineTasks, TaskCatalogue
 
 _logger = logging.getLogger(__name__)
@@ -94,13 +92,7 @@ class RolloutService:
         home = self.settings.directory
         home.mkdir(parents=True, exist_ok=True, mode=0o700)
         async with AsyncExitStack() as stack:
-            try:
-                stack.enter_context(lock_job(home))
-            except JobIsRunningError:
-                raise UsageError(
-                    f"another process serves the directory {str(home)!r}",
-                    hint="stop it, or name another directory with --dir",
-                ) from None
+            stack.enter_context(lock_store(home / _DATABASE))
             store = ServiceStore(home / _DATABASE)
             stack.callback(store.close)
             epoch = store.begin_epoch()

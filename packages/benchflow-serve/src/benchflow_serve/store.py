@@ -5,14 +5,17 @@ forced to the disk at each commit, so a power cut may lose the last ones.
 """
 
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Generator, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
-from benchflow_contracts import StoreError
+from benchflow_contracts import StoreError, UsageError
 from benchflow_serve_client import JobEvent, RolloutEvent
 from benchflow_store.database.connection import SqliteConnection
+from benchflow_store.database.errors import JobIsRunningError, StaleWriterError
+from benchflow_store.database.job_lock import lock_job
 
 _SCHEMA_VERSION: Final = 1
 _SCHEMA: Final = """
@@ -57,6 +60,26 @@ class IdempotentRequest:
     """The id of the rollout or of the group."""
 
 
+@contextmanager
+def lock_store(path: Path) -> Generator[None]:
+    """Lock a database and its directory. A link to the database is followed.
+
+    Raises:
+        UsageError: Another process serves one of them.
+        StoreError: A directory cannot be locked.
+    """
+    with ExitStack() as stack:
+        try:
+            for directory in sorted({path.parent.resolve(), path.resolve().parent}):
+                stack.enter_context(lock_job(directory))
+        except JobIsRunningError:
+            raise UsageError(
+                f"another process serves the directory {str(path.parent)!r}",
+                hint="stop it, or name another directory with --dir",
+            ) from None
+        yield
+
+
 class ServiceStore:
     """The database of one service. One process uses it, on one thread."""
 
@@ -80,12 +103,30 @@ class ServiceStore:
             )
         for table in _JOBS:
             self._db.query(table)
+        self._epoch = self._newest_epoch()
 
     def begin_epoch(self) -> int:
         """Return the number of this process: one more than the last one."""
         with self._db.write_transaction():
             self._db.query("INSERT INTO epochs SELECT COALESCE(MAX(epoch), 0) + 1 FROM epochs")
-            return int(self._db.query("SELECT MAX(epoch) FROM epochs")[0][0])
+            self._epoch = self._newest_epoch()
+        return self._epoch
+
+    def _newest_epoch(self) -> int:
+        return int(self._db.query("SELECT COALESCE(MAX(epoch), 0) FROM epochs")[0][0])
+
+    @contextmanager
+    def _write(self) -> Generator[None]:
+        """Run the block as one transaction.
+
+        Raises:
+            StaleWriterError: A newer process serves the database.
+        """
+        with self._db.write_transaction():
+            # A lock is gone with its file, which a cleaner of old files may delete.
+            if self._newest_epoch() != self._epoch:
+                raise StaleWriterError(f"a newer process serves {self._db.place}")
+            yield
 
     def add(
         self,
@@ -95,7 +136,7 @@ class ServiceStore:
         key: tuple[str, IdempotentRequest] | None = None,
     ) -> None:
         """Record new rollouts, each with its first event, their group and their key, or nothing."""
-        with self._db.write_transaction():
+        with self._write():
             for seq, ident, body, event in rollouts:
                 self._db.query("INSERT INTO rollouts VALUES (?, ?, ?)", (seq, ident, body))
                 self._insert_event(ident, event)
@@ -112,7 +153,7 @@ class ServiceStore:
         key: tuple[str, IdempotentRequest] | None = None,
     ) -> None:
         """Record the state of a rollout, with its newest events and the key of the request."""
-        with self._db.write_transaction():
+        with self._write():
             self._db.query("UPDATE rollouts SET body = ? WHERE id = ?", (body, ident))
             for event in events:
                 self._insert_event(ident, event)
@@ -156,7 +197,7 @@ class ServiceStore:
 
     def delete(self, ident: str, group: tuple[str, str] | None = None) -> None:
         """Delete a rollout with its events and its keys, and record its group without it."""
-        with self._db.write_transaction():
+        with self._write():
             if group is not None:
                 name, body = group
                 self._db.query("UPDATE groups SET body = ? WHERE id = ?", (body, name))
@@ -174,14 +215,14 @@ class ServiceStore:
     ) -> None:
         """Record the state of a job, with the key of its request."""
         sql = "INSERT INTO jobs VALUES (?, ?) ON CONFLICT (name) DO UPDATE SET body = excluded.body"
-        with self._db.write_transaction():
+        with self._write():
             self._db.query(sql, (name, body))
             self._insert_key(key)
 
     def add_job_event(self, job: str, event: JobEvent) -> None:
         """Record an event of a job."""
         values = (job, event.id, event.model_dump_json(exclude_defaults=True))
-        with self._db.write_transaction():
+        with self._write():
             self._db.query("INSERT INTO job_events VALUES (?, ?, ?)", values)
         self._db.tidy(is_idle=False)
 
@@ -207,14 +248,14 @@ class ServiceStore:
 
     def delete_job(self, name: str) -> None:
         """Delete a job with its events and its idempotency key. Its files stay."""
-        with self._db.write_transaction():
+        with self._write():
             self._db.query("DELETE FROM job_events WHERE job = ?", (name,))
             self._db.query("DELETE FROM jobs WHERE name = ?", (name,))
             self._db.query("DELETE FROM keys WHERE target = ? AND kind = 'job'", (name,))
 
     def save_group(self, ident: str, body: str, members: Sequence[tuple[str, str]]) -> None:
         """Record the state of a group and of its members, or nothing."""
-        with self._db.write_transaction():
+        with self._write():
             self._db.query("UPDATE groups SET body = ? WHERE id = ?", (body, ident))
             for rollout, state in members:
                 self._db.query("UPDATE rollouts SET body = ? WHERE id = ?", (state, rollout))
@@ -222,7 +263,7 @@ class ServiceStore:
 
     def delete_group(self, ident: str) -> None:
         """Delete a group with its idempotency key. Its members stay."""
-        with self._db.write_transaction():
+        with self._write():
             self._db.query("DELETE FROM groups WHERE id = ?", (ident,))
             self._db.query("DELETE FROM keys WHERE target = ? AND kind = 'group'", (ident,))
 
