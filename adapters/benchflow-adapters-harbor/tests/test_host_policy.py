@@ -54,6 +54,25 @@ def test_an_allowlist_of_a_single_step_is_found(tmp_path: Path) -> None:
     assert told.startswith("steps.0.agent.network_mode")
 
 
+INSIDE = ("127.0.0.1", "169.254.169.254", "8.0.0.0/5", "0.0.0.0/0", "fd00:ec2::254", "::/0")
+INSIDE_6 = ("::ffff:10.0.0.1", "64:ff9b::a00:1", "2002:a00:1::/48", "::1")
+"""Addresses of IPv6 that lead to one of IPv4."""
+
+
+def test_an_allowlist_that_leads_into_the_networks_of_the_host_needs_the_flag(
+    tmp_path: Path,
+) -> None:
+    hosts = ["example.org", "localhost", "192.0.2.1", "2001:db8::1", *INSIDE, *INSIDE_6]
+    toml = f'[environment]\nnetwork_mode = "allowlist"\nallowed_hosts = {hosts}\n'
+    told = reasons(tmp_path / "1", task(toml.replace("'", '"')))
+    refused = [line.partition(": ")[2].partition(" leads to this machine")[0] for line in told]
+    assert len(refused) == len(INSIDE) + len(INSIDE_6)
+    assert set(INSIDE) < set(refused)
+    assert not {"example.org", "localhost", "192.0.2.1", "2001:db8::1"} & set(refused)
+    trusted = HostPolicy(host_access=True)
+    assert reasons(tmp_path / "2", task(toml.replace("'", '"')), trusted) == []
+
+
 def test_a_task_without_anything_to_run_is_refused(tmp_path: Path) -> None:
     files = without(task(), "environment/Dockerfile") | {"environment/data": "x"}
     (told,) = reasons(tmp_path, files)

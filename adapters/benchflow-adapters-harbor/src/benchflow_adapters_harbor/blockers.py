@@ -7,6 +7,7 @@ from benchflow_contracts import TaskError, TaskRefusal
 from .client_service import client_name, unsupported_service_keys
 from .config import HarborEnvironment, NetworkPolicy
 from .config.artifact import MAIN
+from .config.network import is_inside_host_network
 from .host_access import host_access_requests
 from .host_policy import HostPolicy
 from .lowering import lower
@@ -56,6 +57,12 @@ def _needs(task: HarborTask, policy: HostPolicy) -> Iterator[tuple[str, str, str
             seen.add(mode)
             reason = f"network mode {mode!r} cannot be enforced here"
             yield key, reason, "choose a provider that can enforce it"
+        hosts_key = key.replace("network_mode", "allowed_hosts")
+        for host in filter(is_inside_host_network, network.allowed_hosts):
+            if not policy.host_access and host not in seen:
+                seen.add(host)
+                reason = f"{host} leads to this machine or its networks"
+                yield hosts_key, reason, "--trust-host-access allows it for a trusted task"
 
 
 def _hardware(

@@ -112,7 +112,7 @@ class ForeignTasksConfig(Model):
     force_build: bool = False
     """Build of the task's Dockerfile, also if the task names an image."""
     trust_host_access: bool = False
-    """Permission for compose files of tasks to mount paths of this machine and to change them."""
+    """Permission for tasks to mount and change paths of this machine and to reach its networks."""
 
 
 class RunConfig(RolloutSettings):

@@ -1,7 +1,7 @@
 """The network fields of the environment and of each phase."""
 
 import re
-from ipaddress import IPv6Address, ip_address, ip_network
+from ipaddress import IPv4Network, IPv6Address, IPv6Network, ip_address, ip_network
 from typing import Annotated, Literal
 
 from pydantic import AfterValidator, model_validator
@@ -48,6 +48,33 @@ def _is_address(name: str) -> bool:
     except ValueError:
         return False
     return True
+
+
+_NOT_PUBLIC_4 = tuple(
+    IPv4Network(each)
+    for each in (
+        *("0.0.0.0/8", "10.0.0.0/8", "100.64.0.0/10", "127.0.0.0/8", "169.254.0.0/16"),
+        *("172.16.0.0/12", "192.168.0.0/16", "224.0.0.0/3"),
+    )
+)
+_PUBLIC_6 = IPv6Network("2000::/3")
+_TUNNELS_6 = IPv6Network("2001::/32"), IPv6Network("2002::/16")
+"""Such an address contains an IPv4 address."""
+
+
+def is_inside_host_network(entry: str) -> bool:
+    """Return whether an allowlist entry has addresses of the runner's own machine or networks.
+
+    A name does not: it leads to public addresses only.
+    """
+    try:
+        network = ip_network(entry)
+    except ValueError:
+        return False
+    if isinstance(network, IPv4Network):
+        return any(network.overlaps(each) for each in _NOT_PUBLIC_4)
+    is_public = network.subnet_of(_PUBLIC_6)
+    return not is_public or any(network.overlaps(each) for each in _TUNNELS_6)
 
 
 AllowedHost = Annotated[str, AfterValidator(allowed_host)]
