@@ -43,24 +43,52 @@ def test_a_group_of_a_policy_is_sampled_with_tokens_and_its_own_seeds(tmp_path: 
         assert len(set(sampled)) == 2
 
 
-def test_a_kill_loses_no_result_and_runs_nothing_twice(tmp_path: Path) -> None:
-    with serving(tmp_path / "s", "--slots", "1") as server:
-        ended = server.submit()
-        server.wait(ended)
-        before = server.client.get(f"/v1/rollouts/{ended}/result").json()
+KILLED_IN_AN_ACKNOWLEDGEMENT = """
+import os, signal
+from benchflow_serve.rollouts import RolloutBoard
+acknowledge = RolloutBoard.acknowledge
+
+def kill_after(board, entry):
+    acknowledge(board, entry)
+    os.kill(os.getpid(), signal.SIGKILL)
+
+RolloutBoard.acknowledge = kill_after
+"""
+
+
+def test_a_kill_in_an_acknowledgement_loses_no_result_and_runs_nothing_twice(
+    tmp_path: Path,
+) -> None:
+    home = tmp_path / "s"
+    with serving(home, "--slots", "1", fault=KILLED_IN_AN_ACKNOWLEDGEMENT) as server:
+
+        def result(ident: str) -> Any:
+            return server.client.get(f"/v1/rollouts/{ident}/result").json()
+
+        ended, given = server.submit(), server.submit()
+        server.wait(given)
+        before, before_given = result(ended), result(given)
         running, queued = server.submit(), server.submit()
         server.wait(running, "running")
-        server.kill()
+        with pytest.raises(httpx.TransportError):
+            server.client.post(f"/v1/rollouts/{given}/ack")
+        assert server.end() == -signal.SIGKILL
+        server.fault = None
         server.start()
-        assert server.client.get(f"/v1/rollouts/{ended}/result").json() == before
+        assert result(ended) == before
+        # The acknowledgement was recorded and not answered. It can be sent again.
+        before_given["rollout"]["is_acknowledged"] = True
+        assert result(given) == before_given
+        assert server.client.post(f"/v1/rollouts/{given}/ack").status_code == 200
+        assert server.client.get("/v1/capacity").json()["unacknowledged"] >= 1
         cut = server.wait(running)
         assert (cut["outcome"], cut["reward"]) in {("lost", None), ("scored", 1.0)}
         if cut["outcome"] == "lost":
             assert cut["error"]["retryable"]
         assert server.wait(queued)["outcome"] == "scored"
         assert server.client.get("/v1/capacity").json()["sandboxes"] == 0
-        rollouts = list((tmp_path / "s/rollouts").iterdir())
-        assert len(rollouts) <= 4
+        assert [server.status(each)["attempts"] for each in (ended, given, queued)] == [1, 1, 1]
+        assert len(list((home / "rollouts").iterdir())) <= 5
         server.process.send_signal(signal.SIGINT)
         assert server.end() == 0
 

@@ -27,13 +27,22 @@ class Server:
     home: Path
     words: tuple[object, ...] = ()
     tasks: Path = TASKS
+    fault: str | None = None
+    """Code of Python that the process runs before it serves."""
     process: subprocess.Popen[str] = field(init=False)
     client: httpx.Client = field(init=False)
 
     def start(self) -> None:
         words = ("serve", self.tasks, "--dir", self.home, "--port", "0", "--json", *self.words)
+        program = [str(BENCH)]
+        if self.fault is not None:
+            program = [
+                sys.executable,
+                "-c",
+                f"{self.fault}\nfrom benchflow.cli import main; main()",
+            ]
         self.process = subprocess.Popen(
-            [str(BENCH), *map(str, words)],
+            [*program, *map(str, words)],
             stdout=subprocess.PIPE,
             text=True,
             env={**os.environ, "NO_COLOR": "1"},
@@ -82,8 +91,10 @@ class Server:
 
 
 @contextmanager
-def serving(home: Path, *words: object, tasks: Path = TASKS) -> Generator[Server]:
-    server = Server(home, words, tasks)
+def serving(
+    home: Path, *words: object, tasks: Path = TASKS, fault: str | None = None
+) -> Generator[Server]:
+    server = Server(home, words, tasks, fault)
     server.start()
     try:
         yield server

@@ -77,6 +77,14 @@ def test_a_submission_that_was_not_answered_is_sent_again_with_the_same_key() ->
     assert len(keys) == 1
 
 
+def test_an_acknowledgement_is_complete_when_its_result_is_deleted() -> None:
+    service = Service(httpx.ReadError("the server was killed"), problem(404))
+    asyncio.run(client(service).acknowledge("r1"))
+    assert [each.url.path for each in service.requests] == ["/v1/rollouts/r1/ack"] * 2
+    with pytest.raises(ServiceConflictError):
+        asyncio.run(client(Service(problem(409))).acknowledge("r1"))
+
+
 def test_two_submissions_have_two_keys_unless_the_caller_gives_one() -> None:
     service = Service(answer(202, STATUS))
 

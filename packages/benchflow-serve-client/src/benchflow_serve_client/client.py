@@ -3,7 +3,7 @@
 import asyncio
 import time
 from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
-from contextlib import aclosing
+from contextlib import aclosing, suppress
 from typing import Final, Literal, Self, TypeVar
 from urllib.parse import quote
 from uuid import uuid4
@@ -13,7 +13,7 @@ from benchflow_contracts import Model
 from httpx_sse import EventSource, SSEError
 from pydantic import SecretStr, ValidationError
 
-from .errors import ServiceError, ServiceFailedError
+from .errors import ServiceError, ServiceFailedError, ServiceNotFoundError
 from .job_models import JobEvent, JobPause, JobRequest, ServedJob, SlotPage
 from .models import (
     Capacity,
@@ -158,8 +158,10 @@ class ServeClient:
                     return
 
     async def acknowledge(self, rollout: str) -> None:
-        """Let the service delete a result. Repeatable."""
-        await self._post(f"/v1/rollouts/{_name(rollout)}/ack", None, None)
+        """Let the service delete a result. Repeatable, also when the result is deleted."""
+        # The answer of an earlier try may be lost, and the result deleted since.
+        with suppress(ServiceNotFoundError):
+            await self._post(f"/v1/rollouts/{_name(rollout)}/ack", None, None)
 
     async def cancel(self, rollout: str, *, keep: Keep = "none") -> RolloutStatus:
         """Cut the model calls of a rollout and delete its sandboxes. Repeatable."""
