@@ -3,6 +3,7 @@
 import asyncio
 from collections.abc import AsyncGenerator, Sequence
 from contextlib import asynccontextmanager
+from itertools import count
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +15,7 @@ from benchflow_serve_client import RolloutRequest, RolloutStatus
 from benchflow_testing.fakes import FakeAgent, FakeReward, FakeSandboxProvider, Say
 
 TASK = "bench/served"
+_agents = count(1)
 
 
 def provider(**_: object) -> FakeSandboxProvider:
@@ -29,6 +31,11 @@ def quick_agent() -> FakeAgent:
 def hanging_agent() -> FakeAgent:
     """Return an agent whose turn never ends."""
     return FakeAgent([[Say("done")]], hang_on={"prompt"})
+
+
+def third_hangs() -> FakeAgent:
+    """Return an agent that ends at once; each third one never ends."""
+    return hanging_agent() if next(_agents) % 3 == 0 else quick_agent()
 
 
 def rewards(_task: object, **_: object) -> list[Any]:

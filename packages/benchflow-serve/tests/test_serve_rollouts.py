@@ -134,6 +134,27 @@ def test_a_lost_member_of_a_group_is_named_and_not_zero(tmp_path: Path) -> None:
     asyncio.run(check())
 
 
+def test_a_member_that_times_out_is_lost_and_the_group_waits_for_it(tmp_path: Path) -> None:
+    async def check() -> None:
+        async with open_service(settings_at(tmp_path, "third_hangs")) as service:
+            rollout = RolloutRequest(task=TASK, deadline_sec=3)
+            await service.submit_group(GroupRequest(id="g", size=3, rollout=rollout))
+            async with asyncio.timeout(30):
+                while sum(m.state == "ended" for m in service.group("g").members) < 2:
+                    await service.board.changed.wait()
+            assert not service.group("g").is_ended
+            ended = await service.wait_group("g", 30)
+            assert ended.is_ended
+            [lost] = [member for member in ended.members if member.reward is None]
+            assert ended.lost == [lost.id]
+            assert lost.error is not None
+            assert (lost.outcome, lost.error.type) == ("unscored", "DeadlineError")
+            assert [m.reward for m in ended.members if m.id != lost.id] == [0.5, 0.5]
+            assert not (await service.result(lost.id)).samples
+
+    asyncio.run(check())
+
+
 def test_an_acknowledged_result_is_deleted_and_the_others_stay(tmp_path: Path) -> None:
     async def check() -> None:
         settings = settings_at(tmp_path, keep_acknowledged_sec=0)
