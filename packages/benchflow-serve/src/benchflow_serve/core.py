@@ -7,7 +7,7 @@ import secrets
 import time
 from collections import Counter
 from collections.abc import AsyncGenerator, Sequence
-from contextlib import AsyncExitStack, asynccontextmanager
+from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from typing import Final
 
 from benchflow_contracts import StoreError, Task
@@ -313,13 +313,14 @@ class RolloutService:
 
     async def wait_group(self, ident: str, seconds: float) -> GroupStatus:
         """Return a group when it has ended, or after `seconds`."""
-        try:
+        with suppress(TimeoutError):
             async with asyncio.timeout(seconds):
-                while not (status := self.group(ident)).is_ended and not self.board.is_stopping:
+                # A status of all members at each end of a rollout would cost too much.
+                while not self._groups.has_ended(ident, self.board.entries):
+                    if self.board.is_stopping:
+                        break
                     await self.board.changed.wait()
-        except TimeoutError:
-            return self.group(ident)
-        return status
+        return self.group(ident)
 
     def tasks(self, after: str = "", limit: int = 100) -> TaskPage:
         """Return the tasks with a greater id than `after`."""

@@ -1,8 +1,8 @@
 """A rollout of the service in memory, and the queue of those that wait."""
 
 import asyncio
-import heapq
 import time
+from bisect import bisect_left, insort
 from collections.abc import Generator, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -141,7 +141,8 @@ class RolloutQueue:
     """The rollouts that wait: a greater priority first, then the older one."""
 
     def __init__(self) -> None:
-        self._heap: list[tuple[int, int]] = []
+        self._order: list[tuple[int, int]] = []
+        """The places in the order, as `_place` returns them."""
         self._entries: dict[int, Entry] = {}
 
     def __len__(self) -> int:
@@ -152,27 +153,31 @@ class RolloutQueue:
 
     def push(self, entry: Entry) -> None:
         """Add a rollout. A resumed one keeps its old place in the order."""
-        self._entries[entry.seq] = entry
-        heapq.heappush(self._heap, (-entry.request.priority, entry.seq))
+        if entry.seq not in self._entries:
+            self._entries[entry.seq] = entry
+            insort(self._order, _place(entry))
 
     def pop(self) -> Entry | None:
         """Take the next rollout, or return None."""
-        while self._heap:
-            _, seq = heapq.heappop(self._heap)
-            if (entry := self._entries.pop(seq, None)) is not None:
-                return entry
-        return None
+        if not self._order:
+            return None
+        _, seq = self._order.pop(0)
+        return self._entries.pop(seq)
 
     def remove(self, entry: Entry) -> bool:
         """Take a rollout out of the queue. Return whether it waited."""
-        return self._entries.pop(entry.seq, None) is not None
+        if self._entries.pop(entry.seq, None) is None:
+            return False
+        del self._order[bisect_left(self._order, _place(entry))]
+        return True
 
     def position(self, entry: Entry) -> int | None:
         """Return the number of rollouts before this one; None outside the queue."""
-        if entry.seq not in self._entries:
-            return None
-        place = -entry.request.priority, entry.seq
-        return sum((-e.request.priority, e.seq) < place for e in self._entries.values())
+        return bisect_left(self._order, _place(entry)) if entry.seq in self._entries else None
+
+
+def _place(entry: Entry) -> tuple[int, int]:
+    return -entry.request.priority, entry.seq
 
 
 class TokenRate:

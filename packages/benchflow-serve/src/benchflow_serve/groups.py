@@ -146,19 +146,30 @@ class GroupTable:
             if (place := entry.request.group) is not None:
                 self._groups[place.id].members[place.index] = entry.id
 
-    def status(
-        self, ident: str, known: Collection[str], status_of: Callable[[str], RolloutStatus]
-    ) -> GroupStatus:
-        """Return a group with its members that are `known` still.
+    def has_ended(self, ident: str, entries: Mapping[str, Entry]) -> bool:
+        """Return whether all members of a group have ended, and are scored together.
 
         Raises:
             NotFoundError: No group has the id.
         """
-        group = self._groups.get(ident)
-        if group is None:
-            raise NotFoundError(f"the service has no group {ident!r}")
-        members = [status_of(each) for each in group.ids if each in known]
+        group = self._find(ident)
         is_over = group.is_complete and (self._reward is None or group.is_scored)
+        known = (entries.get(each) for each in group.members.values())
+        return is_over and all(entry is None or entry.status.state == "ended" for entry in known)
+
+    def status(
+        self,
+        ident: str,
+        entries: Mapping[str, Entry],
+        status_of: Callable[[str], RolloutStatus],
+    ) -> GroupStatus:
+        """Return a group with its members that are not deleted.
+
+        Raises:
+            NotFoundError: No group has the id.
+        """
+        group = self._find(ident)
+        members = [status_of(each) for each in group.ids if each in entries]
         scored = group.saved.scored if group.is_scored else None
         lost = [m.id for m in members if m.state == "ended" and m.outcome != "scored"]
         return GroupStatus(
@@ -166,12 +177,18 @@ class GroupTable:
             size=group.saved.size,
             policy=group.saved.policy,
             policy_version=group.saved.policy_version,
-            is_ended=is_over and all(member.state == "ended" for member in members),
+            is_ended=self.has_ended(ident, entries),
             members=members,
             lost=lost,
             group_reward=None if scored is None else scored.reward,
             not_compared=[] if scored is None else [str(each) for each in scored.lost],
         )
+
+    def _find(self, ident: str) -> Group:
+        group = self._groups.get(ident)
+        if group is None:
+            raise NotFoundError(f"the service has no group {ident!r}")
+        return group
 
     def without(self, entry: Entry) -> tuple[str, str] | None:
         """Return the row of a member's group after the deletion of the member."""
