@@ -10,6 +10,7 @@ import base64
 import json
 import re
 from collections.abc import Callable, Iterable
+from functools import cached_property
 from typing import cast
 from urllib.parse import quote
 
@@ -33,7 +34,7 @@ class SecretRedactor:
         forms = {form for secret in known for form in _forms(secret)}
         # The longest first: what is escaped holds what is not.
         ordered = sorted(forms, key=lambda form: (-len(form[0]), form))
-        self._forms = [(text[:_HEAD], _pattern(text, wraps)) for text, wraps in ordered]
+        self._forms = [_Form(text, wraps) for text, wraps in ordered]
 
     def __bool__(self) -> bool:
         """Whether there is anything to look for."""
@@ -41,9 +42,9 @@ class SecretRedactor:
 
     def data(self, data: bytes) -> bytes:
         """Return `data` without the secrets."""
-        for head, pattern in self._forms:
-            if head in data:
-                data = pattern.sub(MASK.encode(), data)
+        for form in self._forms:
+            if form.head in data:
+                data = form.pattern.sub(MASK.encode(), data)
         return data
 
     def text(self, text: str) -> str:
@@ -81,6 +82,21 @@ class SecretRedactor:
     def lines(self, *, longest: int = 65536) -> "RedactedLines":
         """Return a redactor of a stream, in which at most about `longest` bytes wait."""
         return RedactedLines(self.data, longest=longest)
+
+
+class _Form:
+    """One form of a secret, to be found in bytes."""
+
+    def __init__(self, text: bytes, wraps: bool) -> None:
+        self.head = text[:_HEAD]
+        """The first bytes, for a fast search."""
+        self._text = text
+        self._wraps = wraps
+
+    @cached_property
+    def pattern(self) -> re.Pattern[bytes]:
+        """The whole form. To compile the forms of one secret costs more than a small rollout."""
+        return _pattern(self._text, self._wraps)
 
 
 class RedactedLines:
