@@ -12,10 +12,13 @@ from statistics import median, quantiles
 def emit(bench: str, samples: Sequence[float], *, unit: str = "ms", **facts: object) -> float:
     """Print one JSON line about `samples` and return their median.
 
-    `facts` carry what the number is held against: `limit` (what it must reach),
-    `peer` and `ratio` (what it is compared with, measured in the same run).
+    `facts` carry what the number is held against: `limit` (what it must reach, with the ratio of
+    the median to it), `peer` and `ratio` (what it is compared with, measured in the same run).
     """
     middle = median(samples)
+    limit = facts.get("limit")
+    if isinstance(limit, int | float) and limit:
+        facts["ratio_to_limit"] = round(middle / limit, 3)
     line = {
         "bench": bench,
         "unit": unit,

@@ -76,7 +76,7 @@ async def timed(request: Awaitable[httpx.Response]) -> tuple[float, Any]:
 
 
 async def submit(home: Path, queued: int) -> None:
-    async with serving(home, "hanging_agent", slots=1, queue=2 * queued) as (_, client):
+    async with serving(home, "hanging_agent", slots=1, queue=queued + 200) as (_, client):
         body = {"task": TASK}
         for _ in range(queued + 1):
             await timed(client.post("/v1/rollouts", json=body))
