@@ -11,12 +11,15 @@ from pathlib import Path
 
 import pytest
 from benchflow_contracts import (
+    BaseAgent,
     BaseProvider,
     Endpoint,
+    Role,
     Sandbox,
     SandboxCapabilities,
     SandboxSpec,
     SandboxUnsupportedError,
+    Session,
     UsageError,
 )
 from benchflow_engine.config import RunConfig
@@ -394,3 +397,25 @@ def test_a_task_that_changes_its_network_needs_a_sandbox_that_can(task: Path) ->
     with pytest.raises(SandboxUnsupportedError, match="the change of network to 'public'"):
         checked(task, Small(**GRADES))
     checked(task, Small(**GRADES, network_switch=True))
+
+
+class Thinker(BaseAgent):
+    """An agent that could act by a model of its own."""
+
+    name = "thinker"
+
+    async def connect(self, sandbox: Sandbox, role: Role, **_: object) -> Session:
+        raise NotImplementedError(sandbox, role)
+
+
+@pytest.mark.parametrize("limit", ['other_limits = ["working_limit = 60"]', "max_tokens = 100"])
+def test_a_limit_on_a_model_outside_of_the_run_is_refused_by_its_name(
+    task: Path, limit: str
+) -> None:
+    file = task / "task.toml"
+    file.write_text(f"{file.read_text()}\n[agent]\n{limit}\n")
+    for agent in ("nop", "oracle", "scripted"):
+        checked(task, Small(**GRADES), agent=agent)
+    named = limit.partition("= [")[2].strip('"]') or limit
+    with pytest.raises(UsageError, match=f"the task has {named}"):
+        checked(task, Small(**GRADES), agent_import_path=f"{__name__}:Thinker")

@@ -7,7 +7,7 @@ from benchflow_contracts import SandboxCapabilities, SandboxUnsupportedError, Ta
 from benchflow_kernel import RolloutConfig
 from benchflow_kernel.resolve import make_plan
 from benchflow_kernel.rollout import check_capabilities, check_turns
-from benchflow_testing.fakes import FakeReward
+from benchflow_testing.fakes import FAKE_AGENT_CAPABILITIES, FakeAgent, FakeReward
 
 KILLS = SandboxCapabilities(isolation="container", network_modes={"none"}, kill_all=True)
 
@@ -84,3 +84,28 @@ def test_a_limit_that_the_agent_applies_by_itself_needs_no_gateway(rig, with_mod
         else:
             with pytest.raises(UsageError, match=r"\(max_messages\)"):
                 check_turns(plan)
+
+
+@pytest.mark.parametrize(
+    ("acts_by", "limits"),
+    [
+        ("model", {"max_calls": 3}),
+        ("model", {"max_cost_usd": 0.5, "self_limited": ["other"]}),
+        ("model", {"max_calls": 3, "self_limited": ["fake"]}),
+        ("script", {"max_calls": 3}),
+        ("caller", {"max_calls": 3}),
+    ],
+)
+def test_a_limit_on_a_model_that_the_gateway_does_not_see_is_refused(rig, acts_by, limits):
+    rig.agent = FakeAgent(
+        capabilities=FAKE_AGENT_CAPABILITIES.model_copy(update={"acts_by": acts_by})
+    )
+    rig.task_config["agent"] = limits
+    config = RolloutConfig.model_validate(rig.config)
+    plan = asyncio.run(make_plan(rig.task(), config, rig.planes(), "r1"))
+    if acts_by == "model" and "fake" not in limits.get("self_limited", ()):
+        given = plan.task.config.agent.model_limits[0]
+        with pytest.raises(UsageError, match=f"{given}, .* model calls of agent 'fake'"):
+            check_turns(plan)
+    else:
+        check_turns(plan)

@@ -68,10 +68,17 @@ def test_a_call_after_the_end_is_refused_and_changes_no_record(tmp_path: Path) -
     asyncio.run(check())
 
 
-def test_the_last_allowed_call_ends_the_session_and_the_work_is_graded(tmp_path: Path) -> None:
+def test_the_last_allowed_call_ends_the_session_and_the_work_is_graded(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    task = task_at(tmp_path, "[agent]", "max_tokens = 9", 'other_limits = ["working_limit = 60"]')
+
     async def check() -> None:
         limits = SessionLimits(calls=2)
-        async with open_session(task_at(tmp_path), config(), limits=limits) as session:
+        async with open_session(task, config(), limits=limits) as session:
+            # The limits on a model that only the caller sees are named.
+            [warning] = [record.getMessage() for record in caplog.records]
+            assert "max_tokens = 9, working_limit = 60" in warning
             first = await session.call("bash", {"command": "true"})
             second = await session.call("bash", {"command": "true"})
             assert (first.finished, second.finished) == (False, True)

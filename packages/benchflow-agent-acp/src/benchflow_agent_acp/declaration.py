@@ -110,6 +110,8 @@ class ModelSection(Section):
     """The session option that takes `role.model`, in addition to the templates."""
     effort_option: str | None = None
     """The session option that takes `role.reasoning_effort`."""
+    acts_by: Literal["model", "script"] = "model"
+    """`script`: no model decides what the agent does, and `wire` is `none`."""
 
 
 class AuthSection(Section):
@@ -302,6 +304,7 @@ class AgentDecl(Section):
             version=self.version,
             ask_user=self.ask.channel in ("elicitation", "vendor") or self.ask.mcp,
             session_snapshot=self.session.snapshot,
+            acts_by=self.model.acts_by,
             proven={
                 fidelity: f"{proof.version} {proof.date}"
                 for fidelity, proof in self.proven.items()

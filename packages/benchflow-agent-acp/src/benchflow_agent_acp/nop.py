@@ -31,7 +31,7 @@ class NopAgent:
 
     def capabilities(self) -> AgentCapabilities:
         """Return the capabilities of sessions without state."""
-        return AgentCapabilities(protocol="none", session_snapshot="files")
+        return AgentCapabilities(protocol="none", session_snapshot="files", acts_by="script")
 
     async def needs(self, role: Role) -> AgentNeeds:
         """Need nothing."""

@@ -93,7 +93,7 @@ class OracleAgent:
 
         Only a `script.toml` starts a process, and not every solution has it.
         """
-        update = {"spawns": False, "spawning_solution": _SCRIPT_NAME}
+        update = {"spawns": False, "spawning_solution": _SCRIPT_NAME, "acts_by": "script"}
         return self._scripted.capabilities().model_copy(update=update)
 
     async def needs(self, role: Role) -> AgentNeeds:

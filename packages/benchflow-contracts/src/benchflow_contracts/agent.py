@@ -91,6 +91,9 @@ class AgentCapabilities(RareModel):
     `Sandbox.spawn`, although `spawns` is False."""
     ask_user: bool = False
     session_snapshot: Literal["none", "files", "same_path_files"] = "none"
+    acts_by: Literal["model", "script", "caller"] = "model"
+    """What decides the actions. `script`: no model, so limits on model calls do not concern it.
+    `caller`: the program that drives the session, which limits its own model calls."""
     proven: Mapping[str, str] = {}
     """What the probe saw forked, such as `live`, `live-ask` or `state`: version and date."""
 

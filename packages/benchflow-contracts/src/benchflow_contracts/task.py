@@ -114,10 +114,18 @@ class TaskAgent(Model):
     """The cost of the model calls on each path. It needs the price of the model."""
     other_limits: tuple[str, ...] = ()
     """Limits of a foreign task that only the agents of `self_limited` apply, such as
-    `working_limit = 60`. Another agent that reaches a model is refused."""
+    `working_limit = 60`. Another agent that acts by a model is refused."""
     self_limited: tuple[str, ...] = ()
     """Agents that apply `max_messages`, `max_cost_usd` and `other_limits` by themselves, such as
     the solver of a foreign task. The gateway does not apply them to these agents."""
+
+    @property
+    def model_limits(self) -> tuple[str, ...]:
+        """The limits that the gateway or the agent itself applies, such as `max_calls = 9`."""
+        names = ("max_calls", "max_tokens", "max_messages", "max_cost_usd")
+        values = {name: getattr(self, name) for name in names}
+        given = [f"{name} = {value:g}" for name, value in values.items() if value is not None]
+        return (*given, *self.other_limits)
 
     @model_validator(mode="after")
     def _hosts_have_their_network(self) -> "TaskAgent":

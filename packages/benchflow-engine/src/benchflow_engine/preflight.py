@@ -1,10 +1,12 @@
 """Checks before a run starts: whether its parts can work together."""
 
+from collections.abc import Mapping
 from os import environ
 from typing import TYPE_CHECKING
 
 from benchflow_agent_acp import DeclaredAgent
 from benchflow_contracts import (
+    Agent,
     AgentNeeds,
     BaseProvider,
     BenchFlowError,
@@ -115,7 +117,7 @@ async def check_provider(
             nothing applies.
     """
     rollout = config.rollout_config()
-    check_foreign_limits(config, task, rollout)
+    check_foreign_limits(config, task, rollout, planes.agents)
     if not is_asked_first(planes.provider, rollout):
         return
     capabilities = await planes.provider.capabilities()
@@ -134,21 +136,25 @@ async def check_provider(
     check_plan(config, plan, capabilities)
 
 
-def check_foreign_limits(config: RunConfig, task: Task, rollout: RolloutConfig) -> None:
+def check_foreign_limits(
+    config: RunConfig, task: Task, rollout: RolloutConfig, agents: Mapping[str, Agent]
+) -> None:
     """Refuse limits of the task that the gateway cannot apply, for an agent that does not.
 
     Raises:
         UsageError: A limit is on the cost of a model without a price, or has no form here.
     """
     agent, model = task.config.agent, config.model
-    is_limited = agent.other_limits or agent.max_cost_usd is not None
-    if model.base_url is None or not is_limited:
+    is_unpriced = model.base_url is not None and model.usd_per_mtok is None
+    if not agent.other_limits and (agent.max_cost_usd is None or not is_unpriced):
         return
     try:
         roles = planned_roles(task, rollout)
     except BenchFlowError:
         return  # The rollout fails by the same error, and its record has it.
-    if all(role.agent in agent.self_limited for role in roles):
+    known = [role.agent for role in roles if role.agent in agents]
+    acting = {name for name in known if agents[name].capabilities().acts_by == "model"}
+    if not acting - set(agent.self_limited):
         return
     if agent.other_limits:
         able = ", ".join(agent.self_limited) or "none"
@@ -158,13 +164,12 @@ def check_foreign_limits(config: RunConfig, task: Task, rollout: RolloutConfig) 
             where="task.toml:agent.other_limits",
             hint="use such an agent, or remove the limit from the task",
         )
-    if agent.max_cost_usd is not None and model.usd_per_mtok is None:
-        raise UsageError(
-            f"the task limits the cost of its model calls to {agent.max_cost_usd:g} USD, and the"
-            " price of the model is not known",
-            where="task.toml:agent.max_cost_usd",
-            hint="give the price with --usd-per-mtok INPUT OUTPUT",
-        )
+    raise UsageError(
+        f"the task limits the cost of its model calls to {agent.max_cost_usd:g} USD, and the"
+        " price of the model is not known",
+        where="task.toml:agent.max_cost_usd",
+        hint="give the price with --usd-per-mtok INPUT OUTPUT",
+    )
 
 
 def is_asked_first(provider: SandboxProvider, config: RolloutConfig) -> bool:

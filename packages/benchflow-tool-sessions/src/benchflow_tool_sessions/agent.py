@@ -72,7 +72,9 @@ class ToolAgent(BaseAgent):
     """Runs the calls of each driver of a tree in the sandbox of its branch."""
 
     name = AGENT_NAME
-    static_capabilities = AgentCapabilities(protocol="tool-calls", session_snapshot="files")
+    static_capabilities = AgentCapabilities(
+        protocol="tool-calls", session_snapshot="files", acts_by="caller"
+    )
 
     def __init__(self, tree: DriverTree, limits: SessionLimits) -> None:
         self._tree = tree

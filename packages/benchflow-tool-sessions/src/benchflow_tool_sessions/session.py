@@ -2,6 +2,7 @@
 
 import asyncio
 import copy
+import logging
 from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import replace
@@ -30,11 +31,15 @@ from .driver import BorrowedAction, Driver
 from .forks import DriverTree
 from .results import SUBMIT, Outcome, SessionLimits, ToolResult, ToolSpec
 
+_logger = logging.getLogger(__name__)
+
 
 class ToolSession:
     """Drives one rollout. Make one by `open_session` or a `SessionManager`.
 
-    Calls run one at a time, in the order in which they come. Use a session on one event loop.
+    Calls run one at a time, in the order in which they come. Use a session on one event loop. The
+    caller applies the task's limits on model calls: a session does not see the caller's model. It
+    logs a warning with these limits.
     """
 
     def __init__(
@@ -75,6 +80,13 @@ class ToolSession:
             BenchFlowError: The task, the configuration or the sandbox is wrong. Everything is
                 torn down.
         """
+        if limits := self.task.config.agent.model_limits:
+            _logger.warning(
+                "task %r has %s: the caller of the session must apply this, because the session"
+                " does not see its model calls",
+                self.task.id,
+                ", ".join(limits),
+            )
         # The session owns the task: `close` ends it. A group would wrap the caller's errors.
         self._rollout = rollout = asyncio.create_task(self._run())  # noqa: TID251
         rollout.add_done_callback(self._on_end)

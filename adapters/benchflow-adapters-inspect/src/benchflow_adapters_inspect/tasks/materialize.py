@@ -155,7 +155,7 @@ def _agent_limits(task: Task) -> dict[str, Any]:
     elif task.token_limit is not None:
         others.append(f"token_limit = {task.token_limit} of the type {task.token_limit_type!r}")
     given = {name: value for name, value in limits.items() if value is not None}
-    if others or {"max_messages", "max_cost_usd"} & given.keys():
+    if others or given.keys() - {"timeout_sec"}:
         given |= {"other_limits": others, "self_limited": [SOLVER]}
     return given
 

@@ -64,9 +64,10 @@ def check_limits(plan: Plan) -> None:
     Raises:
         UsageError: The task has such a limit, and its agent reaches a model without a gateway.
     """
-    agent = plan.task.config.agent
     if plan.spec.door(MODEL_DOOR) is None:
+        _check_unseen_models(plan)
         return
+    agent = plan.task.config.agent
     names = ["max_calls", "max_tokens"]
     if not limits_itself(plan):
         names += ["max_messages", "max_cost_usd"]
@@ -77,6 +78,21 @@ def check_limits(plan: Plan) -> None:
             " counts them",
             where="task.toml:agent",
             hint="leave out --no-gateway",
+        )
+
+
+def _check_unseen_models(plan: Plan) -> None:
+    """Refuse limits on the calls of a model that the agent reaches by itself."""
+    agent, agents = plan.task.config.agent, plan.planes.agents
+    names = {turn.role.agent for turn in plan.turns} - set(agent.self_limited)
+    unseen = sorted(name for name in names if agents[name].capabilities().acts_by == "model")
+    if unseen and (limits := agent.model_limits):
+        raise UsageError(
+            f"the task has {', '.join(limits)}, and the gateway does not see the model calls of"
+            f" agent {unseen[0]!r}",
+            where="task.toml:agent",
+            hint="use an agent that acts through --base-url, or remove the limits from the task;"
+            ' an agent without a model declares `acts_by = "script"`',
         )
 
 
