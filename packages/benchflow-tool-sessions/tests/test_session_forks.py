@@ -1,13 +1,19 @@
 """Forks of sessions: children, their verdicts, and the tree in the record."""
 
 import asyncio
+from collections.abc import Callable
+from functools import partial
 from pathlib import Path
+from typing import Any
 
 import pytest
 from benchflow_contracts import UsageError
+from benchflow_engine.config import EnvironmentConfig
+from benchflow_engine.rollout import RunResult, run_in
 from benchflow_engine.task_formats import runnable_task
+from benchflow_kernel.errors import FidelityError
 from benchflow_store import StoredRollout
-from benchflow_testing.fakes import FAKE_WITHOUT_LIVE, FakeSandboxProvider
+from benchflow_testing.fakes import FAKE_WITHOUT_LIVE, FakeOutsideWorld, FakeSandboxProvider
 from benchflow_tool_sessions import (
     ForkRefusedError,
     SessionEndedError,
@@ -158,14 +164,32 @@ def test_a_manager_finds_the_children_of_a_fork_by_their_ids(tmp_path: Path) -> 
     asyncio.run(check())
 
 
-def test_a_sandbox_that_cannot_be_copied_refuses_a_fork_with_its_reason(tmp_path: Path) -> None:
+class Outside(FakeOutsideWorld):
+    """A world without tools. A sandbox in memory cannot run a program that calls them."""
+
+    mcp_servers = ()
+
+
+def outside(_task: object, **_: object) -> Callable[[], FakeOutsideWorld]:
+    """Return a world outside the sandbox whose state nobody can copy."""
+    return partial(Outside, snapshots="none")
+
+
+@pytest.mark.parametrize("part", ["sandbox", "world"])
+def test_a_part_that_cannot_be_copied_refuses_a_fork_with_its_reason(
+    tmp_path: Path, part: str
+) -> None:
     async def check() -> None:
-        provider = FakeSandboxProvider(capabilities=FAKE_WITHOUT_LIVE.model_copy(update=NO_COPIES))
+        lacking = NO_COPIES if part == "sandbox" else {"doors": "tunnel"}
+        provider = FakeSandboxProvider(capabilities=FAKE_WITHOUT_LIVE.model_copy(update=lacking))
+        world = EnvironmentConfig(import_path=f"{__name__}:outside")
+        chosen = config() if part == "sandbox" else config(environment=world)
         async with open_session(
-            task_at(tmp_path), config(), provider=provider, limits=FORKS
+            task_at(tmp_path), chosen, provider=provider, limits=FORKS
         ) as session:
-            with pytest.raises(ForkRefusedError, match="snapshot") as refused:
+            with pytest.raises(ForkRefusedError, match=part) as refused:
                 await session.fork(2)
+            assert part in (refused.value.hint or "")
             assert fork_fault(refused.value)[0] == 409
             assert fork_fault(refused.value)[1]["error"]["type"] == "ForkRefusedError"
             outcome = await session.submit()
@@ -173,6 +197,27 @@ def test_a_sandbox_that_cannot_be_copied_refuses_a_fork_with_its_reason(tmp_path
             assert outcome.reward == 0.5
 
     asyncio.run(check())
+
+
+def test_a_lack_that_shows_after_the_start_ends_the_session(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    runs: list[object] = []
+
+    async def failing(*args: Any, **options: Any) -> RunResult:
+        runs.append(await run_in(*args, **options))
+        raise FidelityError("the world was lost")
+
+    monkeypatch.setattr("benchflow_tool_sessions.session.run_in", failing)
+
+    async def check() -> None:
+        async with open_session(task_at(tmp_path), config(), limits=FORKS) as session:
+            outcome = await session.submit()
+            assert outcome is not None
+            assert outcome.unscored == "the world was lost"
+
+    asyncio.run(check())
+    assert len(runs) == 1
 
 
 @pytest.mark.parametrize(

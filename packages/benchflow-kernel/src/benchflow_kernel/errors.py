@@ -23,3 +23,7 @@ class PriorContextError(TaskError):
 
 class FidelityError(SnapshotError):
     """The required fidelity is not available. The message names the missing ability."""
+
+
+class WorldFidelityError(FidelityError):
+    """A world outside the sandbox cannot be copied at the required fidelity."""

@@ -17,6 +17,7 @@ from benchflow_contracts import (
 )
 from benchflow_kernel import value_of
 from benchflow_kernel.config import BranchBudget, CallerBranch
+from benchflow_kernel.errors import FidelityError, WorldFidelityError
 from benchflow_kernel.tree import TreeFold
 
 from .driver import Driver
@@ -42,10 +43,12 @@ class DriverTree:
         self._by_sandbox: dict[str, Driver] = {}
         self._fold = TreeFold()
         self._changed = asyncio.Event()
-        self._cannot_fork: str | None = None
+        self._cannot_fork: FidelityError | None = None
         """Why no session can be forked."""
+        self.has_begun = False
+        """Whether the rollout has an event."""
 
-    def refuse_forks(self, reason: str) -> None:
+    def refuse_forks(self, reason: FidelityError) -> None:
         """Refuse all forks: the sandbox or the world cannot be copied."""
         self._cannot_fork = reason
 
@@ -107,6 +110,7 @@ class DriverTree:
 
     def receive(self, event: Event) -> None:
         """Follow an event of the rollout."""
+        self.has_begun = True
         self._fold.apply(event)
         if isinstance(event, WorldClosed):
             self._close_world(event.node)
@@ -153,9 +157,12 @@ class DriverTree:
                 "the session may not be forked", hint="open it with SessionLimits(sessions=N)"
             )
         if self._cannot_fork is not None:
+            is_world = isinstance(self._cannot_fork, WorldFidelityError)
             raise ForkRefusedError(
                 f"the session cannot be forked: {self._cannot_fork}",
-                hint="use a sandbox with snapshots; `bench doctor` lists them",
+                hint="open a session of its own for each attempt: the world has no snapshots"
+                if is_world
+                else "use a sandbox with snapshots; `bench doctor` lists them",
             )
         leaves = len(self.root.leaves) + n - 1
         if leaves > self._most:

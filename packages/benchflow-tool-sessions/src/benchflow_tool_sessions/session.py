@@ -286,8 +286,9 @@ class ToolSession:
                     try:
                         return await self._run_in(provider, self._config)
                     except FidelityError as error:
-                        # It is raised before anything starts.
-                        self._tree.refuse_forks(str(error))
+                        if self._config.branch is None or self._tree.has_begun:
+                            raise
+                        self._tree.refuse_forks(error)
                         alone = self._config.model_copy(update={"branch": None})
                         return await self._run_in(provider, alone)
             except TimeoutError as error:

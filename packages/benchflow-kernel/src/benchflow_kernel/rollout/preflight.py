@@ -15,7 +15,7 @@ from benchflow_contracts import (
 from benchflow_kernel.branch import RANK, forks_at_calls
 from benchflow_kernel.branch.policy import policies
 from benchflow_kernel.config import BestOfBranch, BranchPolicy, GroupBranch, RolloutConfig
-from benchflow_kernel.errors import FidelityError
+from benchflow_kernel.errors import FidelityError, WorldFidelityError
 from benchflow_kernel.resolve import Plan
 
 
@@ -144,14 +144,14 @@ def _check_world(plan: Plan) -> None:
     if kind is None or not needs_capabilities(plan.config):
         return
     if kind == "none":
-        raise FidelityError(
+        raise WorldFidelityError(
             "the world is outside the sandbox, and no other session can get its state: it declares"
             " snapshots 'none'",
             hint="leave out --branch and --keep all",
         )
     for part in policies(plan.config.branch):
         if part.require is not None and RANK[part.require] > RANK[kind]:
-            raise FidelityError(
+            raise WorldFidelityError(
                 f"fidelity {part.require!r} is not available: the world is outside the sandbox, and"
                 f" declares snapshots {kind!r}",
                 hint=f"require {kind!r} or no fidelity: --branch-require",
