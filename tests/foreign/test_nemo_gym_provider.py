@@ -10,8 +10,16 @@ import pytest
 import uvicorn
 from benchflow_adapters_nemo_gym import SandboxBroker
 from benchflow_adapters_nemo_gym.broker_app import create_broker_app
+from benchflow_adapters_nemo_gym.resources_server import create_resources_app
+from benchflow_adapters_nemo_gym.rows import make_row
+from benchflow_engine.config import RunConfig, SandboxConfig
 from benchflow_engine.http_listener import open_listener, url_of
+from benchflow_engine.scaffold import write_task
+from benchflow_engine.task_formats import runnable_task
 from benchflow_sandbox_local import LocalProvider
+from benchflow_tool_sessions import SessionManager
+from httpx import AsyncClient
+from nemo_broker_parts import serving_app
 
 pytestmark = [pytest.mark.foreign, pytest.mark.timeout(300)]
 LOCAL = json.dumps({"benchflow": {"sandbox": "local"}})
@@ -98,5 +106,41 @@ def test_consumers_that_die_share_a_sandbox_of_a_broker_until_its_lease_ends(tmp
         assert again["stdout"].startswith(first["stdout"])
         assert len(again["stdout"].splitlines()) == 2
         assert other["stdout"] == again["stdout"]
+
+    asyncio.run(main())
+
+
+def test_an_outer_program_runs_the_whole_interaction_in_the_sandbox_of_a_session(tmp_path: Path):
+    token = "a-token-of-tests-only"
+    write_task(tmp_path / "task")
+    task = runnable_task(tmp_path / "task")
+    app = create_resources_app(
+        SessionManager.running(RunConfig(sandbox=SandboxConfig(provider="local"))),
+        [task],
+        secret=b"a secret of tests only",
+        topology="whole-interaction",
+        broker_tokens=[token],
+    )
+    row = make_row(task, ())
+
+    async def main() -> None:
+        async with serving_app(app, "/sandboxes") as url, AsyncClient(base_url=url) as http:
+            reply = (await http.post("/seed_session", json=row)).json()
+            assert set(reply) == {"benchflow"}
+            seen = await asyncio.to_thread(
+                nemo_gym_home.run,
+                "outer_program.py",
+                json.dumps({"benchflow": {"broker": f"{url}/sandboxes"}}),
+                reply["benchflow"]["identity"]["rollout"],
+                cwd=tmp_path,
+                env={"BENCHFLOW_BROKER_TOKEN": token},
+            )
+            assert (seen["code"], seen["greeting"]) == (0, "hello, world\n"), seen
+            # The agent inside gets nothing by which it could reach the session or the broker.
+            cookies = [*http.cookies.values()]
+            assert not [each for each in (token, url, *cookies) if each in seen["environment"]]
+            assert "makes none" in seen["unknown"]
+            verified = await http.post("/verify", json=row, timeout=60)
+            assert verified.json()["reward"] == 1.0
 
     asyncio.run(main())

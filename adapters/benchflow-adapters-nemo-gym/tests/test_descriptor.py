@@ -56,6 +56,26 @@ def test_a_sandbox_that_does_not_fit_the_topology_is_refused(
         SessionDescriptor(topology=topology, identity=IDENTITY, sandbox=sandbox)
 
 
+@pytest.mark.parametrize(
+    ("topology", "shown", "sandbox"),
+    [
+        ("none", set[str](), set[str]()),
+        ("env-sandboxed", {"mcp"}, set[str]()),
+        ("agent-in-env", {"mcp", "sandbox_access", "sandbox_handle"}, {"spec", "ref"}),
+        ("whole-interaction", set[str](), {"spec"}),
+    ],
+)
+def test_each_topology_shows_of_the_same_parts_what_its_agent_may_have(
+    topology: Topology, shown: set[str], sandbox: set[str]
+) -> None:
+    mcp = McpAccess(server_name="tasks")
+    placed = SessionDescriptor.place(topology, IDENTITY, spec=SPEC.spec, ref=LIVE.ref, mcp=mcp)
+    reply = placed.seed_reply()
+    assert set(reply) == {"benchflow"} | shown
+    parts = reply["benchflow"]["sandbox"] or {}
+    assert {name for name, part in parts.items() if part is not None} == sandbox
+
+
 def test_a_session_without_a_rollout_is_refused() -> None:
     with pytest.raises(ValidationError, match="rollout"):
         SessionDescriptor(topology="none", identity=RolloutIdentity())
