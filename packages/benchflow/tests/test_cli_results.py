@@ -6,7 +6,8 @@ from typing import Any
 
 import pytest
 from benchflow.cli.entry import run
-from benchflow_contracts import RolloutRecord, RolloutStarted
+from benchflow_contracts import RolloutRecord, RolloutStarted, VerifyResult
+from benchflow_store import GroupRecord, GroupVerdict, LostMember, append_group
 
 
 def write_result(
@@ -101,6 +102,39 @@ def test_a_job_is_shown_with_its_tasks_and_pass_at_k(
     assert ["bench/paint", "1", "1", "-", "-", "-"] in lines
     assert "pass@1 0.5, mean of 1 of 2 tasks; a pass is a reward >= 1" in said.err
     assert "2 of 3 scored, 1 without a score" in said.err
+
+
+def test_a_job_is_shown_with_a_column_of_its_group_reward(
+    jobs: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    unscored = VerifyResult(reward=None, error="the judge did not answer")
+    leaves = (
+        ("book__1", "n1", VerifyResult(reward=0.2)),
+        ("book__1", "n2", VerifyResult(reward=0.4)),
+        ("book__2", "n1", unscored),
+    )
+    group = GroupRecord(
+        task="bench/book",
+        task_digest="sha256:0",
+        reward="rank",
+        leaves=tuple(
+            GroupVerdict(rollout=rollout, leaf=leaf, result=result)
+            for rollout, leaf, result in leaves
+        ),
+        lost=(LostMember(name="book__3", reason="the slot has no rollout that counts"),),
+    )
+    append_group(jobs / "job", group)
+    assert run(["eval", "show", "job", "--jobs-dir", str(jobs)]) == 0
+    said = capsys.readouterr()
+    rows = {line.split()[0]: line.split() for line in said.out.splitlines() if line}
+    assert rows["rollout"][2:5] == ["reward", "group", "rank"]
+    assert rows["book__1"][2:4] == ["1", "0.3"]
+    assert rows["book__2"][2:4] == ["0.5", "-"]
+    assert rows["paint__1"][2:4] == ["-", "-"]
+    assert "mean of group reward 'rank': 0.3, over 2 leaves" in said.err
+    assert "group reward 'rank', bench/book: 2 of 3 leaves" in said.err
+    assert "lost: book__3: the slot has no rollout" in said.err
+    assert "mean reward 0.75" in said.err
 
 
 def test_attempts_of_different_variants_are_not_mixed(
