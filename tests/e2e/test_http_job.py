@@ -2,13 +2,15 @@
 
 import asyncio
 import json
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import pytest
+from benchflow_contracts import VerifyResult
 from benchflow_engine.scaffold import write_task
 from benchflow_jobs.planning import JobSource, parse_job
 from benchflow_jobs.runner import run_job
+from benchflow_store import read_groups
 from benchflow_store.database import JobReader
 from dispatch_server import TOKEN, DispatchServer
 from waiting_sandboxes import PLACE
@@ -29,6 +31,16 @@ def servers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[list[Di
         each.kill()
 
 
+class Places:
+    """A group reward, which this process applies: the place of each leaf."""
+
+    name = "places"
+
+    async def score_group(self, task: object, leaves: Sequence[object]) -> list[VerifyResult]:
+        del task
+        return [VerifyResult(reward=float(place)) for place, _ in enumerate(leaves, 1)]
+
+
 def test_a_job_whose_server_is_killed_scores_each_slot_once(
     servers: list[DispatchServer], tmp_path: Path
 ) -> None:
@@ -42,6 +54,7 @@ def test_a_job_whose_server_is_killed_scores_each_slot_once(
         "run": {
             "agent": {"name": "nop"},
             "sandbox": {"import_path": "waiting_sandboxes:WaitingSandboxes"},
+            "reward": {"group_import_path": f"{__name__}:Places"},
         },
         "design": {"replications": 2},
         "retry": {"pauses_sec": [0]},
@@ -70,6 +83,9 @@ def test_a_job_whose_server_is_killed_scores_each_slot_once(
             assert json.loads((home / "result.json").read_text())["reward"] == 1
 
     asyncio.run(scenario())
+    groups = read_groups(tmp_path / "far")
+    assert [[each.result.reward for each in group.leaves] for group in groups] == [[1, 2]] * 3
+    assert [group.lost for group in groups] == [()] * 3
     with JobReader(tmp_path / "far" / "record.db") as reader:
         assert reader.check_integrity() == []
         assert reader.contradictions() == []

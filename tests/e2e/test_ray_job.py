@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
+from benchflow_store import read_groups
 from fault_job import FaultJob, fault_job
 from watching import until
 
@@ -159,11 +160,26 @@ def _of_status(job: FaultJob, status: str) -> set[str]:
     return {each.rollout for each in job.attempts() if each.status == status}
 
 
-def test_files_of_a_node_come_back_through_an_evidence_store(home: Path, cluster: Cluster) -> None:
+GROUP_REWARD = """
+from benchflow_contracts import VerifyResult
+
+
+class Places:
+    name = "places"
+
+    async def score_group(self, task, leaves):
+        return [VerifyResult(reward=float(at)) for at, _ in enumerate(leaves, 1)]
+"""
+
+
+def test_files_of_a_node_come_back_and_are_scored_as_a_group(home: Path, cluster: Cluster) -> None:
     (home / "bucket").mkdir()
+    (home / "places.py").write_text(GROUP_REWARD)
     with fault_job(home, "sent") as job:
         url = (home / "bucket").as_uri()
-        job.command = words("sent", cluster, f"--set=evidence.url={url}", "--set=dataset.limit=1")
+        scored = "--set=run.reward.group_import_path=places:Places"
+        limit = "--set=dataset.limit=1"
+        job.command = words("sent", cluster, f"--set=evidence.url={url}", limit, scored)
         job.run()
         job.check_complete(1, {})
         (result,) = job.directory.glob("*/result.json")
@@ -171,3 +187,6 @@ def test_files_of_a_node_come_back_through_an_evidence_store(home: Path, cluster
         assert [node["step"] is not None for node in tree["nodes"]].count(True) >= 1
         assert (result.parent / "verifier").is_dir()
         assert not (job.directory / "workers.mark").exists()
+        (group,) = read_groups(job.directory)
+        assert [each.result.reward for each in group.leaves] == [1]
+        assert group.lost == ()
