@@ -162,8 +162,13 @@ def test_the_page_shows_group_rewards_beside_own_rewards(client: Client) -> None
     text = page(client, "/r/ranked")
     rows = re.findall(r'<tr data-group="rank">(.*?)</tr>', text)
     cells = [re.findall(r"<td[^>]*>(.*?)</td>", row) for row in rows]
-    assert [row[:3] for row in cells] == [["n1", "rank", ".90"], ["n2", "rank", DASH]]
-    assert cells[0][3] not in ("", DASH, ".90")
+    leaves = [f'<a href="?sel={leaf}">{leaf}</a>' for leaf in ("n1", "n2")]
+    # A leaf that the group reward did not see has its own reward, too.
+    assert [row[:4] for row in cells] == [
+        [leaves[0], "rank", ".90", ".25"],
+        [leaves[1], "rank", DASH, ".50"],
+    ]
+    assert "Group rewards: rank .90 over 1 of 2 leaves</summary>" in text
     assert PAYLOADS[0] not in text
     assert "Group rewards" not in page(client, KINDS)
 

@@ -2,8 +2,10 @@
 
 import shlex
 import time
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final
+from statistics import fmean
+from typing import Final
 from urllib.parse import parse_qsl, quote
 
 from benchflow_contracts import RolloutNode, StoreError, UsageError
@@ -27,9 +29,6 @@ from benchflow_dashboard.tree.query import PARTS, TABS, RolloutQuery, Tab
 from benchflow_dashboard.tree.rollout_page import ListPlace, RolloutPage
 
 from .page import LivePage, PageRequest, find_one, jobs_dir_words, render
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
 
 MODE_NAMES: Final = (
     ("value", "V"),
@@ -135,31 +134,56 @@ class GroupLeaf:
     own: float | None
     given: float | None
     reason: str | None = None
+    has_node: bool = False
+    """Whether the page draws the leaf."""
 
 
-def group_leaves(entry: RolloutEntry, loaded: LoadedRollout | None) -> tuple[GroupLeaf, ...]:
-    """Return the verdicts of the job's group rewards on a rollout.
+@dataclass(frozen=True, slots=True)
+class GroupLeaves:
+    """The verdicts of the job's group rewards on a rollout."""
 
-    A damaged file of the job is one row with the reason.
-    """
+    rows: tuple[GroupLeaf, ...] = ()
+    problem: str | None = None
+    """Why the verdicts cannot be read."""
+
+    @property
+    def means(self) -> Mapping[str, tuple[float | None, int, int]]:
+        """For each group reward: the mean, the leaves that it is over, and all leaves."""
+        found: dict[str, list[float | None]] = {}
+        for row in self.rows:
+            found.setdefault(row.name, []).append(row.given)
+        numbers = {name: [n for n in given if n is not None] for name, given in found.items()}
+        return {
+            name: (fmean(some) if some else None, len(some), len(found[name]))
+            for name, some in numbers.items()
+        }
+
+
+def group_leaves(entry: RolloutEntry, loaded: LoadedRollout | None) -> GroupLeaves:
+    """Return the verdicts of the job's group rewards on a rollout."""
     try:
         groups = read_groups(entry.directory.parent)
     except StoreError as error:
-        return (GroupLeaf("-", "-", None, None, str(error)),)
+        return GroupLeaves(problem=str(error))
     nodes: Mapping[str, RolloutNode] = {} if loaded is None else loaded.stored.tree.index
+
+    def row(leaf: str | None, name: str, given: float | None, reason: str | None) -> GroupLeaf:
+        node = nodes.get(leaf or "")
+        own = None if node is None else node.reward
+        return GroupLeaf(leaf or "-", name, own, given, reason, node is not None)
+
     rows: list[GroupLeaf] = []
     for group in groups:
         for each in group.leaves:
             if each.rollout == entry.id:
-                node, counted = nodes.get(each.leaf), each.result.counted()
-                own = None if node is None else node.reward
-                rows.append(GroupLeaf(each.leaf, group.reward, own, counted.reward, counted.error))
+                counted = each.result.counted()
+                rows.append(row(each.leaf, group.reward, counted.reward, counted.error))
         rows += [
-            GroupLeaf(lost.leaf or "-", group.reward, None, None, f"not seen: {lost.reason}")
+            row(lost.leaf, group.reward, None, f"not seen: {lost.reason}")
             for lost in group.lost
             if lost.name == entry.id
         ]
-    return tuple(rows)
+    return GroupLeaves(tuple(rows))
 
 
 def live_page(
