@@ -13,6 +13,7 @@ from task_server import task_server
 
 pytestmark = pytest.mark.timeout(240)
 TOKEN = "a-token-of-the-operator"
+KEY = {"Idempotency-Key": "a-key-of-the-client"}
 RIGHT, WRONG = "cp draft greeting.txt", "tr a-z A-Z < draft > greeting.txt"
 
 
@@ -32,8 +33,8 @@ def test_two_children_of_an_ors_session_diverge(task: Path, tmp_path: Path) -> N
         httpx.Client(base_url=shown["url"], headers=key, timeout=120) as client,
     ):
 
-        def post(path: str, sid: str, body: Any) -> httpx.Response:
-            return client.post(path, json=body, headers={SESSION_HEADER: sid})
+        def post(path: str, sid: str, body: Any, **headers: str) -> httpx.Response:
+            return client.post(path, json=body, headers={SESSION_HEADER: sid, **headers})
 
         def call(sid: str, name: str, **given: str) -> dict[str, Any]:
             text = post("/mine/call", sid, {"name": name, "input": given}).text
@@ -50,7 +51,10 @@ def test_two_children_of_an_ors_session_diverge(task: Path, tmp_path: Path) -> N
         for n, status, kind in [(1, 400, "UsageError"), (4, 429, "SessionLimitError")]:
             refused = post(fork, sid, {"n": n})
             assert (refused.status_code, refused.json()["error"]["type"]) == (status, kind)
-        first, second = post(fork, sid, {"n": 2}).json()["sids"]
+        first, second = post(fork, sid, {"n": 2}, **KEY).json()["sids"]
+        # The client did not get the answer, and repeats the call.
+        assert post(fork, sid, {"n": 2}, **KEY).json()["sids"] == [first, second]
+        assert post(fork, sid, {"n": 3}, **KEY).status_code == 409
         assert post(fork, sid, {"n": 2}).status_code == 410
         rewards = []
         for child, command in ((first, RIGHT), (second, WRONG)):
@@ -72,7 +76,9 @@ def test_two_children_of_a_nemo_gym_session_diverge(task: Path, tmp_path: Path) 
         assert httpx.post(f"{shown['url']}/benchflow/fork", json={"n": 2}).status_code == 404
         client.post("/seed_session", json=row)
         client.post("/bash", json={"command": "echo hello, world > draft"})
-        children = client.post("/benchflow/fork", json={"n": 2}).json()["sessions"]
+        fork = client.build_request("POST", "/benchflow/fork", json={"n": 2}, headers=KEY)
+        children = client.send(fork).json()["sessions"]
+        assert client.send(fork).json()["sessions"] == children
         rewards = []
         for child, command in zip(children, (RIGHT, WRONG), strict=True):
             cookies = child["cookies"]

@@ -72,7 +72,14 @@ def test_the_generic_client_plays_our_server(played: dict[str, Any]) -> None:
 def test_the_code_of_the_guide_runs_and_two_children_of_a_fork_differ(
     played: dict[str, Any],
 ) -> None:
-    assert played["guide"] == {"last": 1.0, "rewards": [1.0, 0.0], "gone": "NoSessionError"}
+    guide = played["guide"]
+    assert (guide["last"], guide["rewards"], guide["gone"]) == (1.0, [1.0, 0.0], "NoSessionError")
+
+
+def test_a_repeated_fork_has_the_same_children_and_ids_of_ended_ones_are_deleted(
+    played: dict[str, Any],
+) -> None:
+    assert played["guide"]["repeated"] == [[True, 2], [True, 2]]
 
 
 def test_the_harness_plays_a_session_and_an_unscored_one_has_no_reward(

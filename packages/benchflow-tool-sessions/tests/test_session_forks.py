@@ -15,7 +15,9 @@ from benchflow_kernel.errors import FidelityError
 from benchflow_store import StoredRollout
 from benchflow_testing.fakes import FAKE_WITHOUT_LIVE, FakeOutsideWorld, FakeSandboxProvider
 from benchflow_tool_sessions import (
+    ForkConflictError,
     ForkRefusedError,
+    ForkReplies,
     SessionEndedError,
     SessionLimitError,
     SessionLimits,
@@ -226,3 +228,61 @@ def test_a_lack_that_shows_after_the_start_ends_the_session(
 def test_a_malformed_request_to_fork_is_refused(body: bytes) -> None:
     with pytest.raises(UsageError):
         read_fork(body)
+
+
+def test_a_repeated_request_with_a_key_gets_the_reply_of_the_first_one() -> None:
+    async def check() -> None:
+        replies, forks, go = ForkReplies(most=2), list[str](), asyncio.Event()
+
+        async def fork() -> list[str]:
+            forks.append(f"child-{len(forks)}")
+            await go.wait()
+            return forks[-1:]
+
+        async with asyncio.TaskGroup() as requests:
+            first = requests.create_task(replies.reply("key", "session", 2, fork))
+            await asyncio.sleep(0)
+            # The connection of the first request is cut: its fork continues, and is not repeated.
+            first.cancel()
+            again = requests.create_task(replies.reply("key", "session", 2, fork))
+            await asyncio.sleep(0)
+            go.set()
+        assert again.result() == ["child-0"]
+        assert await replies.reply("key", "session", 2, fork) == ["child-0"]
+        for session, n in (("other", 2), ("session", 3)):
+            with pytest.raises(ForkConflictError) as conflict:
+                await replies.reply("key", session, n, fork)
+            assert fork_fault(conflict.value)[0] == 409
+        with pytest.raises(UsageError, match="characters"):
+            await replies.reply("", "session", 2, fork)
+        for name in ("b", "c"):
+            await replies.reply(name, name, 2, fork)
+        assert await replies.reply("key", "session", 2, fork) == ["child-3"]
+        assert await replies.reply(None, "session", 2, fork) == ["child-4"]
+
+    asyncio.run(check())
+
+
+def test_a_fork_that_failed_is_tried_again_with_its_key() -> None:
+    async def check() -> None:
+        replies, tries = ForkReplies(), list[int]()
+
+        async def fork() -> list[str]:
+            tries.append(1)
+            await asyncio.sleep(0)
+            if len(tries) == 1:
+                raise ForkRefusedError("not now")
+            return ["child"]
+
+        async def ask() -> str:
+            try:
+                return str(await replies.reply("key", "session", 2, fork))
+            except ForkRefusedError as error:
+                return str(error)
+
+        async with asyncio.TaskGroup() as requests:
+            first, second = (requests.create_task(ask()) for _ in range(2))
+        assert [first.result(), second.result(), await ask()] == ["not now", *["['child']"] * 2]
+        assert len(tries) == 2
+
+    asyncio.run(check())

@@ -100,9 +100,31 @@ def play_guide() -> dict[str, Any]:
     gone = httpx.post(
         f"{url}/benchflow/fork", json={"rollout": code["rollout"], "n": 2}, timeout=60
     )
+    repeated = [fork_twice(url, server) for _ in range(2)]
     server.close()
     error = gone.json()["error"]
-    return {"last": code["last"].reward, "rewards": code["rewards"], "gone": error["type"]}
+    return {
+        "last": code["last"].reward,
+        "rewards": code["rewards"],
+        "gone": error["type"],
+        "repeated": repeated,
+    }
+
+
+def fork_twice(url: str, server: OpenEnvServer) -> list[Any]:
+    """Repeat a fork by its key; end the children. Return whether the replies are equal, and how
+    many ids of children the server has then."""
+    with GenericEnvClient(base_url=url).sync() as env:
+        rollout = env.reset(task="greet").metadata["rollout"]
+        body, key = {"rollout": rollout, "n": 2}, {"Idempotency-Key": rollout}
+        first, again = (
+            httpx.post(f"{url}/benchflow/fork", json=body, headers=key, timeout=60).json()
+            for _ in range(2)
+        )
+    kept = len(server._children)
+    for child in first["rollouts"]:
+        server._opened().find(child).close()
+    return [first == again, kept]
 
 
 def play_session() -> dict[str, Any]:

@@ -10,7 +10,13 @@ from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontext
 from typing import Any
 
 from benchflow_contracts import BenchFlowError, Task
-from benchflow_tool_sessions import FORK_PATH, SessionManager, fork_fault, read_fork
+from benchflow_tool_sessions import (
+    FORK_KEY_HEADER,
+    FORK_PATH,
+    SessionManager,
+    fork_fault,
+    read_fork,
+)
 from litestar import Litestar, Response, get, post
 from litestar.connection import ASGIConnection
 from litestar.datastructures import MutableScopeHeaders, State
@@ -164,16 +170,20 @@ async def fork(request: Call, state: State) -> Response[dict[str, Any]]:
 
     This route is not of NeMo Gym.
     """
-    server = _server(state)
+    server, base_url = _server(state), str(request.base_url)
+    cookie, key = request.cookies.get(server.cookie), request.headers.get(FORK_KEY_HEADER)
     try:
         n, _ = read_fork(await request.body())
-        session = server.session_of(request.cookies.get(server.cookie), "cookie")
-        children = await server.fork(session, n)
+
+        async def run() -> list[dict[str, Any]]:
+            children = await server.fork(server.session_of(cookie, "cookie"), n)
+            return [server.child_reply(child, base_url) for child in children]
+
+        replies = await server.forks.reply(key, server.rollout_of(cookie, "cookie"), n, run)
     except BenchFlowError as error:
         status, body = fork_fault(error)
         return Response(body, status_code=status)
-    base_url = str(request.base_url)
-    return Response({"sessions": [server.child_reply(child, base_url) for child in children]})
+    return Response({"sessions": replies})
 
 
 async def _repeat_cookie(message: Message, scope: Scope) -> None:

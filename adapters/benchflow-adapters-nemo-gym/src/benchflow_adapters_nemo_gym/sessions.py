@@ -10,6 +10,7 @@ from typing import Any, Final, Literal
 from benchflow_contracts import RolloutIdentity, Task, UsageError
 from benchflow_tool_sessions import (
     ForkRefusedError,
+    ForkReplies,
     NoSessionError,
     Outcome,
     SessionEndedError,
@@ -108,6 +109,7 @@ class ResourcesServer:
     broker: SandboxBroker = field(default_factory=lambda: SandboxBroker(None))
     verdicts: VerdictLog = field(default_factory=VerdictLog)
     episodes: EpisodeLog = field(default_factory=EpisodeLog)
+    forks: ForkReplies = field(default_factory=ForkReplies)
 
     @property
     def cookie(self) -> str:

@@ -9,6 +9,7 @@ action is OpenEnv's own `call_tool` or `list_tools`, so its generic and its MCP 
 
 import asyncio
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -17,9 +18,11 @@ from benchflow_engine.config import RunConfig
 from benchflow_engine.task_formats import runnable_task
 from benchflow_tool_sessions import (
     BASE_TOOLS,
+    FORK_KEY_HEADER,
     FORK_PATH,
     BlockingSession,
     BlockingSessions,
+    ForkReplies,
     NoSessionError,
     SessionLimits,
     ToolResult,
@@ -235,6 +238,7 @@ class OpenEnvServer:
         self._most = most
         self._sessions: BlockingSessions | None = None
         self._children: set[str] = set()
+        self._forks = ForkReplies()
         self.app = create_fastapi_app(
             self._environment,
             CallToolAction,
@@ -265,12 +269,22 @@ class OpenEnvServer:
         """Fork the episode whose `rollout` the body names. It is not of OpenEnv."""
         try:
             n, body = read_fork(await request.body())
-            children = await asyncio.to_thread(self._opened().fork, str(body.get("rollout")), n)
+            key, rollout = request.headers.get(FORK_KEY_HEADER), str(body.get("rollout"))
+            run = partial(asyncio.to_thread, self._fork_now, rollout, n)
+            children = await self._forks.reply(key, rollout, n, run)
         except BenchFlowError as error:
             status, fault = fork_fault(error)
             return JSONResponse(fault, status)
-        self._children.update(children)
         return JSONResponse({"rollouts": children})
+
+    def _fork_now(self, rollout: str, n: int) -> list[str]:
+        sessions = self._opened()
+        children = sessions.fork(rollout, n)
+        # A child that no client took in time has ended. Another thread may add children meanwhile.
+        known = self._children.copy()
+        self._children.difference_update(known - sessions.ids())
+        self._children.update(children)
+        return children
 
     def _opened(self) -> BlockingSessions:
         if self._sessions is None:

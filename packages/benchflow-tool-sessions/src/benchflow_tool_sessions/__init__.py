@@ -7,7 +7,14 @@ applies the limits and network rules of the task, and grades the result in the u
 from .agent import AGENT_NAME, BASE_TOOLS, idle_agent
 from .blocking import BlockingSession, BlockingSessions
 from .driver import BorrowedAction
-from .fork_route import FORK_PATH, fork_fault, read_fork
+from .fork_route import (
+    FORK_KEY_HEADER,
+    FORK_PATH,
+    ForkConflictError,
+    ForkReplies,
+    fork_fault,
+    read_fork,
+)
 from .forks import ForkRefusedError
 from .manager import SessionManager
 from .results import (
@@ -34,13 +41,16 @@ from .task_server import (
 __all__ = [
     "AGENT_NAME",
     "BASE_TOOLS",
+    "FORK_KEY_HEADER",
     "FORK_PATH",
     "SUBMIT",
     "BaseTaskServer",
     "BlockingSession",
     "BlockingSessions",
     "BorrowedAction",
+    "ForkConflictError",
     "ForkRefusedError",
+    "ForkReplies",
     "HasClientFiles",
     "NoSessionError",
     "Outcome",

@@ -114,6 +114,14 @@ class BlockingSessions:
         """Fork a session, and return the ids of the children; see `SessionManager.fork`."""
         return [child.id for child in self.wait(self.manager.fork(ident, n))]
 
+    def ids(self) -> set[str]:
+        """Return the ids of all sessions; see `SessionManager.sessions`."""
+
+        async def ids() -> set[str]:
+            return set(self.manager.sessions)
+
+        return self.wait(ids())
+
     def wait(self, work: Coroutine[Any, Any, _T]) -> _T:
         """Run `work` on the event loop of the sessions, and return its result.
 

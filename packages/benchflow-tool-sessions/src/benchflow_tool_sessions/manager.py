@@ -145,6 +145,10 @@ class SessionManager:
             SessionLimitError: There would be too many sessions.
             BenchFlowError: As `ToolSession.fork`.
         """
+        # The children of a fork that has begun are found, also if its caller is cancelled.
+        return await asyncio.shield(self._fork(ident, n))
+
+    async def _fork(self, ident: str, n: int) -> list[ToolSession]:
         session = self.find(ident)
         more = max(n, 1) - 1
         if len(self._entries) + self._starting + more > self._most:

@@ -5,7 +5,14 @@ from typing import Annotated, Any, Final, TypeVar
 
 from benchflow_contracts import BenchFlowError, GroupReward, Model
 from benchflow_serve.security import PUBLIC
-from benchflow_tool_sessions import FORK_PATH, SUBMIT, ToolSpec, fork_fault, read_fork
+from benchflow_tool_sessions import (
+    FORK_KEY_HEADER,
+    FORK_PATH,
+    SUBMIT,
+    ToolSpec,
+    fork_fault,
+    read_fork,
+)
 from benchflow_tool_sessions.sandbox_tools import SPECS
 from litestar import Request, Response, get, post
 from litestar.params import Parameter
@@ -199,7 +206,8 @@ async def fork(request: _Request) -> Response[dict[str, Any]]:
     """Fork the session into sessions with ids of their own. It is not of the standard."""
     try:
         n, _ = read_fork(await request.body())
-        sids = await _sessions(request).fork(_sid(request), n)
+        sid, key = _sid(request), request.headers.get(FORK_KEY_HEADER)
+        sids = await _sessions(request).fork(sid, n, key=key)
     except RequestError:
         raise
     except BenchFlowError as error:

@@ -9,11 +9,18 @@ import uuid
 from collections import deque
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Final
 
 from benchflow_contracts import BenchFlowError, Task
 from benchflow_engine.config import RunConfig
-from benchflow_tool_sessions import NoSessionError, SessionLimitError, SessionManager, ToolSession
+from benchflow_tool_sessions import (
+    ForkReplies,
+    NoSessionError,
+    SessionLimitError,
+    SessionManager,
+    ToolSession,
+)
 
 from .calls import SessionCalls
 from .http_errors import RequestError
@@ -51,6 +58,7 @@ class SessionTable:
         self._key = secrets.token_bytes(32)
         self._entries: dict[str, _Entry] = {}
         self._deleted: deque[str] = deque(maxlen=_REMEMBERED)
+        self._forks = ForkReplies()
 
     def new_id(self) -> str:
         """Return an id for a session that may be created. Nothing is kept of it."""
@@ -127,13 +135,19 @@ class SessionTable:
         """
         self._find(sid)
 
-    async def fork(self, sid: str, n: int) -> list[str]:
+    async def fork(self, sid: str, n: int, *, key: str | None = None) -> list[str]:
         """Fork a session into `n` sessions, and return their ids. The forked session is deleted.
+
+        The same `key` returns the same ids.
 
         Raises:
             RequestError: As `calls`.
-            BenchFlowError: As `SessionManager.fork`.
+            BenchFlowError: As `SessionManager.fork` and `ForkReplies.reply`.
         """
+        found: list[str] = await self._forks.reply(key, sid, n, partial(self._fork, sid, n))
+        return found
+
+    async def _fork(self, sid: str, n: int) -> list[str]:
         entry, parent = self._find(sid), await self.calls(sid, None)
         children = await self._manager.fork(parent.session.id, n)
         if self._entries.pop(sid, None) is None:
