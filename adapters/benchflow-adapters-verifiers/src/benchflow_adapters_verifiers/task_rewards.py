@@ -113,6 +113,7 @@ def _task_hash(node: RolloutNode) -> str | None:
 
 
 def _messages(node: RolloutNode, instruction: str | None) -> Iterator[dict[str, Any]]:
+    # `Evidence.messages` is empty for an imported trace, and has the agent's own system prompt.
     for message in steps_to_messages(node.steps, instruction=instruction):
         found = v1_message(message)
         for call in found.get("tool_calls", ()):
