@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 from benchflow_serve import RolloutService
 from benchflow_serve.attempts import has_network
+from benchflow_serve.env_server import ServedEpisodes
 from benchflow_serve.problems import ConflictError, RequestRefusedError
 from benchflow_serve_client import RolloutRequest
 from served_rollouts import TASK, open_service, settings_at, wait_for, wait_for_sandbox
@@ -107,6 +108,30 @@ def test_a_rollout_without_a_checkpoint_is_lost_or_runs_again_after_a_kill(
 
     ident = asyncio.run(begin())
     asyncio.run(restart(ident))
+
+
+def test_a_run_of_an_env_client_does_not_outlive_the_connection_to_its_server(
+    tmp_path: Path,
+) -> None:
+    settings = settings_at(tmp_path, "hanging_agent", on_restart="rerun", slots=1)
+    killed = tmp_path / "killed"
+
+    async def begin() -> list[str]:
+        async with open_service(settings) as service:
+            episodes = ServedEpisodes(service)
+            sent = [await episodes.submit(RolloutRequest(task=TASK)) for _ in range(2)]
+            await wait_for_sandbox(service)
+            shutil.copytree(settings.directory, killed)
+        return [each.id for each in sent]
+
+    async def restart(sent: list[str]) -> None:
+        async with open_service(settings.model_copy(update={"directory": killed})) as service:
+            found = [service.status(each) for each in sent]
+            assert [(each.outcome, each.attempts) for each in found] == [("lost", 1), ("lost", 0)]
+            capacity = await service.capacity()
+            assert (capacity.running, capacity.queued, capacity.unacknowledged) == (0, 0, 0)
+
+    asyncio.run(restart(asyncio.run(begin())))
 
 
 def test_a_task_with_a_network_never_runs_again(tmp_path: Path) -> None:

@@ -130,10 +130,13 @@ class RolloutService:
             raise ServiceClosedError("the service is not running")
         return self._board
 
-    async def submit(self, request: RolloutRequest, *, key: str | None = None) -> RolloutStatus:
+    async def submit(
+        self, request: RolloutRequest, *, key: str | None = None, is_tied: bool = False
+    ) -> RolloutStatus:
         """Put a rollout into the queue, durably.
 
-        With `key`, the same request again returns the same rollout.
+        With `key`, the same request again returns the same rollout. A rollout that `is_tied` to
+        the connection of its client does not continue after a kill of the server.
 
         Raises:
             RequestRefusedError: The request is wrong, or not allowed.
@@ -152,6 +155,7 @@ class RolloutService:
             self._require_room(1)
             group = self._groups.join(request, task.id, self._version_of(request))
             entry = self._new_entry(request, task)
+            entry.update(is_tied=is_tied)
             marked = None if key is None else (key, IdempotentRequest(digest, "rollout", entry.id))
             self.board.add([entry], group=group, key=marked)
             self._groups.add([entry], group)

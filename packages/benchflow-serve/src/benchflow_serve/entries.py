@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any, Final, Literal
 
-from benchflow_contracts import BenchFlowError, RareModel, Task
+from benchflow_contracts import BenchFlowError, RareModel, Task, UsageReported
 from benchflow_contracts.pausing import PauseSwitch
 from benchflow_serve_client import ModelEndpoint, Outcome, RolloutRequest, RolloutStatus
 from pydantic import SecretStr
@@ -42,6 +42,8 @@ class SavedRollout(RareModel):
     acknowledged_at: float | None = None
     inline_task: str | None = None
     """The directory of the request's own task."""
+    is_tied: bool = False
+    """Whether its client waits on a connection to the server, and cannot ask for it again."""
 
 
 @dataclass(slots=True)
@@ -107,6 +109,14 @@ class Entry:
     def set_status(self, **fields: Any) -> None:  # noqa: ANN401 - fields of RolloutStatus
         """Change fields of the status."""
         self.update(status=self.status.model_copy(update=fields))
+
+    def spend(self, event: UsageReported) -> None:
+        """Count a model call. End the run if its budget is used up."""
+        if self.spending is None or self.task is None or self.failure is not None:
+            return
+        if (failure := self.spending.add(event)) is not None:
+            self.failure = failure
+            self.task.cancel()
 
     def wake(self) -> None:
         """Wake all that wait for a change."""

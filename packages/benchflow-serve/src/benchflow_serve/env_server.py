@@ -8,6 +8,7 @@ import logging
 import os
 import re
 from collections.abc import AsyncIterator, Collection, Coroutine, Mapping, Sequence
+from functools import partial
 from typing import Any, Final, Literal, Protocol
 
 import zmq
@@ -83,7 +84,8 @@ class ServedEpisodes:
 
     def __init__(self, service: RolloutService) -> None:
         self._service = service
-        self.submit = service.submit
+        # A client that has lost its connection sends the run again, as another one.
+        self.submit = partial(service.submit, is_tied=True)
         self.status = service.status
         self.events = service.events
         self.acknowledge = service.acknowledge

@@ -8,11 +8,13 @@ from benchflow_store import StoredRollout, checkpoint_paths
 
 from .entries import SavedRollout
 
-Recovery = Literal["keep", "queue", "finish", "continue", "stop", "park", "rerun", "lose"]
+Recovery = Literal[
+    "keep", "queue", "finish", "continue", "stop", "park", "rerun", "lose", "abandon"
+]
 """`keep`: it had ended, or is parked. `queue`: it waits again. `finish`: its record on disk is
 complete. `continue`: its last attempt is resumed. `stop`: it was to be cancelled. `park`: it was
 to be parked, and has a checkpoint. `rerun`: it ran without a checkpoint, and runs again from its
-begin. `lose`: it ran, and nothing can continue it."""
+begin. `lose`: it ran, and nothing can continue it. `abandon`: nobody can ask for its result."""
 
 MAX_ATTEMPTS: Final = 3
 """A rollout that ended its server so often is lost: it may be the reason."""
@@ -21,6 +23,8 @@ MAX_ATTEMPTS: Final = 3
 def recovery_of(saved: SavedRollout, home: Path) -> Recovery:
     """Return what becomes of a rollout, by its row and by the files of its last attempt."""
     state = saved.status.state
+    if saved.is_tied and saved.acknowledged_at is None:
+        return "abandon"
     if state in {"ended", "parked"}:
         return "keep"
     if saved.stop in {"cancel", "drop"}:

@@ -140,11 +140,9 @@ class RolloutBoard:
         return list(self.entries.values())
 
     def recover(self) -> None:
-        """Continue, finish or end each rollout of an earlier server."""
+        """Continue, finish, end or keep each rollout of an earlier server."""
         for entry in self.entries.values():
             match recovery_of(entry.saved, self._home):
-                case "keep":
-                    pass
                 case "queue":
                     self._requeue(entry)
                 case "continue":
@@ -160,7 +158,18 @@ class RolloutBoard:
                     self._rerun(entry)
                 case "lose":
                     self._fail(entry, ServerLostError("the server ended while the rollout ran"))
+                case "abandon":
+                    self._abandon(entry)
         self._start_next()
+
+    def _abandon(self, entry: Entry) -> None:
+        """End a rollout whose result nobody can ask for. It is deleted later."""
+        entry.update(acknowledged_at=time.time())
+        entry.set_status(is_acknowledged=True)
+        if entry.status.state == "ended":
+            self._journal.save(entry)
+        else:
+            self._fail(entry, ServerLostError("the server ended before the rollout"))
 
     def keep_up(self) -> None:
         """Write what a full disk refused. Queue the rollouts whose policy is registered again."""
@@ -404,7 +413,7 @@ class RolloutBoard:
 
     def _on_event(self, entry: Entry, fold: TreeFold, event: Event) -> None:
         if isinstance(event, UsageReported):
-            self._on_usage(entry, event)
+            entry.spend(event)
         if not isinstance(event, _TREE_EVENTS):
             return
         fold.apply(event)
@@ -412,14 +421,6 @@ class RolloutBoard:
             self.tokens.add(event.step.usage.output_tokens)
         if isinstance(event, NodeScored) and event.name == "reward":
             self._journal.record(entry, "leaf", leaf=leaf_score(fold.tree, event.node))
-
-    def _on_usage(self, entry: Entry, event: UsageReported) -> None:
-        """End a rollout whose budget is used up."""
-        if entry.spending is None or entry.task is None or entry.failure is not None:
-            return
-        if (failure := entry.spending.add(event)) is not None:
-            entry.failure = failure
-            entry.task.cancel()
 
     def _on_swap(self, entry: Entry, version: str) -> None:
         entry.set_status(**versions_after(entry, version))
