@@ -2,8 +2,10 @@
 
 import asyncio
 import logging
+import resource
 import signal
 import socket
+import time
 from collections.abc import Callable, Generator
 from contextlib import contextmanager
 from importlib.util import find_spec
@@ -11,9 +13,36 @@ from typing import Any, Final
 
 import uvicorn
 from benchflow_contracts import UsageError
+from uvicorn.protocols.http.h11_impl import H11Protocol
 
 BACKLOG: Final = 1024
 _GRACE_SEC: Final = 2
+_LEAST_WAITING: Final = 64
+
+
+class BoundedProtocol(H11Protocol):
+    """A connection. If too many wait for a request, the one that is open longest is closed.
+
+    So clients without a token cannot use up the open files of the process, which sandboxes need.
+    The parser of httptools is not used, because it collects headers without a limit.
+    """
+
+    most_waiting = max(_LEAST_WAITING, resource.getrlimit(resource.RLIMIT_NOFILE)[0] // 4)
+
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
+        """Count the connection."""
+        super().connection_made(transport)
+        self.opened_at = time.monotonic()
+        connections = [each for each in self.connections if isinstance(each, BoundedProtocol)]
+        waiting = [each for each in connections if each.is_waiting]
+        if len(waiting) > self.most_waiting:
+            min(waiting, key=lambda each: each.opened_at).transport.abort()
+
+    @property
+    def is_waiting(self) -> bool:
+        """Whether the connection is open, and no request of it is being answered."""
+        is_idle = not self.cycle or self.cycle.response_complete
+        return is_idle and not self.transport.is_closing()
 
 
 def _is_no_cancellation(record: logging.LogRecord) -> bool:
@@ -30,8 +59,7 @@ class AsgiServer(uvicorn.Server):
         super().__init__(
             uvicorn.Config(
                 app,
-                # httptools would collect headers without a limit, before the token is read.
-                http="h11",
+                http=BoundedProtocol,
                 access_log=False,
                 log_level="warning",
                 server_header=False,

@@ -142,25 +142,30 @@ class RolloutBoard:
     def recover(self) -> None:
         """Continue, finish, end or keep each rollout of an earlier server."""
         for entry in self.entries.values():
-            match recovery_of(entry.saved, self._home):
-                case "queue":
-                    self._requeue(entry)
-                case "continue":
-                    self._requeue(entry, resumes=entry.saved.attempts[-1])
-                case "park":
-                    self._park(entry, resumes=entry.saved.attempts[-1])
-                case "finish":
-                    self._finish_from_disk(entry)
-                case "stop":
-                    self._end(entry, outcome_of(entry.saved.stop))
-                    self._group.create_task(self._clean(entry))
-                case "rerun":
-                    self._rerun(entry)
-                case "lose":
-                    self._fail(entry, ServerLostError("the server ended while the rollout ran"))
-                case "abandon":
-                    self._abandon(entry)
+            self._recover(entry)
         self._start_next()
+
+    def _recover(self, entry: Entry) -> None:
+        match recovery_of(entry.saved, self._home):
+            case "queue":
+                self._requeue(entry)
+            case "continue":
+                self._requeue(entry, resumes=entry.saved.attempts[-1])
+            case "park":
+                self._park(entry, resumes=entry.saved.attempts[-1])
+            case "finish":
+                self._finish_from_disk(entry)
+            case "stop":
+                self._end(entry, outcome_of(entry.saved.stop))
+                self._group.create_task(self._clean(entry))
+            case "rerun":
+                self._rerun(entry)
+            case "lose":
+                self._fail(entry, ServerLostError("the server ended while the rollout ran"))
+            case "abandon":
+                self._abandon(entry)
+            case "keep":
+                pass
 
     def _abandon(self, entry: Entry) -> None:
         """End a rollout whose result nobody can ask for. It is deleted later."""
@@ -448,16 +453,9 @@ class RolloutBoard:
         if record.rollout_id not in entry.saved.attempts:
             # Only the summary of an earlier attempt was missing.
             entry.update(attempts=(*entry.saved.attempts, record.rollout_id))
-        scores = leaf_scores(tree)
         outcome: Outcome = "unscored" if record.reward is None else "scored"
-        self._end(
-            entry,
-            outcome,
-            reward=record.reward,
-            leaves=scores,
-            error=record.error,
-            cause=record.cause,
-        )
+        scored: dict[str, Any] = {"reward": record.reward, "leaves": leaf_scores(tree)}
+        self._end(entry, outcome, error=record.error, cause=record.cause, **scored)
 
     def _fail(self, entry: Entry, error: BenchFlowError) -> None:
         outcome: Outcome = "lost" if isinstance(error, ServerLostError) else "unscored"
