@@ -34,6 +34,21 @@ def test_files_and_functions_stay_small(path: Path) -> None:
     assert not {name: size for name, size in long.items() if size > 60}
 
 
+def test_nothing_is_raised_in_an_except_of_a_group() -> None:
+    # Python before 3.11.4, as Debian 12 has it, wraps the error in another group.
+    handled = [
+        (path, node)
+        for path in SOURCES
+        if "except*" in (text := path.read_text())
+        for block in ast.walk(ast.parse(text))
+        if isinstance(block, ast.TryStar)
+        for handler in block.handlers
+        for node in ast.walk(handler)
+    ]
+    assert handled
+    assert not [f"{path}:{n.lineno}" for path, n in handled if isinstance(n, ast.Raise)]
+
+
 def test_no_module_is_a_drawer_for_odds_and_ends() -> None:
     names = {"utils", "helpers", "common", "misc", "util"}
     assert not [path for path in SOURCES if path.stem in names or path.parent.name in names]

@@ -68,12 +68,15 @@ class ContainerManager:
 
     async def aclose(self) -> None:
         """Remove all containers and snapshots. Idempotent."""
+        failed: Exception | None = None
         try:
             async with asyncio.TaskGroup() as group:
                 for container in self._containers:
                     group.create_task(container.remove())
         except* SandboxError as errors:
-            raise errors.exceptions[0] from errors
+            failed = errors.exceptions[0]
         finally:
             await self.resources.cleanup.remove()
             await self.resources.images.aclose()
+        if failed is not None:
+            raise failed

@@ -13,6 +13,7 @@ enum {
     FINAL = 0x80,
     RESERVED = 0x70,
     MASKED = 0x80,
+    LENGTH = 0x7f,
     MAX_HEAD = 14,
     MAX_CONTROL = 125,
     MAX_FRAME = 1 << 20,
@@ -48,19 +49,27 @@ void write_message(int peer, const void *bytes, size_t size)
     write_frame(peer, BINARY, frame + 2, size);
 }
 
+/* The bytes of a length that does not fit into the second byte. */
+static size_t length_bytes(void)
+{
+    int length = head[1] & LENGTH;
+    return length == 127 ? 8 : length == 126 ? 2 : 0;
+}
+
 static size_t head_wanted(void)
 {
-    unsigned length = head_size < 2 ? 0 : head[1] & ~MASKED;
-    return head_size < 2 ? 2 : 2 + (length == 127 ? 8 : length == 126 ? 2 : 0) + sizeof mask;
+    if (head_size < 2)
+        return 2;
+    return 2 + length_bytes() + sizeof mask;
 }
 
 /* False if the protocol does not allow the header. */
 static bool begin_frame(void)
 {
-    unsigned opcode = head[0] & 15, length = head[1] & ~MASKED;
+    unsigned opcode = head[0] & 15, length = head[1] & LENGTH;
     bool is_control = opcode >= CLOSE, is_final = head[0] & FINAL;
     const unsigned char *from = head + 2;
-    size_t bytes = length == 127 ? 8 : length == 126 ? 2 : 0;
+    size_t bytes = length_bytes();
     left = bytes == 0 ? length : 0;
     for (size_t i = 0; i < bytes; i++)
         left = left << 8 | *from++;

@@ -90,6 +90,7 @@ class GvisorRunningBox:
         self.restored_streams = {process.id: self._streams(process) for process in processes}
         # Opening a pipe waits for its other end, so the host opens all ends before the start.
         fds = self.fifos.open_all()
+        reason: Exception | None = None
         try:
             self._call.send_order(do="run")
             async with asyncio.timeout(_START_SECONDS), asyncio.TaskGroup() as group:
@@ -104,14 +105,15 @@ class GvisorRunningBox:
             self._call.send_order(do="ready")
         except* (TimeoutError, InitError, SandboxError, OSError) as errors:
             reason = errors.exceptions[0]
-            if isinstance(reason, HostError):
-                raise reason from None
-            if isinstance(reason, TimeoutError):
-                reason = TimeoutError(f"its init did not respond in {_START_SECONDS:.0f} s")
-            raise SandboxError(f"the sandbox {self.name!r} did not start: {reason}") from reason
         finally:
             for fd in fds:
                 os.close(fd)
+        if isinstance(reason, HostError):
+            raise reason from None
+        if isinstance(reason, TimeoutError):
+            reason = TimeoutError(f"its init did not respond in {_START_SECONDS:.0f} s")
+        if reason is not None:
+            raise SandboxError(f"the sandbox {self.name!r} did not start: {reason}") from reason
 
     def _streams(self, process: ImageProcess) -> FifoStreams:
         number = next((pipe for pipe in process.pipes if pipe is not None), None)
