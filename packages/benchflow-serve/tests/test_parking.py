@@ -110,6 +110,33 @@ def test_a_rollout_without_a_checkpoint_is_lost_or_runs_again_after_a_kill(
     asyncio.run(restart(ident))
 
 
+def test_a_kill_before_the_first_event_of_a_run_loses_nothing(tmp_path: Path) -> None:
+    settings = settings_at(tmp_path, "hanging_agent")
+    killed = tmp_path / "killed"
+
+    async def begin() -> str:
+        async with open_service(settings) as service:
+            ident = (await service.submit(RolloutRequest(task=TASK))).id
+            await wait_for_sandbox(service)
+            shutil.copytree(settings.directory, killed)
+        return ident
+
+    async def restart(ident: str) -> None:
+        quick = settings_at(tmp_path).model_copy(update={"directory": killed})
+        async with open_service(quick) as service:
+            await wait_for(service, ident, "ended")
+            assert (service.status(ident).reward, service.status(ident).attempts) == (0.5, 2)
+            # Such a log is also left by a rollout that was cancelled then.
+            [log] = service.board.directory_of(service.board.find(ident)).glob("events.jsonl")
+            log.write_bytes(b"")
+            assert not (await service.result(ident)).samples
+
+    ident = asyncio.run(begin())
+    [log] = (killed / "rollouts").glob("*/events.jsonl")
+    log.write_bytes(log.read_bytes()[:20])
+    asyncio.run(restart(ident))
+
+
 def test_a_run_of_an_env_client_does_not_outlive_the_connection_to_its_server(
     tmp_path: Path,
 ) -> None:

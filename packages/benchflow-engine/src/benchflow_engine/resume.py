@@ -63,7 +63,7 @@ def was_cut_short(directory: Path) -> bool:
     """
     stored = StoredRollout(last_attempt(directory))
     try:
-        return _has_log(stored) and _is_unfinished(stored)
+        return stored.has_events and _is_unfinished(stored)
     except StoreError:
         return False
 
@@ -149,17 +149,13 @@ def _lock_last(directory: Path, locks: ExitStack) -> Path:
     return _lock_last(directory, locks)
 
 
-def _has_log(stored: StoredRollout) -> bool:
-    return stored.has_begun and bool(stored.log.events)
-
-
 def _has_ended(stored: StoredRollout) -> bool:
     """Return whether the rollout ended and lacks only its summary.
 
     Raises:
         UsageError: The rollout has its summary.
     """
-    if not _has_log(stored) or _is_unfinished(stored):
+    if not stored.has_events or _is_unfinished(stored):
         return False
     if stored.record is not None:
         raise UsageError(
@@ -230,7 +226,7 @@ def resume_points(
     left out is added to `refusals`.
     """
     directory = stored.directory
-    if not _has_log(stored):
+    if not stored.has_events:
         return
     saved: list[tuple[Path, CheckpointManifest]] = []
     failed = _failed_starts(directory)
@@ -256,7 +252,7 @@ def _failed_starts(directory: Path) -> dict[str, str]:
     """Return the checkpoints from which a later attempt failed to start, each with the reason."""
     found: dict[str, str] = {}
     for later in map(StoredRollout, later_attempts(directory)):
-        began = read_began_from(later.tree.meta) if _has_log(later) else BeganFrom()
+        began = read_began_from(later.tree.meta) if later.has_events else BeganFrom()
         if began.rollout == directory.name and began.checkpoint and _failed_to_start(later):
             error = later.tree.error
             why = "" if error is None else f": {error.type}: {error.message}"

@@ -106,11 +106,10 @@ class ServedEpisodes:
         """
         board = self._service.board
         directory = board.directory_of(board.find(ident))
-        if directory is None or not StoredRollout(directory).has_begun:
-            return None, [], {}
-        stored = StoredRollout(directory)
 
-        def read() -> tuple[FinishedRollout, Sequence[Sample], Mapping[str, int]]:
+        def read() -> tuple[FinishedRollout | None, Sequence[Sample], Mapping[str, int]]:
+            if directory is None or not (stored := StoredRollout(directory)).has_events:
+                return None, [], {}
             finished = stored.read_finished()
             return finished, *choose_samples(finished, options, needs_tokens=True)
 

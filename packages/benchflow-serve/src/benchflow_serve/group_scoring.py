@@ -75,11 +75,11 @@ class GroupScorer:
 
     def _read(self, entry: Entry) -> RolloutTree:
         directory = self._board.directory_of(entry)
-        if directory is None or not StoredRollout(directory).has_begun:
+        if directory is None or not (stored := StoredRollout(directory)).has_events:
             error = entry.status.error
             reason = entry.status.outcome if error is None else f"{error.type}: {error.message}"
             raise StoreError(f"it has no record: {reason}")
-        return StoredRollout(directory).tree
+        return stored.tree
 
     async def _record(
         self, group: Group, record: GroupRecord, trees: dict[str, RolloutTree]

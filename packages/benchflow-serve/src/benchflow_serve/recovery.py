@@ -38,10 +38,10 @@ def recovery_of(saved: SavedRollout, home: Path) -> Recovery:
 
 def _of_attempt(directory: Path, saved: SavedRollout) -> Recovery:
     stored = StoredRollout(directory)
-    if not stored.has_begun:
-        # The attempt was killed before its first event, so nothing of it ran.
-        return "queue"
     try:
+        if not stored.has_events:
+            # The attempt was killed before its first event, so nothing of it ran.
+            return "queue"
         record = stored.record
         if record is not None and record.status != "cancelled":
             return "finish"

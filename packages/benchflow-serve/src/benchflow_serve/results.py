@@ -43,9 +43,9 @@ def render_result(
     """
     shared: Literal["once", "per_leaf"] = "once" if render == "graph" else "per_leaf"
     result = RolloutResult(rollout=status, render=render, shared_prefix=shared)
-    if directory is None or not StoredRollout(directory).has_begun:
+    if directory is None or not (stored := StoredRollout(directory)).has_events:
         return result
-    finished = StoredRollout(directory).read_finished()
+    finished = stored.read_finished()
     if scored is not None:
         apply_groups(finished.tree, [scored])
     rows, left_out = render_samples(finished, render, options)

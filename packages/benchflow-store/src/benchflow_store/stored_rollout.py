@@ -99,6 +99,15 @@ class StoredRollout:
         """Whether the rollout has an event log. A refused rollout has only a record."""
         return (self.directory / "events.jsonl").is_file()
 
+    @property
+    def has_events(self) -> bool:
+        """Whether the event log has an event. A kill at the start leaves an empty log.
+
+        Raises:
+            StoreError: The log is damaged.
+        """
+        return self.has_begun and bool(self.log.events)
+
     @cached_property
     def log(self) -> EventsRead:
         """The events, and the length of an unfinished last line.
