@@ -182,7 +182,6 @@ ALLOWED = {
     "benchflow_sandbox_e2b": {
         "benchflow_contracts",
         "benchflow_sandbox_core",
-        "benchflow_sandbox_native",
         "benchflow_sandbox_remote",
         "e2b",
         "httpx",
@@ -197,9 +196,9 @@ ALLOWED = {
     "benchflow_sandbox_kubernetes": {
         "aiohttp",
         "benchflow_contracts",
-        "benchflow_sandbox_native",
         "benchflow_sandbox_remote",
         "kubernetes_asyncio",
+        "yaml",
     },
     "benchflow_testing_clouds": {
         "benchflow_contracts",

@@ -49,6 +49,12 @@ def test_nothing_is_raised_in_an_except_of_a_group() -> None:
     assert not [f"{path}:{n.lineno}" for path, n in handled if isinstance(n, ast.Raise)]
 
 
+@pytest.mark.parametrize("cloud", ["daytona", "e2b", "kubernetes", "modal"])
+def test_a_package_of_one_cloud_has_only_what_that_cloud_alone_needs(cloud: str) -> None:
+    home = ROOT / f"packages/benchflow-sandbox-{cloud}/src"
+    assert 0 < sum(path.read_text().count("\n") for path in home.rglob("*.py")) <= 400
+
+
 def test_no_module_is_a_drawer_for_odds_and_ends() -> None:
     names = {"utils", "helpers", "common", "misc", "util"}
     assert not [path for path in SOURCES if path.stem in names or path.parent.name in names]

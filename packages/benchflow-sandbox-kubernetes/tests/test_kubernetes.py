@@ -15,7 +15,6 @@ from benchflow_contracts.identity import RolloutIdentity
 from benchflow_contracts.limits import ResourceLimits
 from benchflow_contracts.sandbox import SandboxSpec
 from benchflow_sandbox_kubernetes import KubernetesProvider
-from benchflow_sandbox_kubernetes.cloud import Cluster
 
 SPEC = SandboxSpec(network="public")
 """Without the proof of the network policy, which costs two pods."""
@@ -137,14 +136,14 @@ def test_a_runtime_class_is_the_isolation_and_must_exist(with_provider):
         assert pod.object["spec"]["runtimeClassName"] == "kata"
 
     classes = {"runtime_classes": {"kata": "kata-qemu"}}
-    with_provider(vm, state=classes, cluster=Cluster(runtime_class="kata"))
+    with_provider(vm, state=classes, runtime_class="kata")
 
     async def missing(provider, server):
         with pytest.raises(SandboxUnsupportedError, match="not found"):
             await provider.create(SPEC)
         assert server.creations == 0
 
-    with_provider(missing, cluster=Cluster(runtime_class="gvisor"))
+    with_provider(missing, runtime_class="gvisor")
 
 
 def test_an_image_that_cannot_be_pulled_is_refused_and_leaves_no_pod(with_provider):
@@ -172,7 +171,7 @@ def test_a_pod_without_a_node_in_time_and_a_full_quota_are_a_lack_of_capacity(wi
         with pytest.raises(CapacityError, match="exceeded quota"):
             await provider._cloud.create(SPEC, key="k", labels={}, lifetime=60)
 
-    with_provider(full, cluster=Cluster(start_seconds=1.0))
+    with_provider(full, start_seconds=1.0)
 
 
 @pytest.mark.parametrize(

@@ -16,9 +16,14 @@ from benchflow_contracts.errors import (
 from benchflow_contracts.sandbox import SandboxSpec
 from benchflow_sandbox_local import LocalProvider
 from benchflow_sandbox_remote import (
+    AnswerError,
+    ErrorRow,
+    ErrorTable,
+    answer_rows,
     check_exit,
     convert_errors,
     error_of_status,
+    matches,
     network_proof,
     prove_closed,
     wait_for_start,
@@ -126,3 +131,45 @@ def test_only_errors_of_the_sdk_are_converted():
         raise OSError("gone")
     with pytest.raises(ZeroDivisionError), convert_errors("Cloud", "make it", convert):
         raise ZeroDivisionError
+
+
+class SdkError(Exception):
+    """An error of an SDK, with a status."""
+
+    status_code = 400
+
+
+TABLE = ErrorTable(
+    "Cloud",
+    "CLOUD_URL",
+    ErrorRow(HostError, matches(SdkError, 400, text="^try later"), hint="wait"),
+    ErrorRow(None, matches(SdkError, 404), lambda error: str(error) == "gone"),
+    ErrorRow(SandboxUnsupportedError, SdkError, hint="another image"),
+    *answer_rows("a key", "see the manual", denied="no right"),
+    read=lambda error: (
+        AnswerError.of_body(str(error), 403, {}, reason="no reason")
+        if isinstance(error, EOFError)
+        else error
+    ),
+)
+
+
+@pytest.mark.parametrize(
+    ("error", "kind", "hint"),
+    [
+        (SdkError("Try later, please"), HostError, "wait"),
+        (SdkError("please, try later"), SandboxUnsupportedError, "a remedy"),
+        (SdkError("gone"), QuotaError, QuotaError.default_hint),
+        (EOFError('{"message": "no right here"}'), CredentialsError, "a key"),
+        (EOFError('{"message": "a rule"}'), SandboxUnsupportedError, "a remedy"),
+        (EOFError("not JSON"), SandboxUnsupportedError, "a remedy"),
+        (AnswerError("slow", 429, {"retry-after": "7"}), CapacityError, CapacityError.default_hint),
+        (LookupError("a page of a proxy"), HostError, "check CLOUD_URL, or try again later"),
+    ],
+)
+def test_the_first_row_that_fits_gives_the_error_and_the_block_its_remedy(error, kind, hint):
+    block = TABLE("try", missing=QuotaError, remedy="a remedy")
+    with pytest.raises(SandboxError, match=r"^Cloud: cannot try: ") as caught, block:
+        raise error
+    assert (type(caught.value), caught.value.hint) == (kind, hint)
+    assert getattr(caught.value, "retry_after", None) == (7 if "slow" in str(error) else None)

@@ -1,28 +1,31 @@
 """An organization of Daytona."""
 
 import asyncio
+import secrets
 import shlex
 import warnings
 from collections.abc import AsyncIterator, Mapping, Sequence
-from contextlib import suppress
+from contextlib import aclosing, suppress
 from datetime import datetime
-from functools import partial
 from math import ceil
-from types import MappingProxyType
 from typing import Any
 
 import daytona
-from benchflow_contracts.errors import (
-    CredentialsError,
-    SandboxError,
-    SandboxLostError,
-    SandboxUnsupportedError,
-)
+from benchflow_contracts.errors import SandboxError, SandboxLostError, SandboxUnsupportedError
 from benchflow_contracts.sandbox import SandboxSpec
-from benchflow_sandbox_remote import BoxSize, CloudRecord, Transport, WebSocketDialer
+from benchflow_sandbox_remote import (
+    PROGRAM,
+    BoxSize,
+    CloudRecord,
+    LineTransport,
+    QueuedTransport,
+    SdkSandbox,
+    Transport,
+    WebSocketDialer,
+    open_hosts,
+)
 
 from .errors import typed_errors
-from .transport import start_session
 from .vault import Vault, secret_names
 
 _SNAPSHOT = "snapshot://"
@@ -33,83 +36,83 @@ _SECRETS = "benchflow-secrets"
 _OTHER_LABELS = {*_MARK, _SECRETS, "code-toolbox-language"}
 _CREATE_SECONDS = 600
 """The limit of one try, in which Daytona may pull an image."""
-_SECONDS, _FORGET_SECONDS = 60, 10
+_SECONDS, _SHORT, _FORGET_SECONDS = 60, 20, 10
+_MAX_LOG = 1 << 28
+"""Bytes of output after which a connection ends: Daytona keeps them in the sandbox's files until
+the session is deleted."""
 _DEAD = {"destroyed", "destroying", "stopped", "stopping", "error", "build_failed", "archived"}
 
 
-class DaytonaSandbox:
-    """One sandbox of Daytona. Its commands run as root."""
+class DaytonaSandbox(SdkSandbox):
+    """One sandbox of Daytona."""
+
+    typed_errors = typed_errors
 
     def __init__(
-        self,
-        sandbox: daytona.AsyncSandbox,
-        vault: Vault,
-        placeholders: Mapping[str, str] = MappingProxyType({}),
+        self, sandbox: daytona.AsyncSandbox, vault: Vault, placeholders: Mapping[str, str]
     ) -> None:
-        self._sandbox, self._vault = sandbox, vault
-        self.placeholders = placeholders
-        self._is_deleted = False
-        self._dialer = WebSocketDialer(self, self._locate, partial(start_session, sandbox))
-        self.id = sandbox.id
+        super().__init__(sandbox.id)
+        self._sandbox, self._vault, self.placeholders = sandbox, vault, placeholders
+        self._dialer = WebSocketDialer(self, self._locate, self._start_session)
         self.size = BoxSize(
             vcpus=sandbox.cpu, memory_mb=1024 * sandbox.memory, disk_mb=1024 * sandbox.disk
         )
 
-    async def put(self, path: str, content: bytes, mode: int) -> None:
+    async def write_file(self, path: str, content: bytes) -> None:
         """Write a file inside."""
-        with typed_errors(f"write {path}"):
-            await self._sandbox.fs.upload_files([daytona.FileUpload(content, path)], timeout=300)
-        await self.run(["chmod", f"{mode:o}", path])
+        await self._sandbox.fs.upload_files([daytona.FileUpload(content, path)], timeout=300)
 
-    async def run(self, argv: Sequence[str]) -> None:
+    async def execute(self, argv: Sequence[str]) -> tuple[int, str]:
         """Run a command to its end. Without a timeout, Daytona would end it after 10 seconds."""
         command = shlex.join(argv)
-        with typed_errors(f"run {command[:80]!r}"):
-            result = await self._sandbox.process.exec(command, cwd="/", timeout=_SECONDS)
-        if result.exit_code:
-            output = result.result.strip()[-500:]
-            raise SandboxError(f"{command[:80]!r} ended with {result.exit_code}: {output}")
+        result = await self._sandbox.process.exec(command, cwd="/", timeout=_SECONDS)
+        return result.exit_code, result.result
 
-    async def dial(self) -> Transport:
+    async def open_link(self) -> Transport:
         """Connect to the link inside, by its port or by a session."""
-        try:
-            return await self._dialer.dial()
-        except (OSError, SandboxError) as error:
-            if (state := await self._end()) is not None:
-                raise SandboxLostError(f"Daytona: the sandbox is {state}") from error
-            raise
+        return await self._dialer.dial()
 
     async def _locate(self, port: int) -> tuple[str, dict[str, str]]:
         with typed_errors("find the URL of a port"):
             found = await self._sandbox.get_preview_link(port, _SECONDS)
         return found.url, {"X-Daytona-Preview-Token": found.token}
 
-    async def _end(self) -> str | None:
+    async def _start_session(self) -> LineTransport:
+        """Connect to the link by a command of a session, which carries only lines of text."""
+        process, session = self._sandbox.process, f"benchflow-{secrets.token_hex(8)}"
+        # Input before the start of the command is lost, so the first line says that it has started.
+        request = daytona.SessionExecuteRequest(
+            command=f"echo ready; {PROGRAM} dial lines", run_async=True, suppress_input_echo=True
+        )
+        with typed_errors("connect to the link"):
+            await process.create_session(session, request_timeout=_SHORT)
+            command = await process.execute_session_command(session, request, timeout=_SHORT)
+        name = command.cmd_id
+        transport = QueuedTransport(
+            lambda put: process.get_session_command_logs_async(session, name, put, lambda _: None),
+            lambda text: process.send_session_command_input(session, name, text, _SHORT),
+            close=lambda: process.delete_session(session, request_timeout=5),
+            most=_MAX_LOG,
+        )
+        return await LineTransport.begin(transport, b"ready")
+
+    async def read_end(self) -> str | None:
         """Return the state of a sandbox that does not run any more, with its reason."""
         found = self._sandbox
-        try:
-            with typed_errors("read the state of a sandbox"):
-                await found.refresh_data(request_timeout=_SECONDS)
-        except SandboxError as error:  # if Daytona does not answer, a later try may succeed
-            return "deleted" if isinstance(error, SandboxLostError) else None
+        await found.refresh_data(request_timeout=_SECONDS)
         if found.spot_evicted_at:
             return f"evicted since {found.spot_evicted_at}"
         state = "" if found.state is None else found.state.value
         return f"{state}: {found.error_reason}" if state in _DEAD else None
 
-    async def delete(self) -> None:
-        """Delete the sandbox and its secrets. Idempotent."""
-        if self._is_deleted:
-            return
-        try:
-            with typed_errors("delete a sandbox"):
-                await self._sandbox.delete()
-        except SandboxError:
-            if await self._end() is None:  # Daytona refuses the call while it deletes
-                raise
+    async def remove(self) -> None:
+        """Delete the sandbox."""
+        await self._sandbox.delete()
+
+    async def clean_up(self) -> None:
+        """Delete the secrets of the sandbox."""
         if (key := self._sandbox.labels.get(_SECRETS)) is not None:
             await self._vault.forget(key)
-        self._is_deleted = True
 
 
 class DaytonaCloud:
@@ -122,8 +125,6 @@ class DaytonaCloud:
 
     def _sdk(self) -> daytona.AsyncDaytona:
         """Return the client, whose connections belong to the running event loop."""
-        if "api_key" not in self._config:
-            raise CredentialsError("Daytona: no key", hint="set DAYTONA_API_KEY to your key")
         if self._client is None:
             with warnings.catch_warnings():
                 # The other way to wait for a state is one more WebSocket for each runner, and a
@@ -132,19 +133,31 @@ class DaytonaCloud:
                 self._client = daytona.AsyncDaytona(daytona.DaytonaConfig(**self._config))
         return self._client
 
+    async def connect(self) -> None:
+        """Check that Daytona answers and accepts the key."""
+        # The caller may use another event loop afterwards.
+        async with aclosing(DaytonaCloud(self._config, vm=False)) as account:
+            async for _ in account.list(""):
+                break
+
     async def create(
         self, spec: SandboxSpec, *, key: str, labels: Mapping[str, str], lifetime: float
     ) -> DaytonaSandbox:
         """Create a sandbox with a name that belongs to `key`."""
         name, vault = f"benchflow-{key}", Vault(self._sdk())
         names = secret_names(spec, key)
-        labels = {**labels, **_MARK, **({_SECRETS: key} if names else {})}
         placeholders: dict[str, str] = {}
         try:
             for door in filter(lambda each: each.name in names, spec.doors):
                 placeholders[door.name] = await vault.store(door, names[door.name])
             with typed_errors("create a sandbox", missing=SandboxUnsupportedError):
-                sandbox = await self._create(spec, name, labels, lifetime, names)
+                sandbox = await self._create(
+                    spec,
+                    name=name,
+                    labels={**labels, **_MARK, **({_SECRETS: key} if names else {})},
+                    ttl_minutes=ceil((_CREATE_SECONDS + lifetime) / 60),
+                    secrets={f"BENCHFLOW_{at}": each for at, each in enumerate(names.values())},
+                )
             self._check(sandbox, spec)
             await self.extend(sandbox.id, lifetime)
         except BaseException as error:
@@ -157,27 +170,11 @@ class DaytonaCloud:
             raise
         return DaytonaSandbox(sandbox, vault, placeholders)
 
-    async def _create(
-        self,
-        spec: SandboxSpec,
-        name: str,
-        labels: dict[str, str],
-        lifetime: float,
-        secrets: Mapping[str, str],
-    ) -> daytona.AsyncSandbox:
-        given: dict[str, Any] = {
-            "name": name,
-            "labels": labels,
-            "os_user": "root",
-            # Only the lifetime ends a sandbox. By default, Daytona stops a container after 15 idle
-            # minutes, and pauses a virtual machine after 60. One that stops is deleted.
-            "ttl_minutes": _minutes(_CREATE_SECONDS + lifetime),
-            "auto_stop_interval": 0,
-            "auto_pause_interval": 0,
-            "auto_delete_interval": 0,
-            "secrets": {f"BENCHFLOW_{at}": each for at, each in enumerate(secrets.values())},
-            **_network_of(spec),
-        }
+    async def _create(self, spec: SandboxSpec, **given: Any) -> daytona.AsyncSandbox:  # noqa: ANN401
+        # Only the lifetime ends a sandbox. By default, Daytona stops a container after 15 idle
+        # minutes, and pauses a virtual machine after 60. One that stops is deleted.
+        given |= {"auto_stop_interval": 0, "auto_pause_interval": 0, "auto_delete_interval": 0}
+        given |= {"os_user": "root", **_network_of(spec)}
         image = "" if spec.image in {None, "host"} else str(spec.image)
         params: daytona.CreateSandboxFromSnapshotParams | daytona.CreateSandboxFromImageParams
         if not image or self._vm or image.startswith(_SNAPSHOT):
@@ -193,22 +190,19 @@ class DaytonaCloud:
         try:
             return await self._sdk().create(params, timeout=_CREATE_SECONDS)
         except daytona.DaytonaConflictError:  # the answer of an earlier try was lost
-            sandbox = await self._sdk().get(name, _SECONDS)
+            sandbox = await self._sdk().get(given["name"], _SECONDS)
             await sandbox.wait_for_sandbox_start(timeout=_CREATE_SECONDS)
             return sandbox
 
     def _check(self, sandbox: daytona.AsyncSandbox, spec: SandboxSpec) -> None:
         """Refuse a sandbox that lacks what was asked for."""
-        problem = ""
+        is_as_asked = [getattr(sandbox, key) == value for key, value in _network_of(spec).items()]
         if sandbox.auto_destroy_at is None:
-            problem = "the server does not know lifetimes"
-        elif spec.network != "public" and any(
-            getattr(sandbox, k) != v for k, v in _network_of(spec).items()
-        ):
-            problem = "the server did not close the network"
-        elif self._vm and sandbox.sandbox_class != "linux-vm":
+            raise SandboxUnsupportedError("Daytona: the server does not know lifetimes")
+        if spec.network != "public" and not all(is_as_asked):
+            raise SandboxUnsupportedError("Daytona: the server did not close the network")
+        if self._vm and sandbox.sandbox_class != "linux-vm":
             problem = f"the snapshot {spec.image!r} is not one of a virtual machine"
-        if problem:
             raise SandboxUnsupportedError(f"Daytona: {problem}")
 
     async def list(self, label: str) -> AsyncIterator[CloudRecord]:
@@ -216,8 +210,7 @@ class DaytonaCloud:
         with typed_errors("list the sandboxes"):
             every = self._sdk().list(daytona.ListSandboxesQuery(labels=_MARK), _SECONDS)
             # The SDK's generator does not end well when its caller leaves it early.
-            listed = [each async for each in every if each.created_at is not None]
-            found = [_record(each) for each in listed]
+            found = [_record(each) async for each in every if each.created_at is not None]
         for each in found:
             if label in each.labels:
                 yield each
@@ -226,13 +219,13 @@ class DaytonaCloud:
         """Let a sandbox live for `lifetime` seconds from now, in whole minutes."""
         with typed_errors("extend a sandbox"):
             found = await self._sdk().get(sandbox, _SECONDS)
-            await found.set_ttl(_minutes(lifetime), _SECONDS)
+            await found.set_ttl(max(1, ceil(lifetime / 60)), _SECONDS)
 
     async def delete(self, sandbox: str) -> None:
         """Delete a sandbox by its id or name. Idempotent."""
         with suppress(SandboxLostError), typed_errors("find a sandbox"):
             found = await self._sdk().get(sandbox, _SECONDS)
-            await DaytonaSandbox(found, Vault(self._sdk())).delete()
+            await DaytonaSandbox(found, Vault(self._sdk()), {}).delete()
 
     async def aclose(self) -> None:
         """Close the connections of the SDK. Idempotent."""
@@ -245,9 +238,7 @@ def _network_of(spec: SandboxSpec) -> dict[str, Any]:
     """Return the network options. Served doors and the allowlist are served through the link."""
     if spec.network == "public":
         return {"network_block_all": False}
-    hosts = spec.outside_hosts("egress")
-    if spec.network == "model-only":
-        hosts = tuple(dict.fromkeys((*hosts, *spec.outside_hosts("token"))))
+    hosts = open_hosts(spec)
     return {"domain_allow_list": ",".join(hosts)} if hosts else {"network_block_all": True}
 
 
@@ -255,7 +246,3 @@ def _record(sandbox: daytona.AsyncSandbox) -> CloudRecord:
     labels = {name: value for name, value in sandbox.labels.items() if name not in _OTHER_LABELS}
     created = datetime.fromisoformat(str(sandbox.created_at)).timestamp()
     return CloudRecord(sandbox.id, labels, created)
-
-
-def _minutes(seconds: float) -> int:
-    return max(1, ceil(seconds / 60))

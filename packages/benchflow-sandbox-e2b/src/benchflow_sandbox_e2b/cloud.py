@@ -2,112 +2,109 @@
 
 import asyncio
 import shlex
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Mapping, Sequence
+from contextlib import suppress
+from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, Unpack
 
-from benchflow_contracts.errors import CredentialsError, SandboxError, SandboxUnsupportedError
+from benchflow_contracts.errors import SandboxError
 from benchflow_contracts.sandbox import SandboxSpec, SnapshotLevel
 from benchflow_sandbox_core.image_config import ImageConfig
-from benchflow_sandbox_core.shield import finish
 from benchflow_sandbox_remote import (
+    PROGRAM,
     BoxSize,
+    BuiltImages,
     CloudRecord,
-    ImageBuilds,
-    ImagePlanner,
+    CreateOptions,
     LineTransport,
+    PushedOutput,
+    QueuedTransport,
+    SdkSandbox,
     Transport,
+    open_hosts,
+    whole_seconds,
 )
-from e2b import (
-    ALL_TRAFFIC,
-    AsyncSandbox,
-    CommandExitException,
-    SandboxNetworkOpts,
-    SnapshotMode,
-)
+from e2b import ALL_TRAFFIC, AsyncSandbox, CommandExitException, SandboxNetworkOpts, SnapshotMode
 
 from .errors import typed_errors
-from .templates import (
-    ENVIRONMENT,
-    MAX_BYTES,
-    TAG,
-    Connection,
-    TemplateBuild,
-    own_template,
-    with_image,
-)
-from .transport import CommandTransport
+from .templates import SCHEME, TAG, TemplateBuild
 
+_DEFAULT = "base"
+"""E2B's own template, which every account has."""
 _COMMAND_SECONDS = 60
-_SNAPSHOT_HINT = "ask E2B to enable snapshots of files, or use agents that can be forked live"
+_SNAPSHOT = "ask E2B to enable snapshots of files, or use agents that can be forked live"
 
 
-class E2bSandbox:
-    """One sandbox of E2B. Its commands run as root."""
+class E2bSandbox(SdkSandbox):
+    """One sandbox of E2B. `size` is that of its template, if it is known."""
 
-    has_link = False
+    typed_errors = typed_errors
 
-    def __init__(self, sandbox: AsyncSandbox, images: dict[str, ImageConfig]) -> None:
-        self._sandbox, self._images = sandbox, images
-        self.size: BoxSize | None = None
-        """The size of its template, if E2B said it."""
-        self.image = ImageConfig()
+    def __init__(self, sandbox: AsyncSandbox, size: BoxSize | None) -> None:
+        super().__init__(sandbox.sandbox_id)
+        self._sandbox, self.size = sandbox, size
+        self.image, self.has_link = ImageConfig(), False
 
-    @property
-    def id(self) -> str:
-        """E2B's id."""
-        return self._sandbox.sandbox_id
-
-    async def put(self, path: str, content: bytes, mode: int) -> None:
+    async def write_file(self, path: str, content: bytes) -> None:
         """Write a file inside."""
-        with typed_errors(f"write {path}"):
-            files: Any = self._sandbox.files
-            await files.write(path, content, user="root")
-        await self.run(["chmod", f"{mode:o}", path])
+        files: Any = self._sandbox.files
+        await files.write(path, content, user="root")
 
-    async def read(self, path: str, most: int) -> bytes:
-        """Read a file inside, which the image may have made endless."""
-        data = b""
+    async def read(self, path: str) -> AsyncGenerator[bytes]:
+        """Yield the pieces of a file inside."""
         with typed_errors(f"read {path}"):
             async with await self._sandbox.files.read(
                 path, format="stream", user="root", request_timeout=_COMMAND_SECONDS
             ) as pieces:
                 async for piece in pieces:
-                    data += piece
-                    if len(data) > most:
-                        raise SandboxError(f"E2B: {path} has more than {most} bytes")
-        return data
+                    yield piece
 
-    async def run(self, argv: Sequence[str]) -> None:
+    async def execute(self, argv: Sequence[str]) -> tuple[int, str]:
         """Run a command to its end."""
-        command = shlex.join(argv)
-        with typed_errors(f"run {command[:80]!r}"):
-            try:
-                await self._sandbox.commands.run(
-                    command, user="root", cwd="/", timeout=_COMMAND_SECONDS
-                )
-            except CommandExitException as error:
-                output = (error.stderr or error.stdout or "").strip()[-500:]
-                raise SandboxError(
-                    f"{command[:80]!r} ended with {error.exit_code}: {output}"
-                ) from error
+        try:
+            await self._sandbox.commands.run(
+                shlex.join(argv), user="root", cwd="/", timeout=_COMMAND_SECONDS
+            )
+        except CommandExitException as error:
+            return error.exit_code, error.stderr or error.stdout or ""
+        return 0, ""
 
-    async def dial(self) -> Transport:
-        """Connect to the link inside."""
-        return LineTransport(await CommandTransport.start(self._sandbox))
+    async def open_link(self) -> Transport:
+        """Connect to the link inside, by the streams of a command. They carry only text."""
+        commands, output = self._sandbox.commands, PushedOutput()
+        handle = await commands.run(
+            f"exec {PROGRAM} dial lines",
+            background=True,
+            stdin=True,
+            user="root",
+            cwd="/",
+            timeout=0,  # the SDK ends a command after 60 s otherwise
+            on_stdout=output.push,
+            retain_output=False,
+        )
+        stdin: Any = commands.stream_input(handle.pid, timeout=0)
+
+        async def close() -> None:
+            with suppress(Exception):
+                async with asyncio.timeout(5):
+                    await handle.kill()
+            await handle.disconnect()
+            async with asyncio.timeout(1):
+                await stdin.close()
+
+        return LineTransport(QueuedTransport(output.until(handle.wait), stdin.send, close=close))
 
     async def snapshot(self, level: SnapshotLevel) -> str:
         """Take a snapshot. E2B pauses the sandbox for it, and ends its connections."""
-        mode: SnapshotMode = "full" if level == "live" else "filesystem"
-        with typed_errors(f"take a {level} snapshot", hint=_SNAPSHOT_HINT):
+        with typed_errors(f"take a {level} snapshot", remedy=_SNAPSHOT):
+            mode: SnapshotMode = "full" if level == "live" else "filesystem"
             info = await self._sandbox.create_snapshot(mode=mode)
-        self._images[info.snapshot_id] = self.image
         return info.snapshot_id
 
-    async def delete(self) -> None:
-        """Delete the sandbox. Idempotent."""
-        with typed_errors("delete a sandbox"):
-            await self._sandbox.kill()
+    async def remove(self) -> None:
+        """Delete the sandbox."""
+        await self._sandbox.kill()
 
 
 def network_of(spec: SandboxSpec) -> SandboxNetworkOpts | None:
@@ -115,9 +112,7 @@ def network_of(spec: SandboxSpec) -> SandboxNetworkOpts | None:
 
     E2B adds the headers of a door with the path `egress` to each request to its host.
     """
-    hosts = spec.outside_hosts("egress")
-    if spec.network == "model-only":
-        hosts = tuple(dict.fromkeys((*hosts, *spec.outside_hosts("token"))))
+    hosts = [*open_hosts(spec)]
     if not hosts:
         return None
     rules: dict[str, Any] = {
@@ -127,97 +122,49 @@ def network_of(spec: SandboxSpec) -> SandboxNetworkOpts | None:
     }
     if spec.network == "public":
         return {"allow_out": [*hosts, ALL_TRAFFIC], "rules": rules}
-    return {"allow_out": [*hosts], "deny_out": [ALL_TRAFFIC], "rules": rules}
+    return {"allow_out": hosts, "deny_out": [ALL_TRAFFIC], "rules": rules}
 
 
 class E2bCloud:
-    """An account."""
+    """An account. `connection` has the options of each call of the SDK."""
 
-    def __init__(self, connection: Connection, locks: Path) -> None:
+    def __init__(self, connection: Mapping[str, Any], locks: Path) -> None:
         self._connection = connection
-        self._planner, self._builds = ImagePlanner(TAG), ImageBuilds(locks)
-        self._images: dict[str, ImageConfig] = {}
-        """By template and snapshot. Nothing that ran in a sandbox can change them."""
+        build_of = partial(TemplateBuild, connection)
+        self._images = BuiltImages(SCHEME, _DEFAULT, salt=TAG, locks=locks, build_of=build_of)
         self._sizes: dict[str, BoxSize] = {}
         """By template."""
 
     async def connect(self) -> None:
-        """Check the key by a list of one sandbox.
-
-        Raises:
-            CredentialsError: No key is set, or E2B refuses it.
-            SandboxError: E2B does not answer.
-        """
-        self._check_key()
+        """Check the key by a list of one sandbox."""
         with typed_errors("use the account"):
             await AsyncSandbox.list(limit=1, **self._connection).next_items()
 
-    def _check_key(self) -> None:
-        if "api_key" not in self._connection:
-            raise CredentialsError("E2B: no key", hint="set E2B_API_KEY to the key of your account")
-
-    async def create(
-        self, spec: SandboxSpec, *, key: str, labels: Mapping[str, str], lifetime: float
-    ) -> E2bSandbox:
-        """Create a sandbox of the template that the spec needs."""
-        options: dict[str, Any] = {"key": key, "labels": labels, "lifetime": lifetime}
-        spec = with_image(spec)
-        if (template := own_template(spec)) is not None:
-            return await self.create_from(template, spec, **options)
-        build = await self._build_of(spec)
-        try:
-            sandbox = await self.create_from(build.name, spec, **options)
-        except SandboxUnsupportedError:
-            self._builds.forget(build.plan)
-            raise
-        try:
-            if build.name not in self._images:
-                self._images[build.name] = build.image(await sandbox.read(ENVIRONMENT, MAX_BYTES))
-        except BaseException:
-            await finish(sandbox.delete())
-            raise
-        sandbox.image, sandbox.has_link = self._images[build.name], True
-        return sandbox
-
     async def build(self, spec: SandboxSpec) -> None:
-        """Build the template of a spec, unless the account has it; see `ImageBuilds.ensure`."""
-        self._check_key()
-        spec = with_image(spec)
-        if own_template(spec) is None:
-            build = await self._build_of(spec)
-            await self._builds.ensure(build.plan, build)
+        """Build the template of a spec, unless the account has it."""
+        await self._images.build(spec)
 
-    async def _build_of(self, spec: SandboxSpec) -> TemplateBuild:
-        return TemplateBuild(await self._planner.plan(spec), self._connection)
+    async def create(self, spec: SandboxSpec, **options: Unpack[CreateOptions]) -> E2bSandbox:
+        """Create a sandbox from the template of a spec, which `build` has built."""
+        return await self._images.create(spec, partial(self.create_from, spec=spec, **options))
 
     async def create_from(
-        self,
-        snapshot: str,
-        spec: SandboxSpec,
-        *,
-        key: str,
-        labels: Mapping[str, str],
-        lifetime: float,
+        self, snapshot: str, spec: SandboxSpec, **options: Unpack[CreateOptions]
     ) -> E2bSandbox:
         """Create a sandbox from a snapshot, which E2B treats as a template."""
-        self._check_key()
-        template = snapshot
         network = network_of(spec)
-        with typed_errors(f"create a sandbox of the template {template!r}"):
+        with typed_errors(f"create a sandbox of the template {snapshot!r}"):
             sandbox = await AsyncSandbox.create(
-                template=template,
-                timeout=_seconds(lifetime),
-                metadata=dict(labels),
+                template=snapshot,
+                timeout=whole_seconds(options["lifetime"]),
+                metadata=dict(options["labels"]),
                 # Served doors and the allowlist are served through the link.
                 allow_internet_access=spec.network == "public" or network is not None,
                 network=network,
-                idempotency_key=key,
+                idempotency_key=options["key"],
                 **self._connection,
             )
-        created = E2bSandbox(sandbox, self._images)
-        created.image = self._images.get(snapshot, created.image)
-        created.size = await self._size(template, sandbox)
-        return created
+        return E2bSandbox(sandbox, await self._size(snapshot, sandbox))
 
     async def _size(self, template: str, sandbox: AsyncSandbox) -> BoxSize | None:
         if template not in self._sizes:
@@ -231,7 +178,6 @@ class E2bCloud:
 
     async def list(self, label: str) -> AsyncIterator[CloudRecord]:
         """Yield the sandboxes that have this label, running or paused."""
-        self._check_key()
         pages = AsyncSandbox.list(**self._connection)
         while pages.has_next:
             with typed_errors("list the sandboxes"):
@@ -246,7 +192,7 @@ class E2bCloud:
     async def extend(self, sandbox: str, lifetime: float) -> None:
         """Let a sandbox live for `lifetime` seconds from now."""
         with typed_errors("extend a sandbox"):
-            await AsyncSandbox.set_timeout(sandbox, _seconds(lifetime), **self._connection)
+            await AsyncSandbox.set_timeout(sandbox, whole_seconds(lifetime), **self._connection)
 
     async def delete(self, sandbox: str) -> None:
         """Delete a sandbox by its id. Idempotent."""
@@ -261,7 +207,3 @@ class E2bCloud:
     async def aclose(self) -> None:
         """Do nothing: the SDK's connections belong to the event loop."""
         await asyncio.sleep(0)
-
-
-def _seconds(lifetime: float) -> int:
-    return max(1, round(lifetime))

@@ -1,36 +1,11 @@
 """The provider `e2b`."""
 
-from typing import TYPE_CHECKING, Any, Unpack, get_args
+from typing import Unpack
 
-from benchflow_contracts.sandbox import NetworkMode, SandboxCapabilities, SnapshotLevel
-from benchflow_sandbox_remote import (
-    RemoteOptions,
-    RemoteProvider,
-    account_file,
-    options_of,
-)
+from benchflow_sandbox_remote import RemoteOptions, RemoteProvider, account_file, options_of
 
 from .cloud import E2bCloud
-
-if TYPE_CHECKING:
-    from .templates import Connection
-
-CAPABILITIES = SandboxCapabilities(
-    isolation="vm",
-    snapshot_levels=frozenset(get_args(SnapshotLevel)),
-    snapshot_consistency="instant",
-    live_engine="e2b",
-    network_modes=frozenset(get_args(NetworkMode)),
-    users=True,
-    freeze="guest",
-    kill_all=True,
-    builds=True,
-    doors="tunnel",
-    outside_paths=frozenset({"egress", "token"}),
-    notes={
-        "resource_limits": "CPU and memory are those of the template",
-    },
-)
+from .errors import KEY
 
 
 class E2bProvider(RemoteProvider):
@@ -43,6 +18,7 @@ class E2bProvider(RemoteProvider):
     """
 
     package = "benchflow_sandbox_e2b"
+    key_hint = KEY
     optional_fields = RemoteProvider.optional_fields | {"bundles"}
 
     def __init__(
@@ -54,15 +30,9 @@ class E2bProvider(RemoteProvider):
         domain: str | None = None,
         **options: Unpack[RemoteOptions],
     ) -> None:
-        found: Any = options_of(
+        connection = options_of(
             "E2B_", api_key=api_key, api_url=api_url, sandbox_url=sandbox_url, domain=domain
         )
-        connection: Connection = found
-        account = connection.get("api_key", "")
-        locks = account_file("e2b", account).with_suffix(".builds")
-        self._account = E2bCloud(connection, locks)
-        super().__init__("e2b", self._account, CAPABILITIES, account=account, **options)
-
-    async def ready(self) -> None:
-        """Check that E2B answers and accepts the key."""
-        await self._account.connect()
+        key = connection.get("api_key", "")
+        cloud = E2bCloud(connection, account_file("e2b", key).with_suffix(".builds"))
+        super().__init__("e2b", cloud, account=key, **options)

@@ -4,48 +4,92 @@ import asyncio
 import os
 from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, Unpack
 
-from benchflow_contracts.errors import SandboxLostError, SandboxUnsupportedError
-from benchflow_contracts.sandbox import SandboxSpec
-from benchflow_sandbox_remote import CloudRecord, ShellSandbox, labels_of, wait_for_start
+import aiohttp
+import benchflow_contracts.errors as ours
+from benchflow_contracts.sandbox import Isolation, SandboxSpec
+from benchflow_sandbox_remote import CloudRecord, Lease, ShellSandbox, labels_of
 from kubernetes_asyncio import client, config
 from kubernetes_asyncio.stream import WsApiClient
+from kubernetes_asyncio.stream.ws_client import ERROR_CHANNEL, STDERR_CHANNEL, STDOUT_CHANNEL
 
-from .command import V5, PodCommand
-from .errors import end_of, typed_errors
+from .errors import LOGIN, end_of, typed_errors
 from .pod import CONTAINER, LABELS, Network, pod_manifest
 
+_CONFIG: Any = config  # its types are not complete
 _ACCOUNT = Path("/var/run/secrets/kubernetes.io/serviceaccount")
+_RIGHTS = {"pods": ("create", "get", "list", "delete"), "pods/exec": ("create", "get")}
 _REFUSED = {"ImagePullBackOff", "InvalidImageName", "ErrImageNeverPull", "CreateContainerError"}
+_EXEC: dict[str, Any] = {
+    **dict.fromkeys(("stdin", "stdout", "stderr"), True),
+    "_preload_content": False,
+    "_headers": {"sec-websocket-protocol": "v5.channel.k8s.io"},
+}
+"""Options of a command. Only protocol v5 can close one stream. Kubernetes has it since 1.30."""
+_STDIN, _END_OF_STDIN = b"\x00", b"\xff\x00"
+_PIECE, _KEPT = 1 << 15, 500
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Cluster:
-    """Where pods run, and how."""
+class PodCommand:
+    """One running command. It is also the connection to a link."""
 
-    namespace: str = ""
-    """Default: the namespace of the runner's own pod, or `benchflow`."""
-    context: str | None = None
-    """Of the kubeconfig."""
-    image: str = "debian:stable-slim"
-    """For tasks that do not name an image."""
-    runtime_class: str | None = None
-    start_seconds: float = 300.0
-    """The limit for the start of a pod."""
+    def __init__(self, socket: aiohttp.ClientWebSocketResponse) -> None:
+        self._socket = socket
+        self._status, self._stderr = b"", b""
+
+    async def read(self) -> bytes:
+        """Return the next bytes of stdout, or `b""` at the end."""
+        async for message in self._socket:
+            received: bytes = message.data if message.type is aiohttp.WSMsgType.BINARY else b""
+            channel, data = received[0] if received else None, received[1:]
+            if channel == STDOUT_CHANNEL and data:
+                return data
+            if channel == STDERR_CHANNEL:
+                self._stderr = (self._stderr + data)[-_KEPT:]
+            if channel == ERROR_CHANNEL:
+                self._status = data
+        return b""
+
+    async def write(self, data: bytes) -> None:
+        """Write all of `data`. Raise `OSError` if the connection has ended."""
+        for at in range(0, len(data), _PIECE):
+            await self._socket.send_bytes(_STDIN + data[at : at + _PIECE])
+
+    async def finish(self, stdin: bytes) -> tuple[int, str]:
+        """Write the whole input; return the exit code and the end of the error output.
+
+        Raises:
+            HostError: The connection ended before the command.
+        """
+        with typed_errors("run a command"):
+            await self.write(stdin)
+            await self._socket.send_bytes(_END_OF_STDIN)
+            while await self.read():
+                pass
+            if not self._status:
+                raise ours.HostError("Kubernetes: a command did not report its end")
+            code = WsApiClient.parse_error_data(self._status)
+        return code, self._stderr.decode(errors="replace")
+
+    async def aclose(self) -> None:
+        """Close the connection. Idempotent."""
+        await self._socket.close()
 
 
 class KubernetesCloud:
-    """The pods of a namespace. The SDK's clients are opened at the first use."""
+    """The pods of a namespace. The SDK's clients are opened at the first use.
 
-    def __init__(self, cluster: Cluster) -> None:
-        self.cluster = cluster
+    `options` are `namespace`, `context`, `image` and `runtime_class`, each if it is set.
+    """
+
+    def __init__(self, options: Mapping[str, str], start_seconds: float) -> None:
         inside = _ACCOUNT / "namespace"
         own = inside.read_text().strip() if inside.exists() else "benchflow"
-        self.namespace = cluster.namespace or own
+        self._namespace, self._context = options.get("namespace", own), options.get("context")
+        self._image = options.get("image", "debian:stable-slim")
+        self._runtime, self._start_seconds = options.get("runtime_class"), start_seconds
         self._apis: tuple[Any, Any] | None = None
         self._lock = asyncio.Lock()
 
@@ -53,24 +97,48 @@ class KubernetesCloud:
         """Return the pods' API, by HTTP and by WebSocket."""
         async with self._lock:
             if self._apis is None:
-                settings = await self._settings()
+                settings = client.Configuration()
+                with typed_errors("read the credentials"):
+                    if self._context is None and (_ACCOUNT / "token").exists():
+                        _CONFIG.load_incluster_config(settings)
+                    else:
+                        path = os.environ.get("KUBECONFIG")
+                        await _CONFIG.load_kube_config(path, self._context, settings)
+                settings.connection_pool_maxsize = 0  # each sandbox has an open stream
                 web: Any = WsApiClient(settings)
                 self._apis = client.CoreV1Api(client.ApiClient(settings)), client.CoreV1Api(web)
             return self._apis
 
-    async def _settings(self) -> client.Configuration:
-        settings = client.Configuration()
-        load: Any = config
-        path, context = os.environ.get("KUBECONFIG"), self.cluster.context
-        with typed_errors("read the credentials"):
-            if context is None and (_ACCOUNT / "token").exists():
-                load.load_incluster_config(settings)
-            else:
-                await load.load_kube_config(path, context, settings)
-        settings.connection_pool_maxsize = 0  # each sandbox has an open stream
-        return settings
+    async def connect(self) -> None:
+        """Check that the credentials have each right that sandboxes need.
 
-    async def is_running(self, name: str) -> bool:
+        Raises:
+            CredentialsError: They lack one, are refused or are missing.
+        """
+        api, _ = await self.apis()
+        reviews: Any = client.AuthorizationV1Api(api.api_client)
+        for resource, verb in [(name, each) for name, verbs in _RIGHTS.items() for each in verbs]:
+            kind, _, part = resource.partition("/")
+            wanted = {"verb": verb, "resource": kind, "subresource": part}
+            body = {"spec": {"resourceAttributes": {"namespace": self._namespace, **wanted}}}
+            with typed_errors("check the rights"):
+                review = await reviews.create_self_subject_access_review(body)
+                if not review.status.allowed:
+                    right = f"{verb} {resource} in namespace {self._namespace!r}"
+                    message = f"Kubernetes: the account cannot {right}"
+                    raise ours.CredentialsError(message, hint=LOGIN)
+
+    async def isolation(self) -> Isolation:
+        """Return how pods are isolated, by the handler of the RuntimeClass."""
+        if not (name := self._runtime):
+            return "container"
+        api, _ = await self.apis()
+        classes: Any = client.NodeV1Api(api.api_client)
+        with typed_errors(f"read the RuntimeClass {name!r}"):
+            handler = (await classes.read_runtime_class(name)).handler
+        return "vm" if "kata" in handler else "container"
+
+    async def is_running(self, sandbox: str) -> bool:
         """Return whether a pod runs; `False`: it is starting.
 
         Raises:
@@ -78,8 +146,8 @@ class KubernetesCloud:
             SandboxUnsupportedError: Its image cannot be pulled or started.
         """
         api, _ = await self.apis()
-        with typed_errors(f"read pod {name!r}"):
-            pod = await api.read_namespaced_pod(name, self.namespace)
+        with typed_errors(f"read pod {sandbox!r}"):
+            pod = await api.read_namespaced_pod(sandbox, self._namespace)
             if pod.status.phase in {"Succeeded", "Failed"}:
                 raise end_of(pod)
             if pod.status.phase is None:
@@ -87,67 +155,43 @@ class KubernetesCloud:
             states = [each.state for each in pod.status.container_statuses or ()]
         for waiting in [each.waiting for each in states if each.waiting]:
             if waiting.reason in _REFUSED:
-                raise SandboxUnsupportedError(
-                    f"pod {name!r}: {waiting.reason}: {waiting.message}",
+                raise ours.SandboxUnsupportedError(
+                    f"pod {sandbox!r}: {waiting.reason}: {waiting.message}",
                     hint="check the name of the image, and the pull secrets of the namespace",
                 )
         return pod.status.phase == "Running" and any(each.running for each in states)
 
     async def start_command(self, sandbox: str, argv: Sequence[str]) -> PodCommand:
-        """Start a command as root. The other user ids, variables and directories are the image's.
-
-        Before that, the pod is read: one that has ended says why.
-        """
-        await self.is_running(sandbox)
+        """Start a command as root. Other user ids, variables and directories are the image's."""
         _, web = await self.apis()
-        call = partial(web.connect_get_namespaced_pod_exec, sandbox, self.namespace)
-        streams = dict.fromkeys(("stdin", "stdout", "stderr"), True)
         with typed_errors(f"run {argv[0]!r} by pods/exec in pod {sandbox!r}"):
-            return PodCommand(
-                await (await call(command=list(argv), container=CONTAINER, **streams, **V5))
+            opening = await web.connect_get_namespaced_pod_exec(
+                sandbox, self._namespace, command=list(argv), container=CONTAINER, **_EXEC
             )
+            return PodCommand(await opening)
 
     async def create(
-        self,
-        spec: SandboxSpec,
-        *,
-        key: str,
-        labels: Mapping[str, str],
-        lifetime: float,
-        network: Network | None = None,
+        self, spec: SandboxSpec, *, key: str, network: Network | None = None, **lease: Unpack[Lease]
     ) -> ShellSandbox:
         """Create a pod of `spec.image`, and wait until it runs.
 
-        `network` is the policy, by default that of the spec. A pod that does not run in time is
-        deleted.
+        `network` is the policy, by default that of the spec. A pod that does not run is deleted.
         """
         name = f"benchflow-{key}"
-        image = self.cluster.image if spec.image in {None, "host"} else str(spec.image)
+        image = self._image if spec.image in {None, "host"} else str(spec.image)
+        network = network or ("public" if spec.network == "public" else "none")
         body = pod_manifest(
-            spec,
-            name=name,
-            image=image,
-            labels=labels,
-            lifetime=lifetime,
-            network=network or ("public" if spec.network == "public" else "none"),
-            runtime_class=self.cluster.runtime_class,
+            spec, name=name, image=image, network=network, runtime_class=self._runtime, **lease
         )
         api, _ = await self.apis()
         with typed_errors(f"create pod {name!r} of {image!r}"):
             try:
-                await api.create_namespaced_pod(self.namespace, body, field_validation="Strict")
+                await api.create_namespaced_pod(self._namespace, body, field_validation="Strict")
             except client.ApiException as error:
                 if error.status != 409:
                     raise  # 409: an earlier answer was lost
         hint = "read `kubectl describe pod`: nodes may lack room, or the image is large"
-        try:
-            await wait_for_start(
-                partial(self.is_running, name), self.cluster.start_seconds, hint=hint
-            )
-        except BaseException:
-            await asyncio.shield(self.delete(name))
-            raise
-        return ShellSandbox(self, name)
+        return await ShellSandbox.start(self, name, self._start_seconds, hint=hint)
 
     async def list(self, label: str) -> AsyncIterator[CloudRecord]:
         """Yield the pods of the namespace that have this label and have not ended."""
@@ -155,7 +199,7 @@ class KubernetesCloud:
         running = "status.phase!=Succeeded,status.phase!=Failed"
         with typed_errors("list the pods"):
             pods = await api.list_namespaced_pod(
-                self.namespace, label_selector=label, field_selector=running
+                self._namespace, label_selector=label, field_selector=running
             )
             found = [_record(pod) for pod in pods.items]
         for each in found:
@@ -169,8 +213,8 @@ class KubernetesCloud:
     async def delete(self, sandbox: str) -> None:
         """Delete a pod by its name. Idempotent."""
         api, _ = await self.apis()
-        with suppress(SandboxLostError), typed_errors(f"delete pod {sandbox!r}"):
-            await api.delete_namespaced_pod(sandbox, self.namespace, grace_period_seconds=0)
+        with suppress(ours.SandboxLostError), typed_errors(f"delete pod {sandbox!r}"):
+            await api.delete_namespaced_pod(sandbox, self._namespace, grace_period_seconds=0)
 
     async def aclose(self) -> None:
         """Close the connections. Idempotent."""

@@ -1,62 +1,44 @@
 """The errors of a Kubernetes API server, and the ends of pods, as errors of the contracts."""
 
-import json
-import re
-from contextlib import AbstractContextManager
-from functools import partial
 from typing import Any
 
 import aiohttp
 import benchflow_contracts.errors as ours
-from benchflow_sandbox_remote import UNREADABLE, convert_errors, error_of_status
+from benchflow_sandbox_remote import AnswerError, ErrorRow, ErrorTable, answer_rows, matches
 from kubernetes_asyncio.client import ApiException
 from kubernetes_asyncio.config import ConfigException
 
 LOGIN = "apply install.yaml, and use the credentials of its account benchflow-runner"
-_error_of = partial(error_of_status, login=LOGIN, remedy="see the requirements in the README")
-_NO_RIGHT, _NO_POD = re.compile(r"cannot \w+ resource"), re.compile(r'pods "\S+" not found')
-_USED_BY_OTHERS = re.compile(r"exceeded quota.* used: \S*=[^0,\s]")
+_CONNECTION = "check the connection to the cluster"
+_DENIED, _GONE = r"cannot \w+ resource|WebSocket", r'pods "\S+" not found|WebSocket'
+_USED = r"exceeded quota.* used: \S*=[^0,\s]"
 _INSIDE = ("OOMKilled", "ephemeral-storage", "ephemeral local storage")
 """Reasons and messages of a pod whose own processes used more than its limits."""
 
 
-def typed_errors(doing: str) -> AbstractContextManager[None]:
-    """Replace errors of the SDK in the block; see `error_of_status`.
-
-    A pod that alone is over the quota of the namespace is a `QuotaError`, and a quota that other
-    pods use up is a `CapacityError`.
-    """
-    return convert_errors("Kubernetes", doing, _typed)
-
-
-def _typed(start: str, error: Exception) -> ours.SandboxError | None:
-    match error:
-        case ApiException():
-            return _of_answer(start, error)
-        case aiohttp.WSServerHandshakeError():  # the SDK does not read its body
-            return _error_of(f"{start}{error.message}", error.status)
-        case ConfigException():
-            return ours.CredentialsError(f"{start}{error}", hint="set KUBECONFIG to a valid file")
-        case aiohttp.ClientError() | OSError():
-            reason = str(error) or repr(error)
-            return ours.HostError(start + reason, hint="check the connection to the cluster")
-        case _:
-            return None
+def _read(error: Exception) -> Exception:
+    if isinstance(error, aiohttp.WSServerHandshakeError):  # the SDK does not read its body
+        return AnswerError(f"no WebSocket: {error.message}", error.status)
+    if isinstance(error, ApiException):
+        found: Any = error
+        status, reason = found.status or 500, str(found.reason)
+        return AnswerError.of_body(found.body, status, found.headers, reason=reason)
+    return error
 
 
-def _of_answer(start: str, error: Any) -> ours.SandboxError:  # noqa: ANN401 - as `end_of`
-    try:
-        text = str(json.loads(error.body)["message"])
-    except UNREADABLE:
-        text = str(error.reason)
-    status: int = error.status or 500
-    if status == 403 and "exceeded quota" in text:
-        is_used = _USED_BY_OTHERS.search(text)
-        return (ours.CapacityError if is_used else ours.QuotaError)(start + text)
-    known = {403: _NO_RIGHT, 404: _NO_POD}.get(status)
-    if known is not None and not known.search(text):
-        status = 400  # a rule of the cluster, or a resource that the pod names
-    return _error_of(start + text, status, error.headers)
+typed_errors = ErrorTable(
+    "Kubernetes",
+    "KUBECONFIG",
+    # A quota that other pods use up, or one that the pod alone is over.
+    ErrorRow(ours.CapacityError, matches(AnswerError, 403, text=_USED)),
+    ErrorRow(ours.QuotaError, matches(AnswerError, 403, text="exceeded quota")),
+    # The other answers are rules of the cluster, or resources that the pod names.
+    *answer_rows(LOGIN, "see the requirements in the README", denied=_DENIED, gone=_GONE),
+    ErrorRow(ours.CredentialsError, ConfigException, hint="set KUBECONFIG to a valid file"),
+    ErrorRow(ours.HostError, aiohttp.ClientError, OSError, hint=_CONNECTION),
+    read=_read,
+)
+"""Replaces errors of the SDK in a block; see `ErrorTable`."""
 
 
 def end_of(pod: Any) -> ours.SandboxLostError:  # noqa: ANN401 - the SDK's models have no types

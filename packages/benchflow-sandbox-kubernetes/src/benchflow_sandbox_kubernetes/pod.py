@@ -1,9 +1,13 @@
 """The pod of a sandbox."""
 
+import json
 import re
 from collections.abc import Mapping
+from importlib.resources import files
+from string import Template
 from typing import Any, Literal
 
+import yaml
 from benchflow_contracts.sandbox import SandboxSpec
 from benchflow_sandbox_remote import lifetime_command, seconds_left, tags_of
 
@@ -28,7 +32,7 @@ def pod_manifest(
     network: Network,
     runtime_class: str | None = None,
 ) -> dict[str, Any]:
-    """Return the manifest of the pod of a sandbox."""
+    """Return the manifest of the pod of a sandbox: `pod.yaml` with these values."""
     limits, left = spec.limits, seconds_left(labels)
     own = {key: value for key, value in labels.items() if _VALUE.fullmatch(value)}
     given = {
@@ -36,39 +40,17 @@ def pod_manifest(
         "memory": f"{limits.memory_mb}Mi" if limits.memory_mb else None,
         "ephemeral-storage": f"{limits.disk_mb}Mi" if limits.disk_mb else None,
     }
-    container = {
-        "name": CONTAINER,
+    values: dict[str, Any] = {
+        "name": name,
         "image": image,
+        "labels": {**own, "benchflow.network": network},
+        "annotations": tags_of(LABELS, labels),
         "command": lifetime_command(lifetime),
-        "resources": {"limits": {kind: value for kind, value in given.items() if value}},
-        "securityContext": {
-            "runAsUser": 0,
-            "allowPrivilegeEscalation": False,
-            "capabilities": {
-                "drop": ["ALL"],
-                # The link changes users and owners. Nothing else needs a right of root.
-                "add": ["CHOWN", "DAC_OVERRIDE", "FOWNER", "KILL", "SETGID", "SETUID"],
-            },
-            "seccompProfile": {"type": "RuntimeDefault"},
-        },
+        "limits": {kind: value for kind, value in given.items() if value},
+        "runtime_class": runtime_class,
+        "seconds": _MAX_SECONDS if left is None else round(left) + _GRACE_SECONDS,
     }
-    return {
-        "apiVersion": "v1",
-        "kind": "Pod",
-        "metadata": {
-            "name": name,
-            "labels": {**own, "benchflow.network": network},
-            "annotations": tags_of(LABELS, labels),
-        },
-        "spec": {
-            "activeDeadlineSeconds": (
-                _MAX_SECONDS if left is None else round(left) + _GRACE_SECONDS
-            ),
-            "automountServiceAccountToken": False,
-            "containers": [container],
-            "enableServiceLinks": False,
-            "restartPolicy": "Never",
-            "terminationGracePeriodSeconds": 0,
-            **({"runtimeClassName": runtime_class} if runtime_class else {}),
-        },
-    }
+    text = files("benchflow_sandbox_kubernetes").joinpath("pod.yaml").read_text()
+    quoted = {name: json.dumps(value) for name, value in values.items()}
+    pod: dict[str, Any] = yaml.safe_load(Template(text).substitute(quoted))
+    return pod

@@ -2,24 +2,19 @@
 
 import asyncio
 import re
-import shlex
 import time
 from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import suppress
 from typing import Any
 
 import modal
-from benchflow_contracts.errors import (
-    CredentialsError,
-    SandboxLostError,
-    SandboxUnsupportedError,
-)
+from benchflow_contracts.errors import SandboxLostError, SandboxUnsupportedError
 from benchflow_contracts.sandbox import SandboxSpec, SnapshotLevel
 from benchflow_sandbox_remote import (
     BoxSize,
     CloudRecord,
+    SdkSandbox,
     Transport,
-    check_exit,
     labels_of,
     seconds_left,
     tags_of,
@@ -42,35 +37,28 @@ _CREATED = "benchflow.created"
 _TIME = re.compile(r"[0-9]{1,12}(\.[0-9]{1,12})?")
 
 
-class ModalSandbox:
-    """One sandbox of Modal. Its commands run as root."""
+class ModalSandbox(SdkSandbox):
+    """One sandbox of Modal."""
+
+    typed_errors = typed_errors
 
     def __init__(self, sandbox: Any, size: BoxSize | None = None) -> None:  # noqa: ANN401
+        super().__init__(str(sandbox.object_id))
         self._sandbox = sandbox  # a `modal.Sandbox`, whose types are not complete
-        self._is_deleted = False
         self.size = size  # what was requested, which is the least that is billed
 
-    @property
-    def id(self) -> str:
-        """Modal's id."""
-        return str(self._sandbox.object_id)
-
-    async def put(self, path: str, content: bytes, mode: int) -> None:
+    async def write_file(self, path: str, content: bytes) -> None:
         """Write a file inside, by Modal's own program there."""
-        with typed_errors(f"write {path}"):  # the first call waits for the image
-            await self._sandbox.filesystem.write_bytes.aio(content, path)
-        await self.run(["chmod", f"{mode:o}", path])
+        # The first call waits for the image.
+        await self._sandbox.filesystem.write_bytes.aio(content, path)
 
-    async def run(self, argv: Sequence[str]) -> None:
+    async def execute(self, argv: Sequence[str]) -> tuple[int, str]:
         """Run a command to its end."""
-        command = shlex.join(argv)
-        with typed_errors(f"run {command[:80]!r}"):
-            process = await self._sandbox.exec.aio(*argv, timeout=_CALL_SECONDS, workdir="/")
-            if code := await process.wait.aio():  # -1: out of time
-                output = await process.stderr.read.aio() if code > 0 else ""
-                check_exit(command, code, output)
+        process = await self._sandbox.exec.aio(*argv, timeout=_CALL_SECONDS, workdir="/")
+        code: int = await process.wait.aio()  # -1: out of time
+        return code, await process.stderr.read.aio() if code > 0 else ""
 
-    async def dial(self) -> Transport:
+    async def open_link(self) -> Transport:
         """Connect to the link inside."""
         return await ExecTransport.start(self._sandbox)
 
@@ -84,13 +72,12 @@ class ModalSandbox:
             )
         return str(image.object_id)
 
-    async def delete(self) -> None:
-        """Delete the sandbox. Idempotent."""
-        if self._is_deleted:
-            return
-        with suppress(SandboxLostError), typed_errors("delete a sandbox"):
-            await self._sandbox.terminate.aio()
-        self._is_deleted = True
+    async def remove(self) -> None:
+        """Delete the sandbox."""
+        await self._sandbox.terminate.aio()
+
+    async def clean_up(self) -> None:
+        """Close the connection to the sandbox."""
         await self.close()
 
     async def close(self) -> None:
@@ -103,8 +90,9 @@ class ModalCloud:
 
     def __init__(self, app: str, token_id: str | None, token_secret: str | None) -> None:
         self._app_name = app
-        self.token_id: str = token_id or config.get("token_id") or ""
-        self._secret: str = token_secret or config.get("token_secret") or ""
+        self._token = token_id or config.get("token_id"), token_secret or config.get("token_secret")
+        self.account = str(self._token[0]) if all(self._token) else ""
+        """The id of the token; `""` without a token."""
         self._client: Any = None
         self._app: Any = None
         self._images: dict[str, modal.Image] = {}
@@ -117,13 +105,10 @@ class ModalCloud:
             CredentialsError: The token is missing or refused.
             SandboxError: Modal does not answer.
         """
-        if not self.token_id or not self._secret:
-            raise CredentialsError("Modal: no token", hint="run `modal token new`")
         async with self._connecting:
             with typed_errors("use the account"):
                 if self._client is None:
-                    token = self.token_id, self._secret
-                    self._client = await modal.Client.from_credentials.aio(*token)
+                    self._client = await modal.Client.from_credentials.aio(*self._token)
                 await self._client.hello.aio()
                 options: dict[str, Any] = {"client": self._client, "create_if_missing": True}
                 self._app = await modal.App.lookup.aio(self._app_name, **options)

@@ -1,53 +1,32 @@
 """The errors of Modal's SDK as errors of the contracts."""
 
-from contextlib import AbstractContextManager
-from typing import Final
-
 import benchflow_contracts.errors as ours
-from benchflow_sandbox_remote import UNREADABLE, convert_errors
+from benchflow_sandbox_remote import ErrorRow, ErrorTable
 from google.protobuf.message import DecodeError
 from grpclib.exceptions import GRPCError, ProtocolError, StreamTerminatedError
 from modal import exception as modal
 
-_OTHER = (GRPCError, ProtocolError, DecodeError)
+KEY = "run `modal token new`, or set MODAL_TOKEN_ID and MODAL_TOKEN_SECRET"
+_CONNECTION = "check the connection to Modal"
+_SERVER = "check MODAL_SERVER_URL, or try again later"
+_IMAGE = "push the image to a public registry"
 # The first row that fits counts: `ConflictError` is an `InvalidError`.
-_ROWS: Final[tuple[tuple[type[ours.SandboxError], str, tuple[type[Exception], ...]], ...]] = (
-    (
-        ours.CredentialsError,
-        "run `modal token new`, or set MODAL_TOKEN_ID and MODAL_TOKEN_SECRET",
-        (modal.AuthError, modal.PermissionDeniedError),
+typed_errors = ErrorTable(
+    "Modal",
+    "MODAL_SERVER_URL",
+    ErrorRow(ours.CredentialsError, modal.AuthError, modal.PermissionDeniedError, hint=KEY),
+    ErrorRow(ours.CapacityError, modal.ResourceExhaustedError),
+    ErrorRow(None, modal.NotFoundError, modal.ConflictError),
+    ErrorRow(ours.SandboxLostError, modal.SandboxTimeoutError, modal.SandboxTerminatedError),
+    ErrorRow(ours.SandboxUnsupportedError, modal.InvalidError, hint=_IMAGE),
+    ErrorRow(
+        ours.SandboxUnsupportedError, modal.UnimplementedError, modal.RemoteError, hint=_IMAGE
     ),
-    (ours.CapacityError, "", (modal.ResourceExhaustedError,)),
-    (ours.SandboxLostError, "", (modal.NotFoundError, modal.ConflictError)),
-    (ours.SandboxLostError, "", (modal.SandboxTimeoutError, modal.SandboxTerminatedError)),
-    (
-        ours.SandboxUnsupportedError,
-        "push the image to a public registry",
-        (modal.InvalidError, modal.UnimplementedError, modal.RemoteError),
-    ),
-    (ours.HostError, "check the connection to Modal", (modal.ConnectionError, modal.TimeoutError)),
-    (ours.HostError, "check the connection to Modal", (OSError, StreamTerminatedError)),
-    (ours.HostError, "try again", (modal.InternalError, modal.ServiceError, modal.ClientClosed)),
-    (ours.SandboxError, "", (modal.Error,)),
-    (ours.HostError, "check MODAL_SERVER_URL, or try again later", (*UNREADABLE, *_OTHER)),
+    ErrorRow(ours.HostError, modal.ConnectionError, modal.TimeoutError, hint=_CONNECTION),
+    ErrorRow(ours.HostError, OSError, StreamTerminatedError, hint=_CONNECTION),
+    ErrorRow(ours.HostError, modal.InternalError, modal.ServiceError, hint="try again"),
+    ErrorRow(ours.HostError, modal.ClientClosed, hint="try again"),
+    ErrorRow(ours.SandboxError, modal.Error),
+    ErrorRow(ours.HostError, GRPCError, ProtocolError, DecodeError, hint=_SERVER),
 )
-
-
-def typed_errors(doing: str) -> AbstractContextManager[None]:
-    """Replace errors of the SDK in the block.
-
-    Raises:
-        CapacityError: The rate of calls, or the number of sandboxes, is at its limit.
-        CredentialsError: The token is missing or refused.
-        SandboxLostError: The sandbox, or the object that the call names, is gone.
-        SandboxUnsupportedError: Modal refuses the request, or cannot build the image.
-        SandboxError: Any other failure; `HostError` if Modal did not answer.
-    """
-    return convert_errors("Modal", doing, _typed)
-
-
-def _typed(start: str, error: Exception) -> ours.SandboxError | None:
-    for kind, hint, errors in _ROWS:
-        if isinstance(error, errors):
-            return kind(f"{start}{error or repr(error)}", hint=hint or None)
-    return None
+"""Replaces errors of the SDK in a block; see `ErrorTable`."""

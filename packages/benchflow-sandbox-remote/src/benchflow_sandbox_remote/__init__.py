@@ -5,22 +5,45 @@ from .cloud import (
     Cloud,
     CloudRecord,
     CloudSandbox,
+    CreateOptions,
     HasImage,
     HasSize,
+    Lease,
     SnapshotCloud,
     SnapshotSandbox,
     SupportsBuilds,
-    start_link,
+    SupportsConnect,
 )
-from .egress import HasPlaceholders
-from .errors import check_exit, convert_errors, error_of_status
-from .image_builds import BuildLog, ImageBuilds, ImagePlan, ImagePlanner
-from .network_proof import prove_closed, with_open_network
-from .plain_dockerfile import PlainDockerfile, stage_context
-from .provider import LINK_CAPABILITIES, RemoteOptions, RemoteProvider, options_of
+from .dockerfile_steps import (
+    BuildStep,
+    CopyStep,
+    EnvStep,
+    ImageSteps,
+    RunStep,
+    WorkdirStep,
+)
+from .egress import HasPlaceholders, open_hosts
+from .errors import (
+    AnswerError,
+    ErrorRow,
+    ErrorTable,
+    answer_rows,
+    check_exit,
+    convert_errors,
+    error_of_status,
+    matches,
+)
+from .image_builds import (
+    BuildLog,
+    BuiltImages,
+    ImagePlan,
+)
+from .network_proof import prove_closed
+from .provider import RemoteOptions, RemoteProvider, options_of
 from .rate_limit import RateLimiter, account_file, retry_after
 from .records import LinkProtocolError
 from .sandbox import RemoteSandbox
+from .sdk_sandbox import SdkSandbox
 from .shell import (
     ShellCloud,
     ShellCommand,
@@ -28,15 +51,25 @@ from .shell import (
     lifetime_command,
     seconds_left,
     wait_for_start,
+    whole_seconds,
 )
 from .ssh.provider import SshProvider
 from .tags import labels_of, tags_of
-from .terms import TERMS_VARIABLE, BoxSize, CloudTerms, Prices, Rate, load_terms
+from .terms import (
+    LINK_CAPABILITIES,
+    TERMS_VARIABLE,
+    BoxSize,
+    CloudTerms,
+    Prices,
+    Rate,
+    load_terms,
+)
 from .transport import (
     PROGRAM,
     Dial,
     LineTransport,
     ProcessTransport,
+    PushedOutput,
     QueuedTransport,
     Transport,
 )
@@ -47,31 +80,41 @@ __all__ = [
     "PROGRAM",
     "TERMS_VARIABLE",
     "UNREADABLE",
+    "AnswerError",
     "BoxSize",
     "BuildLog",
+    "BuildStep",
+    "BuiltImages",
     "Cloud",
     "CloudRecord",
     "CloudSandbox",
     "CloudTerms",
+    "CopyStep",
+    "CreateOptions",
     "Dial",
+    "EnvStep",
+    "ErrorRow",
+    "ErrorTable",
     "HasImage",
     "HasPlaceholders",
     "HasSize",
-    "ImageBuilds",
     "ImagePlan",
-    "ImagePlanner",
+    "ImageSteps",
+    "Lease",
     "LineTransport",
     "LinkProtocolError",
     "Locate",
-    "PlainDockerfile",
     "Prices",
     "ProcessTransport",
+    "PushedOutput",
     "QueuedTransport",
     "Rate",
     "RateLimiter",
     "RemoteOptions",
     "RemoteProvider",
     "RemoteSandbox",
+    "RunStep",
+    "SdkSandbox",
     "ShellCloud",
     "ShellCommand",
     "ShellSandbox",
@@ -79,24 +122,27 @@ __all__ = [
     "SnapshotSandbox",
     "SshProvider",
     "SupportsBuilds",
+    "SupportsConnect",
     "Transport",
     "WebSocketDialer",
     "WebSocketListener",
     "WebSocketTransport",
+    "WorkdirStep",
     "account_file",
+    "answer_rows",
     "check_exit",
     "convert_errors",
     "error_of_status",
     "labels_of",
     "lifetime_command",
     "load_terms",
+    "matches",
+    "open_hosts",
     "options_of",
     "prove_closed",
     "retry_after",
     "seconds_left",
-    "stage_context",
-    "start_link",
     "tags_of",
     "wait_for_start",
-    "with_open_network",
+    "whole_seconds",
 ]

@@ -4,7 +4,7 @@ import asyncio
 import secrets
 from collections.abc import AsyncIterator, Awaitable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Final, Protocol, TypeVar, runtime_checkable
+from typing import Final, Protocol, TypedDict, TypeVar, runtime_checkable
 
 from benchflow_contracts.errors import HostError
 from benchflow_contracts.sandbox import SandboxSpec, SnapshotLevel
@@ -80,15 +80,11 @@ class HasSize(Protocol):
 class HasImage(Protocol):
     """A `CloudSandbox` that knows the image that it was created from."""
 
-    @property
-    def image(self) -> ImageConfig:
-        """The image's own variables, user and working directory."""
-        ...
-
-    @property
-    def has_link(self) -> bool:
-        """Whether the link was built into the image, and no process had a chance to change it."""
-        ...
+    image: ImageConfig
+    """The image's own variables, user and working directory. The provider sets that of a snapshot,
+    which is the image of the snapshot's sandbox."""
+    has_link: bool
+    """Whether the link was built into the image, and no process had a chance to change it."""
 
 
 @runtime_checkable
@@ -115,6 +111,19 @@ class CloudRecord:
     labels: Mapping[str, str]
     created_at: float
     """Seconds since the epoch."""
+
+
+class Lease(TypedDict):
+    """What a cloud stores with each sandbox."""
+
+    labels: Mapping[str, str]
+    lifetime: float
+
+
+class CreateOptions(Lease):
+    """The options of a creation; see `Cloud.create`."""
+
+    key: str
 
 
 class Cloud(Protocol):
@@ -153,6 +162,20 @@ class Cloud(Protocol):
 
     async def aclose(self) -> None:
         """Close the connections of the SDK. Idempotent."""
+        ...
+
+
+@runtime_checkable
+class SupportsConnect(Protocol):
+    """A `Cloud` that can check the account before a sandbox is needed."""
+
+    async def connect(self) -> None:
+        """Check that the cloud answers and accepts the credentials. Idempotent.
+
+        Raises:
+            CredentialsError: They are missing or refused, or lack a right.
+            SandboxError: The cloud does not answer.
+        """
         ...
 
 
@@ -213,12 +236,17 @@ async def answer_of(call: Awaitable[T], doing: str, seconds: float = _CALL_SECON
         ) from error
 
 
+def image_of(cloud: CloudSandbox) -> ImageConfig:
+    """Return the configuration of the image of a sandbox, as far as its cloud knows it."""
+    return cloud.image if isinstance(cloud, HasImage) else ImageConfig()
+
+
 def spec_of(cloud: CloudSandbox, spec: SandboxSpec) -> SandboxSpec:
     """Return the spec with the variables, user and workdir of the image where it has none.
 
     An empty user that the image does not name is root, and an empty workdir is `/`.
     """
-    image = cloud.image if isinstance(cloud, HasImage) else ImageConfig()
+    image = image_of(cloud)
     spec = image.fill(spec)
     return spec.model_copy(update={"env": {**image.env, **spec.env}}) if image.env else spec
 

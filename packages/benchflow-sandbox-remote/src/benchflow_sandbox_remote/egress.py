@@ -19,6 +19,17 @@ _CERTIFICATES = (
 """The variables by which a cloud lets programs trust the certificates of its own proxy."""
 
 
+def open_hosts(spec: SandboxSpec) -> tuple[str, ...]:
+    """Return the hosts that a cloud opens for the doors of a spec that are not served inside.
+
+    A door with the path `token` opens its host in the network `model-only`.
+    """
+    hosts = spec.outside_hosts("egress")
+    if spec.network == "model-only":
+        hosts = tuple(dict.fromkeys((*hosts, *spec.outside_hosts("token"))))
+    return hosts
+
+
 @runtime_checkable
 class HasPlaceholders(Protocol):
     """A `CloudSandbox` whose processes send a placeholder, which the cloud replaces outside."""

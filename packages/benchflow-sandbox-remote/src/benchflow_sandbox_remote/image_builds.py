@@ -3,23 +3,40 @@
 import asyncio
 import hashlib
 from collections import deque
+from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping
+from contextlib import aclosing
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Protocol
+from typing import Protocol, TypeVar
 
-from benchflow_contracts.errors import SandboxError, SandboxTimeoutError
+from benchflow_contracts.errors import (
+    SandboxError,
+    SandboxTimeoutError,
+    SandboxUnsupportedError,
+)
 from benchflow_contracts.image import ImageRecipe
 from benchflow_contracts.sandbox import SandboxSpec
 from benchflow_sandbox_core.build_lock import build_lock
+from benchflow_sandbox_core.image_config import ImageConfig
 from benchflow_sandbox_core.recipe.context import BuildContext
+from benchflow_sandbox_core.shield import finish
 from benchflow_sandbox_native import link_path
 
+from .cloud import CloudSandbox, HasImage
 from .own_loop import in_own_loop
 
 BuildLog = deque[str]
 """The last lines of a build's log."""
 _LINES, _SHOWN = 30, 3000
 _SECONDS = 3600.0
+_ENVIRONMENT = "/.benchflow/image-env"
+_MAX_ENVIRONMENT = 1 << 17
+SAVE_ENVIRONMENT = (
+    f"rm -rf /.benchflow && mkdir /.benchflow && cat /proc/$$/environ > {_ENVIRONMENT}"
+)
+"""The command of the last step of a build, as root: `BuiltImages` reads the image's variables."""
+_SHELL = {"HOME", "USER", "LOGNAME", "PWD", "OLDPWD", "SHLVL", "SHELL", "_", "TERM"}
+"""Variables of the shell of a build, which are not the image's."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,6 +128,110 @@ class ImageBuilds:
     def forget(self, plan: ImagePlan) -> None:
         """Ask the cloud again: the image may have been deleted."""
         self._ready.discard(plan.digest)
+
+
+class ImageBuild(CloudBuild, Protocol):
+    """A build with the link, and with `SAVE_ENVIRONMENT`."""
+
+    @property
+    def name(self) -> str:
+        """The cloud's name of the image."""
+        ...
+
+    def image(self, env: Mapping[str, str]) -> ImageConfig:
+        """Return the configuration of the image, by the variables of its build."""
+        ...
+
+
+class BuiltSandbox(CloudSandbox, HasImage, Protocol):
+    """A `CloudSandbox` of a built image."""
+
+    def read(self, path: str) -> AsyncGenerator[bytes]:
+        """Yield the pieces of a file inside, which the image may have made endless.
+
+        Raises:
+            SandboxError: The file cannot be read.
+        """
+        ...
+
+
+SandboxT = TypeVar("SandboxT", bound=BuiltSandbox)
+
+
+class BuiltImages:
+    """The images of an account: own ones, which specs name by a scheme, and built ones."""
+
+    def __init__(
+        self,
+        scheme: str,
+        default: str,
+        *,
+        salt: str,
+        locks: Path,
+        build_of: Callable[[ImagePlan], ImageBuild],
+    ) -> None:
+        """`default` is the account's own image for specs without one; see `ImagePlanner`."""
+        self._scheme, self._default = scheme, default
+        self._planner, self._builds = ImagePlanner(salt), ImageBuilds(locks)
+        self._build_of = build_of
+        self._configs: dict[str, ImageConfig] = {}
+        """By the cloud's name. Nothing that ran in a sandbox can change them."""
+
+    def _with_image(self, spec: SandboxSpec) -> SandboxSpec:
+        if spec.recipe is not None or spec.image not in {None, "", "host"}:
+            return spec
+        return spec.model_copy(update={"image": f"{self._scheme}{self._default}"})
+
+    def _is_own(self, spec: SandboxSpec) -> bool:
+        return (spec.image or "").startswith(self._scheme) and not spec.bundles
+
+    async def build(self, spec: SandboxSpec) -> None:
+        """Build the image of a spec, unless the account has it; see `ImageBuilds.ensure`."""
+        spec = self._with_image(spec)
+        if not self._is_own(spec):
+            plan = await self._planner.plan(spec)
+            await self._builds.ensure(plan, self._build_of(plan))
+
+    async def create(
+        self, spec: SandboxSpec, create: Callable[[str], Awaitable[SandboxT]]
+    ) -> SandboxT:
+        """Return what `create` returns for the name of the image of a spec.
+
+        Raises:
+            SandboxUnsupportedError: The image does not exist any more. The next `build` builds it.
+            SandboxError: The image has too many variables. The sandbox is deleted.
+        """
+        spec = self._with_image(spec)
+        if self._is_own(spec):
+            return await create((spec.image or "").removeprefix(self._scheme))
+        plan = await self._planner.plan(spec)
+        build = self._build_of(plan)
+        try:
+            sandbox = await create(build.name)
+        except SandboxUnsupportedError:
+            self._builds.forget(plan)
+            raise
+        try:
+            if build.name not in self._configs:
+                self._configs[build.name] = build.image(await _variables(sandbox))
+        except BaseException:
+            await finish(sandbox.delete())
+            raise
+        sandbox.image, sandbox.has_link = self._configs[build.name], True
+        return sandbox
+
+
+async def _variables(sandbox: BuiltSandbox) -> dict[str, str]:
+    data = b""
+    async with aclosing(sandbox.read(_ENVIRONMENT)) as pieces:
+        async for piece in pieces:
+            data += piece
+            if len(data) > _MAX_ENVIRONMENT:
+                raise SandboxError(
+                    f"the variables of the image have more than {_MAX_ENVIRONMENT} bytes"
+                )
+    pairs = (row.partition("=") for row in data.decode("utf-8", "replace").split("\0"))
+    return {name: value for name, equals, value in pairs if equals and name not in _SHELL}
 
 
 async def _run(plan: ImagePlan, build: CloudBuild) -> None:

@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 
 from benchflow_contracts.errors import SandboxError, SnapshotError
 from benchflow_contracts.sandbox import SandboxImage, SnapshotLevel
+from benchflow_sandbox_core.image_config import ImageConfig
 
 from .cloud import SnapshotCloud
 from .running_box import BoxState
@@ -25,6 +26,8 @@ class RemoteImage:
     """The link of a live snapshot."""
     pids: Mapping[str, int] = field(default_factory=dict[str, int])
     """The processes of a live snapshot, by their ids."""
+    config: ImageConfig = field(default_factory=ImageConfig)
+    """That of the image of its sandbox."""
 
 
 class RemoteImages:

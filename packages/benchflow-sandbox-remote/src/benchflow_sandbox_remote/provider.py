@@ -7,21 +7,21 @@ import random
 import secrets
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
-from contextlib import suppress
+from contextlib import AsyncExitStack, suppress
 from functools import partial
-from typing import Any, Final, Self, TypedDict, TypeVar, get_args
+from typing import Any, Self, TypedDict, TypeVar
 
 from benchflow_contracts.base import BaseProvider, BaseSandbox, refuse_unsupported
 from benchflow_contracts.errors import (
     AccountError,
     CapacityError,
+    CredentialsError,
     HostError,
     SandboxError,
     SandboxUnsupportedError,
 )
 from benchflow_contracts.identity import RolloutIdentity
 from benchflow_contracts.sandbox import (
-    NetworkMode,
     SandboxCapabilities,
     SandboxImage,
     SandboxSpec,
@@ -34,36 +34,29 @@ from .cloud import (
     Cloud,
     CloudRecord,
     CloudSandbox,
+    HasImage,
     HasSize,
     SnapshotCloud,
     SupportsBuilds,
+    SupportsConnect,
     answer_of,
 )
 from .cost_meter import CostMeter
 from .images import RemoteImage, RemoteImages
+from .network_proof import prove_closed, with_open_network
 from .rate_limit import RateLimiter, account_file
 from .sandbox import RemoteSandbox
-from .terms import CloudTerms, load_terms
+from .terms import CloudTerms, load_capabilities, load_terms
 
 OWNER = "benchflow.owner"
 """The label with the id of the runner that created a sandbox."""
 KEY = "benchflow.key"
 """The label with the key of the creation of a sandbox, which all tries share."""
-LINK_CAPABILITIES: Final = SandboxCapabilities(
-    isolation="container",
-    network_modes=frozenset(get_args(NetworkMode)),
-    users=True,
-    freeze="guest",
-    kill_all=True,
-    doors="tunnel",
-    notes={"freeze": "the guest stops the processes; grading ends them first"},
-)
-"""What a container behind a link can do, whatever its cloud. The link serves every network but
-`public`."""
 _TRIES = 6
 _FIRST_PAUSE, _MAX_PAUSE = 1.0, 30.0
 _EXTENSIONS = 4
 """How often a lifetime is extended before it would end."""
+_PROBE_SECONDS = 120.0
 _CLOCK_SKEW = 300.0
 _LIST_SECONDS, _MOST_LISTED, _FORGET_SECONDS = 300.0, 100_000, 10.0
 _logger = logging.getLogger(__name__)
@@ -93,13 +86,15 @@ class RemoteProvider(BaseProvider):
 
     optional_fields = frozenset({"image", "ports"})
     package: str | None = None
-    """The Python package whose `terms.toml` counts without `terms`."""
+    """The Python package whose `capabilities.toml` and `terms.toml` count without arguments."""
+    key_hint: str | None = None
+    """How to set the key of an account, which is `account`. `None`: a cloud without keys."""
 
     def __init__(
         self,
         name: str,
         cloud: Cloud,
-        capabilities: SandboxCapabilities,
+        capabilities: SandboxCapabilities | None = None,
         *,
         allow_unisolated: bool = False,
         lifetime: float = 300.0,
@@ -108,11 +103,14 @@ class RemoteProvider(BaseProvider):
         account: str = "",
     ) -> None:
         super().__init__(allow_unisolated=allow_unisolated)
-        if terms is None and self.package is not None:
-            terms = load_terms(name, self.package)
+        if self.package is not None:
+            capabilities = capabilities or load_capabilities(self.package, name)
+            terms = terms or load_terms(name, self.package)
+        assert capabilities is not None, f"{name}: neither capabilities nor a package"
         self.name = name
         self.static_capabilities = capabilities
         self._cloud = cloud
+        self._has_key = self.key_hint is None or bool(account)
         self._lifetime, self._lost_after = lifetime, lost_after
         self._owner = Owner()
         self._terms = terms
@@ -129,9 +127,44 @@ class RemoteProvider(BaseProvider):
             else None
         )
 
+    def _check_key(self) -> None:
+        """Raise `CredentialsError` if the account has keys, and none is set."""
+        if not self._has_key:
+            raise CredentialsError(f"{self.name}: no key", hint=self.key_hint)
+
+    async def ready(self) -> None:
+        """Check the account; see `SupportsConnect`."""
+        self._check_key()
+        if isinstance(self._cloud, SupportsConnect):
+            await self._cloud.connect()
+
     async def probe(self) -> SandboxCapabilities:
         """Return `static_capabilities`. Override it if they depend on the account."""
         return self.static_capabilities
+
+    async def prove_network(
+        self, can: SandboxCapabilities, address: str, remedy: str
+    ) -> SandboxCapabilities:
+        """Return `can`, or with the network `public` alone if a closed network is not proven.
+
+        The `create` of the cloud gets `network`, and makes one sandbox that is `open` and one with
+        `none`. Both are deleted at the end. `remedy` says how to get closed networks; see
+        `prove_closed`.
+
+        Raises:
+            SandboxError: A sandbox cannot be started or reached.
+        """
+        create: Any = self._cloud.create
+        labels = {OWNER: self._owner.id, "benchflow.purpose": "probe"}
+        options = {"labels": labels, "lifetime": _PROBE_SECONDS}
+        async with AsyncExitStack() as stack:
+            probes = list[CloudSandbox]()
+            for network in ("open", "none"):
+                key = f"probe-{secrets.token_hex(8)}"
+                probes.append(await create(SandboxSpec(), key=key, network=network, **options))
+                stack.push_async_callback(probes[-1].delete)
+            reason = await prove_closed(probes[0], probes[1], address)
+        return can if reason is None else with_open_network(can, f"{reason}: {remedy}")
 
     async def capabilities(self) -> SandboxCapabilities:
         """Return what the first call of `probe` returned. Concurrent calls share it."""
@@ -153,6 +186,7 @@ class RemoteProvider(BaseProvider):
             SandboxUnsupportedError: The cloud does not support the spec.
             SandboxError: The sandbox did not start, and nothing is left behind.
         """
+        self._check_key()
         stored = None if image is None else self._stored(image)
         refuse_unsupported(spec, self.name, await self.capabilities())
         self._refuse_fields(spec)
@@ -178,6 +212,8 @@ class RemoteProvider(BaseProvider):
         """Create a sandbox and reach its link. The processes of a live snapshot continue."""
         labels = {**identity.labels(), OWNER: self._owner.id}
         cloud = await self._create(spec, labels, None if stored is None else stored.ref)
+        if stored is not None and isinstance(cloud, HasImage):
+            cloud.image = stored.config
         self._start_cost(cloud, spec, identity)
         lost_after = self._lost_after
         try:
@@ -311,6 +347,7 @@ class RemoteProvider(BaseProvider):
 
     async def _listed(self) -> AsyncIterator[CloudRecord]:
         """Yield the list of the cloud, which a server could continue without an end."""
+        self._check_key()
         clock, every = asyncio.get_running_loop().time, self._cloud.list(OWNER)
         ends = clock() + _LIST_SECONDS
         for _ in range(_MOST_LISTED):

@@ -3,6 +3,7 @@
 import asyncio
 from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from dataclasses import replace
 from pathlib import Path
 from socket import socket
 from typing import Literal, Self
@@ -24,7 +25,7 @@ from benchflow_sandbox_core.sandbox_process import SandboxProcess
 from benchflow_sandbox_core.shield import finish, finish_or
 from benchflow_sandbox_core.spec import check_spec
 
-from .cloud import CloudSandbox, SnapshotSandbox, answer_of, spec_of, start_link
+from .cloud import CloudSandbox, SnapshotSandbox, answer_of, image_of, spec_of, start_link
 from .download import download
 from .egress import certificate_variables, with_placeholders
 from .freezer import CommandBox, GatedBox, GuestFreezer
@@ -245,7 +246,7 @@ class RemoteSandbox(BaseSandbox):
                 image = await taker.live(self._processes, self._work, while_frozen)
             else:
                 image = await taker.files(while_frozen)
-            return images.add(image)
+            return images.add(replace(image, config=image_of(cloud)))
 
         async with self._changing, self._explained():
             return await finish_or(take(), lambda image: images.delete(image.ref))

@@ -5,10 +5,11 @@ import shlex
 import time
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import aclosing
-from typing import Protocol
+from typing import Protocol, Self
 
 from benchflow_contracts.errors import CapacityError
 from benchflow_contracts.identity import RolloutIdentity
+from benchflow_sandbox_core.shield import finish
 
 from .errors import check_exit
 from .transport import PROGRAM, Transport
@@ -43,11 +44,12 @@ async def wait_for_start(
 
 def lifetime_command(lifetime: float) -> list[str]:
     """Return a first process that ends `lifetime` seconds after the last extension."""
-    return ["/bin/sh", "-c", _WATCHDOG, _whole(lifetime)]
+    return ["/bin/sh", "-c", _WATCHDOG, str(whole_seconds(lifetime))]
 
 
-def _whole(seconds: float) -> str:
-    return str(max(1, round(seconds)))
+def whole_seconds(seconds: float) -> int:
+    """Return at least one second, for clouds that do not take a part of one."""
+    return max(1, round(seconds))
 
 
 def seconds_left(labels: Mapping[str, str]) -> float | None:
@@ -71,6 +73,15 @@ class ShellCommand(Transport, Protocol):
 class ShellCloud(Protocol):
     """A cloud that runs commands in its sandboxes, and has nothing else for files."""
 
+    async def is_running(self, sandbox: str) -> bool:
+        """Return whether a sandbox runs; `False`: it is starting.
+
+        Raises:
+            SandboxLostError: It has ended. The message says why.
+            SandboxUnsupportedError: Its image cannot be started.
+        """
+        ...
+
     async def start_command(self, sandbox: str, argv: Sequence[str]) -> ShellCommand:
         """Start a command as root.
 
@@ -92,6 +103,20 @@ class ShellSandbox:
         self._cloud = cloud
         self.id = sandbox
 
+    @classmethod
+    async def start(cls, cloud: ShellCloud, sandbox: str, seconds: float, *, hint: str) -> Self:
+        """Wait until a new sandbox runs. Delete one that does not; see `wait_for_start`."""
+        try:
+            await wait_for_start(lambda: cloud.is_running(sandbox), seconds, hint=hint)
+        except BaseException:
+            await finish(cloud.delete(sandbox))
+            raise
+        return cls(cloud, sandbox)
+
+    async def _command(self, argv: Sequence[str]) -> ShellCommand:
+        await self._cloud.is_running(self.id)  # a sandbox that has ended says why
+        return await self._cloud.start_command(self.id, argv)
+
     async def put(self, path: str, content: bytes, mode: int) -> None:
         """Write a file inside by `cat`."""
         script = (
@@ -102,16 +127,16 @@ class ShellSandbox:
 
     async def run(self, argv: Sequence[str], stdin: bytes = b"") -> None:
         """Run a command to its end."""
-        async with aclosing(await self._cloud.start_command(self.id, argv)) as command:
+        async with aclosing(await self._command(argv)) as command:
             check_exit(shlex.join(argv), *await command.finish(stdin))
 
     async def dial(self) -> Transport:
         """Connect to the link inside."""
-        return await self._cloud.start_command(self.id, [PROGRAM, "dial"])
+        return await self._command([PROGRAM, "dial"])
 
     async def extend(self, lifetime: float) -> None:
         """Let a sandbox with `lifetime_command` live for `lifetime` seconds from now."""
-        await self.run(["/bin/sh", "-c", _EXTEND, _whole(lifetime)])
+        await self.run(["/bin/sh", "-c", _EXTEND, str(whole_seconds(lifetime))])
 
     async def delete(self) -> None:
         """Delete the sandbox. Idempotent."""

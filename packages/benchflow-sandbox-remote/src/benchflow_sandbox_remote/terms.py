@@ -1,4 +1,4 @@
-"""The terms of a cloud as data: rates of calls and prices, with their date and source."""
+"""A cloud as data: what its sandboxes can do, and its terms with their date and source."""
 
 import datetime as dt
 import os
@@ -6,15 +6,27 @@ import tomllib
 from collections.abc import Collection, Mapping
 from importlib import resources
 from pathlib import Path
-from typing import Final
+from typing import Final, get_args
 
 from benchflow_contracts import Model
 from benchflow_contracts.errors import UsageError
 from benchflow_contracts.limits import ResourceKind, ResourceLimits
+from benchflow_contracts.sandbox import NetworkMode, SandboxCapabilities
 from pydantic import Field, ValidationError
 
 TERMS_VARIABLE: Final = "BENCHFLOW_CLOUD_TERMS"
 """A directory with `NAME.toml` for clouds whose terms differ, such as those of a larger plan."""
+LINK_CAPABILITIES: Final = SandboxCapabilities(
+    isolation="container",
+    network_modes=frozenset(get_args(NetworkMode)),
+    users=True,
+    freeze="guest",
+    kill_all=True,
+    doors="tunnel",
+    notes={"freeze": "the guest stops the processes; grading ends them first"},
+)
+"""What a container behind a link can do, whatever its cloud. The link serves every network but
+`public`."""
 _MAX_BYTES = 1 << 16
 _HOUR, _GIB = 3600.0, 1024.0
 _FIELDS: Final[Mapping[ResourceKind, str]] = {
@@ -86,6 +98,18 @@ def load_terms(name: str, package: str) -> CloudTerms:
         return _parse(path.read_bytes(), str(path))
     text = resources.files(package).joinpath("terms.toml").read_bytes()
     return _parse(text, f"terms.toml of {package}")
+
+
+def load_capabilities(package: str, name: str) -> SandboxCapabilities:
+    """Return what sandboxes of a cloud can do: `LINK_CAPABILITIES`, and those of its package.
+
+    The file `capabilities.toml` has the fields of `SandboxCapabilities`. A package with several
+    providers has a table for each one, and `name` selects it.
+    """
+    given = tomllib.loads(resources.files(package).joinpath("capabilities.toml").read_text())
+    given = given.get(name, given)
+    notes = {**LINK_CAPABILITIES.notes, **given.get("notes", {})}
+    return SandboxCapabilities.model_validate({**dict(LINK_CAPABILITIES), **given, "notes": notes})
 
 
 def _parse(text: bytes, where: str) -> CloudTerms:

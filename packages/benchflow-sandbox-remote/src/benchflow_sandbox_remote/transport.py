@@ -20,6 +20,8 @@ _PIECE = 3 << 12
 _WAITING = 64
 """Pieces of text that wait in each direction. Then a write waits, or the SDK stops reading."""
 _END = ""
+Put = Callable[[str], Awaitable[None]]
+"""Puts a piece of output into a queue, and waits for room."""
 
 
 class Transport(Protocol):
@@ -129,6 +131,30 @@ class LineTransport:
         await self._text.aclose()
 
 
+class PushedOutput:
+    """The output of an SDK that calls `push` with each piece of text.
+
+    It waits for the `receive` of a `QueuedTransport`, which returns when `wait` does.
+    """
+
+    def __init__(self) -> None:
+        self._put = asyncio.get_running_loop().create_future()
+
+    async def push(self, text: str) -> None:
+        """Put a piece, and wait for room."""
+        put: Put = await self._put
+        await put(text)
+
+    def until(self, wait: Callable[[], Awaitable[object]]) -> Callable[[Put], Awaitable[None]]:
+        """Return `receive`."""
+
+        async def receive(put: Put) -> None:
+            self._put.set_result(put)
+            await wait()
+
+        return receive
+
+
 class QueuedTransport:
     """A connection by two calls of an SDK that carry text.
 
@@ -139,7 +165,7 @@ class QueuedTransport:
 
     def __init__(
         self,
-        receive: Callable[[Callable[[str], Awaitable[None]]], Awaitable[None]],
+        receive: Callable[[Put], Awaitable[None]],
         send: Callable[[str], Awaitable[None]],
         *,
         close: Callable[[], Awaitable[None]],
