@@ -1,5 +1,6 @@
 """The manifests of the package, by the schemas of Kubernetes."""
 
+import json
 import subprocess
 import sys
 
@@ -37,19 +38,21 @@ def test_the_installation_has_valid_manifests_and_no_right_over_secrets_or_polic
     memory=st.none() | st.integers(1, 1 << 20),
     cpus=st.none() | st.floats(0.01, 100),
     runtime=st.none() | st.just("gvisor"),
+    image=st.sampled_from(["debian", "\x7f\U0001f600: {"]),
 )
-def test_each_pod_is_valid_and_its_labels_are_allowed(labels, memory, cpus, runtime):
+def test_each_pod_is_valid_and_its_labels_are_allowed(labels, memory, cpus, runtime, image):
     spec = SandboxSpec(limits=ResourceLimits(memory_mb=memory, cpus=cpus))
     pod = pod_manifest(
         spec,
         name="benchflow-1",
-        image="debian",
+        image=image,
         labels=labels,
         lifetime=300,
         network="none",
         runtime_class=runtime,
     )
     check(pod)
+    assert json.dumps(pod["spec"]["containers"][0]["image"]) == json.dumps(image)
     for value in pod["metadata"]["labels"].values():
         assert len(value) <= 63
         assert value.isascii()

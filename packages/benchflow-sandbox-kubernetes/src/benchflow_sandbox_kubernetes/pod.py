@@ -51,6 +51,6 @@ def pod_manifest(
         "seconds": _MAX_SECONDS if left is None else round(left) + _GRACE_SECONDS,
     }
     text = files("benchflow_sandbox_kubernetes").joinpath("pod.yaml").read_text()
-    quoted = {name: json.dumps(value) for name, value in values.items()}
+    quoted = {key: json.dumps(each) for key, each in values.items()}
     pod: dict[str, Any] = yaml.safe_load(Template(text).substitute(quoted))
     return pod

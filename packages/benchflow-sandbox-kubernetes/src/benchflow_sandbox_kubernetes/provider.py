@@ -33,11 +33,10 @@ class KubernetesProvider(RemoteProvider):
         start_seconds: float = 300.0,
         **options: Unpack[RemoteOptions],
     ) -> None:
-        names = {"namespace": namespace, "context": context}
-        pods = {"image": image, "runtime_class": runtime_class}
-        found = options_of("BENCHFLOW_KUBERNETES_", **names, **pods)
+        given = {"namespace": namespace, "context": context, "runtime_class": runtime_class}
+        found = options_of("BENCHFLOW_KUBERNETES_", image=image, **given)
         self._kubernetes = KubernetesCloud(found, start_seconds)
-        account = f"{os.environ.get('KUBECONFIG')} {found}"
+        account = f"{os.environ.get('KUBECONFIG')} {found.get('context')} {found.get('namespace')}"
         super().__init__("kubernetes", self._kubernetes, account=account, **options)
 
     async def probe(self) -> SandboxCapabilities:

@@ -73,7 +73,7 @@ class ErrorRow:
         """Return the error of the contracts; see `ErrorTable`."""
         kind = self.kind or missing
         if kind is CapacityError:
-            wait = retry_after(getattr(error, "headers", {}))
+            wait = retry_after(getattr(error, "headers", None) or {})
             return CapacityError(message, hint=self.hint, retry_after=wait)
         is_refused = kind is SandboxUnsupportedError
         return kind(message, hint=(remedy if is_refused else None) or self.hint)
