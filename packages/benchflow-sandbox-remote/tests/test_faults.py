@@ -4,6 +4,7 @@ import asyncio
 import secrets
 
 import pytest
+from benchflow_contracts.door import Door
 from benchflow_contracts.errors import SandboxError, SandboxLostError
 from benchflow_contracts.sandbox import SandboxSpec
 from benchflow_sandbox_remote.running_box import RemoteBox
@@ -165,6 +166,33 @@ def test_the_last_bytes_of_a_connection_arrive_though_the_host_has_closed_it(wit
         assert await process.stdout.read() == b"3000000\n"
 
     with_sandbox(test)
+
+
+FLOOD = """
+import socket, sys
+held = [socket.create_connection(("127.0.0.1", int(sys.argv[1])), timeout=60) for _ in range(65)]
+held[64].sendall(b"GET / HTTP/1.1\\r\\n\\r\\n")
+try:
+    print(held[64].recv(100), flush=True)
+except ConnectionResetError:
+    print(b"", flush=True)
+sys.stdin.read()
+"""
+
+
+def test_one_connection_too_many_is_closed_and_all_end_with_their_process(with_sandbox):
+    async def main(sandbox, _cloud):
+        port = sandbox.spec.doors[0].port
+        flood = await sandbox.spawn(["python3", "-c", FLOOD, str(port)])
+        # The last one is closed at once. It does not wait inside for one of the others to end.
+        assert await flood.stdout.read() == b"b''\n"
+        await flood.aclose()
+        code = f"import urllib.request as r; r.urlopen('http://127.0.0.1:{port}', timeout=60)"
+        while "HTTP Error 502" not in (await sandbox.exec(["python3", "-c", code])).stderr:
+            pass  # the runner has not seen the end of all connections yet
+
+    door = Door(upstream="http://127.0.0.1:9")
+    with_sandbox(main, SandboxSpec(network="model-only", doors=(door,)))
 
 
 def test_a_wrong_token_gets_no_session(with_sandbox):

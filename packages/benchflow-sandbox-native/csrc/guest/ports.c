@@ -58,6 +58,10 @@ static void run_pump(int connection, int in, int out)
     signal(SIGCHLD, SIG_DFL);
     signal(SIGTERM, SIG_DFL);
     sigprocmask(SIG_SETMASK, &none, NULL);
+    /* A copy here would keep another connection open after the guest has closed it. */
+    for (int slot = 0; slot < MAX_CONNECTIONS_WAITING; slot++)
+        if (waiting[slot] > 0 && waiting[slot] != connection)
+            close(waiting[slot]);
     pump(connection, in, out);
 }
 

@@ -8,14 +8,15 @@ from typing import Protocol
 from benchflow_contracts.errors import SandboxError
 from benchflow_sandbox_native import InitError
 
-from benchflow_sandbox_core.relay.request_server import RequestServer
+from benchflow_sandbox_core.relay.request_server import MAX_CONNECTIONS, RequestServer
 
 from .connections import connect
 from .init import FifoInit
 from .streams import FifoStreams
 
-_MAX_CONNECTIONS = 256
-"""Connections at once: more than the relay and the proxy accept together."""
+_MAX_TASKS = 256
+"""Connections at once. The guest itself reports fewer: root inside can forge its reports."""
+_NO_STREAM = 0xFFFFFFFF
 
 
 class PortListener(Protocol):
@@ -41,7 +42,8 @@ class PortServer:
         self._box = box
         self._servers: Sequence[RequestServer | None] = servers
         """One server for each port of the guest, in order; `None` refuses connections."""
-        self._serving: set[asyncio.Task[None]] = set()
+        self._serving: dict[asyncio.Task[None], RequestServer | None] = {}
+        """The tasks of the connections; `None` for one that is refused."""
         box.on_connection = self._on_connection
 
     async def aclose(self) -> None:
@@ -55,17 +57,32 @@ class PortServer:
 
     def _on_connection(self, connection: int, index: int) -> None:
         # Root inside can forge the guest's responses.
-        server = self._servers[index] if index < len(self._servers) else None
-        if server is None or len(self._serving) >= _MAX_CONNECTIONS:
+        if len(self._serving) >= _MAX_TASKS:
             return
-        task = asyncio.get_running_loop().create_task(self._serve(connection, server))
-        self._serving.add(task)
-        task.add_done_callback(self._serving.discard)
+        server = self._servers[index] if index < len(self._servers) else None
+        if server is not None and list(self._serving.values()).count(server) >= MAX_CONNECTIONS:
+            server = None
+        work = self._refuse(connection) if server is None else self._serve(connection, server)
+        task = asyncio.get_running_loop().create_task(work)
+        self._serving[task] = server
+        task.add_done_callback(self._serving.pop)
+
+    async def _refuse(self, connection: int) -> None:
+        """Let the guest close a connection. Otherwise the connection would wait inside for ever.
+
+        Pipes of the runner are not opened for it, because all sandboxes share the runner's files.
+        """
+        with suppress(InitError, SandboxError, asyncio.CancelledError):
+            await self._box.init.attach(connection, _NO_STREAM)
 
     async def _serve(self, connection: int, server: RequestServer) -> None:
         # Both ends of a connection see its failure.
-        with suppress(InitError, SandboxError, OSError, asyncio.CancelledError):
+        try:
             streams = self._box.streams()
+        except SandboxError:  # the runner has no open files left, or the sandbox has ended
+            await self._refuse(connection)
+            return
+        with suppress(InitError, SandboxError, OSError, asyncio.CancelledError):
             try:
                 await self._box.init.attach(connection, streams.number)
                 streams.close_child()

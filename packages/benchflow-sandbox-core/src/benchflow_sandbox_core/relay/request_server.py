@@ -11,7 +11,7 @@ from benchflow_sandbox_core.closeable import AsyncCloseable
 from .head import MAX_HEAD, Head, HeadError
 
 # Each needs two descriptors of the runner, and a process has 1024 by default.
-_MAX_CONNECTIONS = 64
+MAX_CONNECTIONS = 64
 BROKEN = (OSError, asyncio.IncompleteReadError, asyncio.LimitOverrunError, HeadError)
 """Errors of one connection that its peer causes."""
 
@@ -70,7 +70,7 @@ class RequestServer(AsyncCloseable):
         assert task is not None
         self._handlers.add(task)
         try:
-            if len(self._handlers) > _MAX_CONNECTIONS:
+            if len(self._handlers) > MAX_CONNECTIONS:
                 await refuse(writer, "503 Service Unavailable", "too many connections")
             else:
                 await self._serve(reader, writer)

@@ -1,0 +1,47 @@
+import asyncio
+
+import pytest
+from benchflow_contracts.errors import HostError
+from benchflow_sandbox_core.fifo.port_server import PortServer
+
+REFUSED = 0xFFFFFFFF
+
+
+class Box:
+    """A sandbox whose runner has no open files left. It notes what happens to connections."""
+
+    def __init__(self):
+        self.init = self
+        self.attached = []
+
+    def streams(self):
+        raise HostError("no open files left")
+
+    async def attach(self, connection, stream):
+        self.attached.append((connection, stream))
+
+
+@pytest.mark.parametrize("index", [0, 1, 2])
+def test_a_connection_that_cannot_be_served_is_closed_inside(index):
+    async def main():
+        box = Box()
+        server = PortServer(box, object(), None)
+        box.on_connection(7, index)
+        await asyncio.wait(list(server._serving))
+        await server.aclose()
+        return box.attached
+
+    assert asyncio.run(main()) == [(7, REFUSED)]
+
+
+def test_forged_connections_do_not_use_up_the_memory():
+    async def main():
+        box = Box()
+        server = PortServer(box, None)
+        for connection in range(10_000):
+            box.on_connection(connection, 0)
+        await asyncio.wait(list(server._serving))
+        await server.aclose()
+        return len(box.attached)
+
+    assert asyncio.run(main()) == 256
