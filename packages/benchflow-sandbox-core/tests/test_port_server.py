@@ -1,3 +1,5 @@
+"""Connections from inside that the host cannot serve."""
+
 import asyncio
 
 import pytest
