@@ -13,7 +13,7 @@ from typing import Any, cast
 
 import pytest
 from benchflow_engine.scaffold import write_task
-from benchflow_store import StoredRollout
+from benchflow_store import StoredRollout, read_groups
 from gym_till import serving_till, write_rows
 from judge_package import install_once
 from scripted_llm import ModelReply, ModelRequest, ScriptedLlm, ToolUse
@@ -87,15 +87,24 @@ def refuse(python: Path, source: str, home: Path, **variables: str) -> str:
 
 def run_alone(python: Path, ident: str, index: int, answers: Answers) -> float:
     """Run a rollout as verifiers does; return its reward."""
+    [found] = run_group_alone(python, ident, index, answers)
+    reward: float = found["reward"]
+    return reward
+
+
+def run_group_alone(
+    python: Path, ident: str, index: int, answers: Answers, *group: object
+) -> list[dict[str, Any]]:
+    """Run rollouts as verifiers does; return their rewards and metrics."""
     with ScriptedLlm(_scripted(answers)) as llm:
         script = str(TASKSETS / "run_alone.py")
-        words = [str(python), script, ident, str(index), f"{llm.url}/v1"]
+        words = [str(python), script, ident, str(index), f"{llm.url}/v1", *map(str, group)]
         done = subprocess.run(
             words, env=_variables(), capture_output=True, text=True, timeout=300, check=False
         )
     assert done.returncode == 0, done.stderr[-3000:]
-    reward: float = json.loads(done.stdout.splitlines()[-1])["reward"]
-    return reward
+    found: list[dict[str, Any]] = json.loads(done.stdout.splitlines()[-1])
+    return found
 
 
 def run_taskset_alone(
@@ -301,12 +310,41 @@ def test_an_environment_of_several_agents_is_refused_by_its_field(
     assert "white, black" in done
 
 
-def test_a_rubric_that_scores_groups_is_refused_by_its_field(old: Path, tmp_path: Path) -> None:
+def test_a_rubric_that_scores_groups_gives_its_rewards_to_a_group_alone(
+    old: Path, tmp_path: Path
+) -> None:
+    """The second answer is right, and the third one is as short."""
+    said = ["five words", "5", "7", "5 words"]
+
+    def one_by_one() -> Callable[[object], ModelReply]:
+        left = list(said)
+        return lambda _: say(left.pop(0))
+
     arguments = json.dumps({"compares": True})
-    source = "verifiers://old_words?split=train&index=0"
-    done = refuse(old, source, tmp_path, BENCHFLOW_VERIFIERS_ARGS=arguments)
-    assert "verifiers:rubric" in done
-    assert "scores groups" in done
+    theirs = run_group_alone(old, "old_words", 0, one_by_one(), len(said), arguments)
+    source = "verifiers://old_words?split=train&start=0&limit=1"
+    scored = "benchflow_adapters_verifiers.group:VerifiersGroupReward"
+    words = ("--repeats", len(said), "--jobs-dir", tmp_path, "--job-name", "j", "-n", 1)
+    with ScriptedLlm(_scripted(one_by_one())) as llm:
+        endpoint = ("--base-url", f"{llm.url}/v1", "--group-reward-import-path", scored)
+        done = subprocess.run(
+            [BENCH, "eval", "create", "-p", source, *_AGENT, *map(str, (*endpoint, *words))],
+            cwd=tmp_path,
+            env=_variables(BENCHFLOW_VERIFIERS_PYTHON=str(old), BENCHFLOW_VERIFIERS_ARGS=arguments),
+            capture_output=True,
+            text=True,
+            timeout=300,
+            check=False,
+        )
+    (group,) = read_groups(tmp_path / "j")
+    ours = [(each.result.reward, dict(each.result.items)) for each in group.leaves]
+    assert sorted(ours, key=str) == sorted(
+        ((each["reward"], each["metrics"]) for each in theirs), key=str
+    ), done.stderr
+    assert len({reward for reward, _ in ours}) > 1
+    own = [json.loads(path.read_text()) for path in (tmp_path / "j").glob("*/result.json")]
+    found = [(each["reward"], each["error"]["type"]) for each in own]
+    assert found == [(None, "NoRewards")] * len(said)
 
 
 @pytest.mark.parametrize(("said", "reward"), [("7", 2.0), ("8", 0.0)])

@@ -7,6 +7,7 @@ from typing import Any, cast
 
 import pytest
 from benchflow_contracts import (
+    NO_REWARDS,
     Environment,
     EnvironmentError_,
     Evidence,
@@ -72,6 +73,13 @@ def score(reward: EnvironmentRewards, world: object, **more: Any) -> VerifyResul
 
 def rule(name: Any, low: float = -10, high: float = 10) -> EnvironmentRewards:
     return EnvironmentRewards(rule=name, reward_range=(low, high))
+
+
+def test_a_world_that_rewards_groups_alone_leaves_an_episode_without_a_fault() -> None:
+    world = Paying(paid(0.5))
+    result = score(rule("none"), world)
+    assert (result.reward, result.error_type) == (None, NO_REWARDS)
+    assert len(world.finished_with) == 1
 
 
 @pytest.mark.parametrize(("name", "value"), [("sum", 0.25), ("last", -0.25), ("max", 0.5)])

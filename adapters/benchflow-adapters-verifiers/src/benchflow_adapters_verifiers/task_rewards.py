@@ -27,7 +27,7 @@ from .host_process import as_object, host_process
 from .imported import TASK_HASH
 from .world import environment_of
 
-_PREFIX: Final = "mcp__world__"
+PREFIX: Final = "mcp__world__"
 """What an agent writes before the name of a tool of the world."""
 
 
@@ -87,7 +87,7 @@ class TaskRewards:
             ) from error
         except EnvironmentError_ as error:
             return VerifyResult.unscored(f"{error}", retryable=error.retryable)
-        return _verdict(as_object(found))
+        return verdict_of(as_object(found))
 
 
 def make_rewards(task: Task, **_: object) -> list[Reward]:
@@ -117,11 +117,12 @@ def _messages(node: RolloutNode, instruction: str | None) -> Iterator[dict[str, 
     for message in steps_to_messages(node.steps, instruction=instruction):
         found = v1_message(message)
         for call in found.get("tool_calls", ()):
-            call["name"] = call["name"].removeprefix(_PREFIX)
+            call["name"] = call["name"].removeprefix(PREFIX)
         yield found
 
 
-def _verdict(found: Mapping[str, Any]) -> VerifyResult:
+def verdict_of(found: Mapping[str, Any]) -> VerifyResult:
+    """Return the verdict that a host sent."""
     reward = found["reward"]
     if not isinstance(reward, int | float) or not abs(reward) <= MAX_REWARD:
         return VerifyResult.unscored(f"the reward {reward!r:.100} is not a number in range")

@@ -164,7 +164,9 @@ class VerifiersTasks:
             TaskError: The environment cannot be loaded, or its data is not JSON.
         """
         host, arguments = self._host(address)
-        low, high = self._describe(address)["reward_range"]
+        described = self._describe(address)
+        low, high = described["reward_range"]
+        rule = "none" if described["scores_groups"] else "last"
         rows = _result(address, host, "tasks", split=split, start=start, limit=limit)
         name = re.sub(r"[^a-z0-9._-]", "-", address.rsplit("/", 1)[-1].lower())
         return [
@@ -178,7 +180,7 @@ class VerifiersTasks:
                         },
                         "verifier": {
                             "type": "environment",
-                            "options": {"rule": "last"},
+                            "options": {"rule": rule},
                             "reward_range": [low, high],
                         },
                     }

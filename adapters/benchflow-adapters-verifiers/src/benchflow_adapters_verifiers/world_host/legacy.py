@@ -7,13 +7,14 @@ import json
 import logging
 import re
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 from verifiers.legacy.clients import Client
 from verifiers.legacy.errors import OverlongPromptError
 from verifiers.legacy.types import Response, ResponseMessage, ToolCall
 from verifiers.legacy.utils.env_utils import load_environment
+from verifiers.legacy.utils.message_utils import normalize_messages
 
 from .exchange import FAULTS, STOP, Exchange, UnsupportedError, Verdict, text_of
 
@@ -84,11 +85,10 @@ class LegacyWorlds:
     def __init__(self, ident: str, arguments: dict[str, Any]) -> None:
         logging.getLogger("verifiers").addHandler(_Faults())
         self._env = load_environment(ident, **arguments)
-        if self._env.requires_group_rollouts:
-            raise UnsupportedError(
-                f"the rubric of {ident!r} scores groups, and BenchFlow scores each rollout alone",
-                "rubric",
-            )
+        self.scores_groups: bool = self._env.requires_group_rollouts
+        """Whether rollouts have rewards only as a group: then one rollout is not scored."""
+        if self.scores_groups:
+            self._env.set_score_rollouts(False)
 
     @property
     def speaks(self) -> bool:
@@ -126,6 +126,8 @@ class LegacyWorlds:
         error = output.get("error")
         if error is not None:
             return Verdict(error=str(error.get("error_chain_str") or error), tail=_tail(output))
+        if self.scores_groups:
+            return Verdict(tail=_tail(output))
         broken = self._forgive_metrics()
         numbers = output["metrics"].items()
         parts = {name: float(value) for name, value in numbers if name not in broken}
@@ -134,6 +136,46 @@ class LegacyWorlds:
     async def score(self, *_: object) -> Verdict:
         """Refuse: a rubric of this version scores the state of a live rollout."""
         raise UnsupportedError("a rubric scores the state of a live rollout", "rubric")
+
+    async def score_group(
+        self, data: dict[str, Any], candidates: Sequence[Sequence[dict[str, Any]]]
+    ) -> list[Verdict]:
+        """Score episodes of one task together, by the messages after the prompt."""
+        if not self.scores_groups:
+            raise UnsupportedError("the rubric does not score groups", "rubric")
+        states = [await self._state(data, messages) for messages in candidates]
+        FAULTS.set([])
+        await self._env.rubric.score_group(states)
+        broken = self._forgive_metrics()
+        if faults := FAULTS.get():
+            raise ValueError(faults[0])
+        return [
+            Verdict(
+                reward=float(state["reward"]),
+                parts={k: float(v) for k, v in state["metrics"].items() if k not in broken},
+            )
+            for state in states
+        ]
+
+    async def _state(self, data: dict[str, Any], messages: Sequence[dict[str, Any]]):
+        """Return the state of an episode that has ended, with one turn for each answer."""
+        client = _AgentClient(Exchange())
+        state = await self._env.init_state(data, client, "agent")
+        said = normalize_messages(list(_spoken(messages) if self.speaks else messages))
+        state["completion"], state["is_completed"] = said, True
+        state["trajectory"] = [
+            {
+                **dict.fromkeys(("response", "tokens", "reward", "advantage")),
+                "prompt": [*state["prompt"], *said[:at]],
+                "completion": [message],
+                "is_truncated": False,
+                "trajectory_id": state["trajectory_id"],
+                "extras": {},
+            }
+            for at, message in enumerate(said)
+            if message.role == "assistant"
+        ]
+        return state
 
     def _forgive_metrics(self) -> set[str]:
         """Return the functions that failed and whose weight is 0: they do not change the reward."""
@@ -156,6 +198,23 @@ class LegacyWorlds:
 
     async def aclose(self) -> None:
         """Close nothing: the environment ends with the process."""
+
+
+def _spoken(messages: Sequence[dict[str, Any]]) -> Iterator[dict[str, Any]]:
+    """Yield a conversation whose answers were calls of `say`: the results are the user's messages.
+
+    What the agent writes to nobody at its end is not a part of it.
+    """
+    calls: set[str] = set()
+    for message in messages:
+        for call in message.get("tool_calls") or ():
+            calls.add(call["id"])
+            text = json.loads(call["function"]["arguments"]).get("message", "")
+            yield {"role": "assistant", "content": str(text)}
+        if message["role"] == "tool" and message["tool_call_id"] in calls:
+            yield {"role": "user", "content": message["content"]}
+        elif message["role"] == "assistant" and not calls:
+            yield message
 
 
 def _rubrics(rubric) -> list[Any]:

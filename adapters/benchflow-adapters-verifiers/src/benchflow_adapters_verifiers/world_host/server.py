@@ -47,9 +47,13 @@ class Host:
         self._sessions: dict[str, Session] = {}
 
     async def describe(self) -> dict[str, Any]:
-        """Return the splits and the range of rewards."""
+        """Return the splits, the range of rewards, and whether only groups have rewards."""
         splits = await asyncio.to_thread(self._worlds.splits)
-        return {"splits": splits, "reward_range": self._worlds.reward_range()}
+        return {
+            "splits": splits,
+            "reward_range": self._worlds.reward_range(),
+            "scores_groups": self._worlds.scores_groups,
+        }
 
     async def tasks(self, split: str | None, start: int, limit: int) -> list[dict[str, Any]]:
         """Return tasks as data."""
@@ -96,6 +100,8 @@ class Host:
             then = await found.exchange.act(STOP)
         if not isinstance(then, Verdict):
             raise EpisodeError("the environment goes on after its agent has ended")
+        if self._worlds.scores_groups and then.error is None:
+            return {"reward": None, "parts": {}}
         return _reward_of(then)
 
     async def score(
@@ -103,6 +109,13 @@ class Host:
     ) -> dict[str, Any]:
         """Score the messages of a trace that ended elsewhere; return the verdict."""
         return _reward_of(await self._worlds.score(data, digest, messages))
+
+    async def score_group(
+        self, data: dict[str, Any], candidates: list[list[dict[str, Any]]]
+    ) -> list[dict[str, Any]]:
+        """Score episodes of one task together by their messages; return the verdicts."""
+        verdicts = await self._worlds.score_group(data, candidates)
+        return [_reward_of(verdict) for verdict in verdicts]
 
     async def close(self, session: str) -> None:
         """End a session. A session that is unknown has ended."""
@@ -139,7 +152,7 @@ async def _serve(host: Host, answers: int) -> None:
     reader = asyncio.StreamReader(limit=64 << 20)
     loop = asyncio.get_running_loop()
     await loop.connect_read_pipe(lambda: asyncio.StreamReaderProtocol(reader), sys.stdin.buffer)
-    names = ("describe", "tasks", "open", "call", "finish", "score", "close")
+    names = ("describe", "tasks", "open", "call", "finish", "score", "score_group", "close")
     methods = {name: getattr(host, name) for name in names}
 
     async def answer(request: dict[str, Any]) -> None:

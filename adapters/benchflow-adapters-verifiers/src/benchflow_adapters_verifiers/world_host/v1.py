@@ -91,6 +91,8 @@ class AgentHarness(Harness[HarnessConfig]):
 class V1Worlds:
     """One taskset, and its episodes."""
 
+    scores_groups = False
+
     def __init__(self, ident: str, arguments: dict[str, Any]) -> None:
         module = types.ModuleType(_HARNESS)
         vars(module).update(AgentHarness=AgentHarness, __all__=["AgentHarness"])
@@ -187,6 +189,10 @@ class V1Worlds:
         parts = {name: float(reward.score) for name, reward in trace.rewards.items()}
         numbers = {name: float(value) for name, value in trace.metrics.items() if value is not None}
         return Verdict(reward=float(trace.reward), parts={**numbers, **parts})
+
+    async def score_group(self, *_: object) -> list[Verdict]:
+        """Refuse: this version scores each episode alone."""
+        raise UnsupportedError("verifiers 0.4 scores each episode alone", "taskset")
 
     async def score(
         self, data: dict[str, Any] | None, digest: str | None, messages: list[dict[str, Any]]

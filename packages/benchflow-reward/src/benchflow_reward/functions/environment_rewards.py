@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from typing import ClassVar, Final, Literal
 
 from benchflow_contracts import (
+    NO_REWARDS,
     Evidence,
     EvidenceMissingError,
     RareModel,
@@ -15,8 +16,8 @@ from benchflow_contracts import (
     outside_world,
 )
 
-Rule = Literal["sum", "last", "max"]
-_RULES: Final[Mapping[Rule, Callable[[Sequence[float]], float]]] = {
+Rule = Literal["sum", "last", "max", "none"]
+_RULES: Final[Mapping[str, Callable[[Sequence[float]], float]]] = {
     "sum": sum,
     "last": lambda values: values[-1],
     "max": max,
@@ -27,6 +28,7 @@ class EnvironmentOptions(RareModel):
     """`[verifier.options]` of `type = "environment"`."""
 
     rule: Rule = "sum"
+    """`none`: the world rewards groups of episodes alone, so one episode has nothing to reward."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -36,7 +38,8 @@ class EnvironmentRewards:
     The world may first add its final rewards, since the agent has ended. Events with a tag are
     named parts: they are in `items`, by their last value, and the rule does not count them. The
     result is unscored if the world gave no reward or failed, or if the return is outside
-    `reward_range`.
+    `reward_range`. With the rule `none` it has the `error_type` `NO_REWARDS`, and a `GroupReward`
+    sees it.
     """
 
     rule: Rule
@@ -62,6 +65,11 @@ class EnvironmentRewards:
         if live.continues:
             raise RewardError(f"{self.name!r} scores an episode at its end, not between its steps")
         await world.finish(node.steps)
+        if self.rule == "none":
+            return VerifyResult.unscored(
+                f"environment {world.name!r} rewards groups of episodes, and not one alone",
+                error_type=NO_REWARDS,
+            )
         events = tuple(world.reward_events())
         values = [event.value for event in events if event.tag is None]
         if not values:
