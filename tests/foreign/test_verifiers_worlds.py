@@ -7,7 +7,7 @@ import json
 import os
 import subprocess
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, cast
 
@@ -34,6 +34,7 @@ reward_range = [0, 2.5]
 [verifier.options]
 env = "add_up"
 """
+_END = "Done."
 Answers = Callable[[int], ModelReply]
 """The answer to a model call, by the number of earlier answers."""
 
@@ -310,41 +311,80 @@ def test_an_environment_of_several_agents_is_refused_by_its_field(
     assert "white, black" in done
 
 
-def test_a_rubric_that_scores_groups_gives_its_rewards_to_a_group_alone(
-    old: Path, tmp_path: Path
-) -> None:
-    """The second answer is right, and the third one is as short."""
-    said = ["five words", "5", "7", "5 words"]
-
-    def one_by_one() -> Callable[[object], ModelReply]:
-        left = list(said)
-        return lambda _: say(left.pop(0))
-
-    arguments = json.dumps({"compares": True})
-    theirs = run_group_alone(old, "old_words", 0, one_by_one(), len(said), arguments)
-    source = "verifiers://old_words?split=train&start=0&limit=1"
+def run_group(
+    python: Path, ident: str, arguments: str, answers: Answers, count: int, home: Path
+) -> str:
+    """Run a job of one task with rewards over its rollouts; return what the command said."""
     scored = "benchflow_adapters_verifiers.group:VerifiersGroupReward"
-    words = ("--repeats", len(said), "--jobs-dir", tmp_path, "--job-name", "j", "-n", 1)
-    with ScriptedLlm(_scripted(one_by_one())) as llm:
+    source = f"verifiers://{ident}?split=train&start=0&limit=1"
+    words = ("--repeats", count, "--jobs-dir", home, "--job-name", "j", "-n", 1)
+    with ScriptedLlm(_scripted(answers)) as llm:
         endpoint = ("--base-url", f"{llm.url}/v1", "--group-reward-import-path", scored)
         done = subprocess.run(
             [BENCH, "eval", "create", "-p", source, *_AGENT, *map(str, (*endpoint, *words))],
-            cwd=tmp_path,
-            env=_variables(BENCHFLOW_VERIFIERS_PYTHON=str(old), BENCHFLOW_VERIFIERS_ARGS=arguments),
+            cwd=home,
+            env=_variables(
+                BENCHFLOW_VERIFIERS_PYTHON=str(python), BENCHFLOW_VERIFIERS_ARGS=arguments
+            ),
             capture_output=True,
             text=True,
             timeout=300,
             check=False,
         )
-    (group,) = read_groups(tmp_path / "j")
-    ours = [(each.result.reward, dict(each.result.items)) for each in group.leaves]
-    assert sorted(ours, key=str) == sorted(
-        ((each["reward"], each["metrics"]) for each in theirs), key=str
-    ), done.stderr
-    assert len({reward for reward, _ in ours}) > 1
-    own = [json.loads(path.read_text()) for path in (tmp_path / "j").glob("*/result.json")]
+    own = [json.loads(path.read_text()) for path in (home / "j").glob("*/result.json")]
     found = [(each["reward"], each["error"]["type"]) for each in own]
-    assert found == [(None, "NoRewards")] * len(said)
+    assert found == [(None, "NoRewards")] * count, done.stderr
+    return done.stdout + done.stderr
+
+
+def one_by_one(texts: Sequence[str], *, spoken: bool = False) -> Answers:
+    """Answer each model call by the next text; with `spoken`, by the tool `say` until an end."""
+    left = list(texts)
+
+    def answer(_: int) -> ModelReply:
+        text = left.pop(0)
+        return use("mcp__world__say", message=text) if spoken and text != _END else say(text)
+
+    return answer
+
+
+def test_a_rubric_that_scores_groups_gives_its_rewards_to_a_group_alone(
+    old: Path, tmp_path: Path
+) -> None:
+    """The second answer is right, and the third one is as short."""
+    said, arguments = ["five words", "5", "7", "5 words"], json.dumps({"compares": True})
+    theirs = run_group_alone(old, "old_words", 0, one_by_one(said), len(said), arguments)
+    output = run_group(old, "old_words", arguments, one_by_one(said), len(said), tmp_path)
+    assert group_of(tmp_path) == in_order(theirs), output
+    assert len({reward for reward, _ in group_of(tmp_path)}) > 1
+
+
+@pytest.mark.parametrize("lives", [False, True])
+def test_a_group_of_conversations_has_no_reward_that_a_live_state_would_change(
+    old: Path, tmp_path: Path, lives: bool
+) -> None:
+    """One rollout says the right number at once. `lives`: a function asks who has found it."""
+    arguments = json.dumps({"compares": True, "lives": lives})
+    said = ["50", "10", "21", _END, "21", _END]
+    output = run_group(old, "old_guess", arguments, one_by_one(said, spoken=True), 2, tmp_path)
+    if lives:
+        results = [leaf.result for group in read_groups(tmp_path / "j") for leaf in group.leaves]
+        assert [each.reward for each in results] == [None, None], output
+        assert all("final_env_response" in (each.error or "") for each in results)
+        return
+    heard = one_by_one(["21", "50", "10", "21"])
+    theirs = run_group_alone(old, "old_guess", 0, heard, 2, arguments)
+    assert group_of(tmp_path) == in_order(theirs), output
+
+
+def group_of(home: Path) -> list[tuple[float | None, dict[str, float]]]:
+    """Return the rewards of the leaves of the group of a job, in order."""
+    leaves = [leaf.result for group in read_groups(home / "j") for leaf in group.leaves]
+    return in_order([{"reward": each.reward, "metrics": dict(each.items)} for each in leaves])
+
+
+def in_order(found: Sequence[Mapping[str, Any]]) -> list[tuple[float | None, dict[str, float]]]:
+    return sorted(((each["reward"], each["metrics"]) for each in found), key=str)
 
 
 @pytest.mark.parametrize(("said", "reward"), [("7", 2.0), ("8", 0.0)])

@@ -24,10 +24,22 @@ def is_quick(state) -> float:
     return 1.0 / len(state["trajectory"])
 
 
-def load_environment() -> vf.Environment:
+def is_told(completion) -> float:
+    """Read the last answer of the environment, and not the state."""
+    return float(completion[-1].content == "Right.")
+
+
+def is_quickest(states) -> list[float]:
+    """Compare the rollouts of a group."""
+    turns = [len(state["trajectory"]) for state in states]
+    return [float(count == min(turns)) for count in turns]
+
+
+def load_environment(compares: bool = False, lives: bool = True) -> vf.Environment:
     rows = [{"question": "Guess my number from 0 to 99.", "answer": "21"}]
+    functions = [is_found if lives else is_told, is_quick, *([is_quickest] if compares else [])]
     return GuessEnv(
         dataset=Dataset.from_list(rows),
-        rubric=vf.Rubric(funcs=[is_found, is_quick], weights=[1.0, 0.5]),
+        rubric=vf.Rubric(funcs=functions, weights=[1.0, 0.5, 0.25][: len(functions)]),
         max_turns=4,
     )

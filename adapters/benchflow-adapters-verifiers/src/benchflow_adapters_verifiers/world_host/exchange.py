@@ -11,6 +11,9 @@ Message = dict[str, Any]
 STOP = {"stop": True}
 """The action that ends a rollout whose agent has ended, as a prompt that is too long does."""
 
+OVER = "The episode is over."
+"""What the agent reads if the environment says nothing at its end."""
+
 FAULTS: contextvars.ContextVar[list[str]] = contextvars.ContextVar("faults")
 """What the rollout of this context logged about a reward function that failed."""
 

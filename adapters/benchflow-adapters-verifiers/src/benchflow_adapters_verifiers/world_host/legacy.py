@@ -12,12 +12,14 @@ from typing import Any
 
 from verifiers.legacy.clients import Client
 from verifiers.legacy.errors import OverlongPromptError
-from verifiers.legacy.types import Response, ResponseMessage, ToolCall
+from verifiers.legacy.types import Response, ResponseMessage, State, ToolCall
 from verifiers.legacy.utils.env_utils import load_environment
 from verifiers.legacy.utils.message_utils import normalize_messages
 
-from .exchange import FAULTS, STOP, Exchange, UnsupportedError, Verdict, text_of
+from .exchange import FAULTS, OVER, STOP, Exchange, UnsupportedError, Verdict, text_of
 
+_KEPT = {"input", "task", "prompt", "tool_defs", "trajectory_id", "reward", "metrics", "error"}
+"""The part of the first state of an episode that is still true at its end."""
 _FAULT = re.compile(r"Error calling (?:group )?reward function ([^:]+):")
 
 
@@ -77,6 +79,27 @@ class _AgentClient(Client):
 
     async def close(self):
         """Close nothing."""
+
+
+class _EndedState(State):
+    """The state of an episode that ended elsewhere. Only a live one has what it does not have.
+
+    `get` and `in` refuse such a key: an answer would be a wrong reward.
+    """
+
+    _OPTIONAL = frozenset({*State.INPUT_FIELDS, "judge_response"})
+
+    def __getitem__(self, key) -> Any:  # noqa: ANN401 - as in State
+        self._check(key)
+        return super().__getitem__(key)
+
+    def __contains__(self, key) -> bool:
+        self._check(key)
+        return super().__contains__(key)
+
+    def _check(self, key) -> None:
+        if key not in self.keys() | self._OPTIONAL:
+            raise LookupError(f"an episode that has ended does not have state[{key!r}]")
 
 
 class LegacyWorlds:
@@ -160,7 +183,8 @@ class LegacyWorlds:
     async def _state(self, data: dict[str, Any], messages: Sequence[dict[str, Any]]):
         """Return the state of an episode that has ended, with one turn for each answer."""
         client = _AgentClient(Exchange())
-        state = await self._env.init_state(data, client, "agent")
+        first = await self._env.init_state(data, client, "agent")
+        state = _EndedState({key: value for key, value in first.items() if key in _KEPT})
         said = normalize_messages(list(_spoken(messages) if self.speaks else messages))
         state["completion"], state["is_completed"] = said, True
         state["trajectory"] = [
@@ -169,7 +193,7 @@ class LegacyWorlds:
                 "prompt": [*state["prompt"], *said[:at]],
                 "completion": [message],
                 "is_truncated": False,
-                "trajectory_id": state["trajectory_id"],
+                "trajectory_id": first["trajectory_id"],
                 "extras": {},
             }
             for at, message in enumerate(said)
@@ -212,7 +236,8 @@ def _spoken(messages: Sequence[dict[str, Any]]) -> Iterator[dict[str, Any]]:
             text = json.loads(call["function"]["arguments"]).get("message", "")
             yield {"role": "assistant", "content": str(text)}
         if message["role"] == "tool" and message["tool_call_id"] in calls:
-            yield {"role": "user", "content": message["content"]}
+            if message["content"] != OVER:
+                yield {"role": "user", "content": message["content"]}
         elif message["role"] == "assistant" and not calls:
             yield message
 

@@ -12,9 +12,8 @@ import traceback
 from dataclasses import dataclass, field
 from typing import Any
 
-from .exchange import STOP, Exchange, Turn, UnsupportedError, Verdict, text_of
+from .exchange import OVER, STOP, Exchange, Turn, UnsupportedError, Verdict, text_of
 
-OVER = "The episode is over."
 SAY = {
     "name": "say",
     "description": "Say your next message to the environment. The result is its answer.",
