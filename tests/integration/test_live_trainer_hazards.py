@@ -195,9 +195,10 @@ def test_a_result_of_the_service_leaves_out_or_marks_a_hazard(hazard: str, rende
     assert left_out == ({hazard: 1} if hazard in LEFT_OUT else {})
     marks = ('"is_truncated": true', '"truncated": ["bad"]')
     assert hazard != "truncated" or any(mark in json.dumps(rows) for mark in marks)
-    assert hazard != "mixed-versions" or '"v2"' in json.dumps(rows)
+    is_mixed = hazard in {"mixed-versions", "mixed-call"}
+    assert not is_mixed or '"v2"' in json.dumps(rows)
     _, masked = render_samples(source, render, TrainingOptions(mixed_versions="mask"))
-    assert ("mixed_versions" in masked) == (hazard == "mixed-versions")
+    assert ("mixed_versions" in masked) == is_mixed
     _, exact = render_samples(source, render, TrainingOptions(require_tokens=True))
     is_inexact = hazard in {"retokenised", "without-logprobs", "compaction"}
     assert ("inexact_tokens" in exact) == is_inexact

@@ -23,7 +23,7 @@ from benchflow_export import load_exporter
 from benchflow_kernel import Registry
 from trainer_hazards import HAZARDS, TEXT, TOKEN, Trained, mixed_versions, rollout, said, truncated
 
-OF_MESSAGES = {"breaks", "missing_logprobs"}
+OF_MESSAGES = {"breaks", "missing_logprobs", "mixed_calls"}
 """Counts that a format of messages does not have: it has no tokens."""
 
 
@@ -36,6 +36,9 @@ def of_nodes(traces: list[dict[str, Any]]) -> Iterator[Trained]:
                 path.append(nodes[above]["token_ids"])
                 above = nodes[above]["parent"]
             before = [token for ids in reversed(path) for token in ids]
+            # The layout of verifiers' MessageNode. Another one gives tokens the wrong numbers.
+            assert len(node["logprobs"]) == sum(node["mask"])
+            assert len(node.get("advantages", node["logprobs"])) == sum(node["mask"])
             for at, (token, flag) in enumerate(zip(node["token_ids"], node["mask"], strict=True)):
                 if flag:
                     yield (*before, *node["token_ids"][:at]), token

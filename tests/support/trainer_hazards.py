@@ -133,6 +133,10 @@ def mixed_versions() -> FinishedRollout:
     return rollout(leaf("bad", TEXT, 1.0, "bad"), bad_call(policy_version="v2"))
 
 
+def mixed_call() -> FinishedRollout:
+    return rollout(leaf("bad", TEXT, 1.0, "bad"), bad_call(end_policy_version="v2"))
+
+
 def retokenised() -> FinishedRollout:
     prompt = [1, 99, 3, 4, 5, 10]
     return rollout(leaf("bad", TEXT, 1.0, "bad"), bad_call(prompt=prompt))
@@ -162,6 +166,7 @@ HAZARDS = {
     "counterfactual": Hazard(counterfactual, "counterfactual"),
     "truncated": Hazard(truncated, "truncated", ("bad",), is_marked=True),
     "mixed-versions": Hazard(mixed_versions, "mixed_versions", ("bad",), is_marked=True),
+    "mixed-call": Hazard(mixed_call, "mixed_calls", is_marked=True),
     "retokenised": Hazard(retokenised, "breaks", ("bad",), is_marked=True),
     "without-logprobs": Hazard(without_logprobs, "missing_logprobs", is_marked=True),
     "auxiliary": Hazard(auxiliary, may_train=("bad",)),

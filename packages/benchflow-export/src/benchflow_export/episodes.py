@@ -188,7 +188,8 @@ def _node(span: SampleSpan, index: Mapping[str, int], advantage: float | None) -
         "timestamp": span.finished_at,
         "token_ids": list(span.token_ids),
         "mask": span.mask,
-        "logprobs": list(span.logprobs),
+        # One for each token of the mask: verifiers has no place for others.
+        "logprobs": list(span.logprobs) if span.is_trainable else [],
     }
     if span.is_trainable and advantage is not None:
         fields["advantages"] = [advantage] * len(span.logprobs)
