@@ -126,7 +126,8 @@ def test_an_outer_program_runs_the_whole_interaction_in_the_sandbox_of_a_session
     async def main() -> None:
         async with serving_app(app, "/sandboxes") as url, AsyncClient(base_url=url) as http:
             reply = (await http.post("/seed_session", json=row)).json()
-            assert set(reply) == {"benchflow"}
+            # The agent's server gets the prompt, and no access.
+            assert set(reply) == {"benchflow", "prompt"}
             seen = await asyncio.to_thread(
                 nemo_gym_home.run,
                 "outer_program.py",
