@@ -17,7 +17,7 @@ POLICIES = [each for each in INSTALL if each["kind"] == "NetworkPolicy"]
 IMAGE = "debian:stable-slim"
 
 
-def kubeconfig(url, token="kubernetes_test"):
+def kubeconfig(url, token):
     """Return the text of a configuration of kubectl."""
     return yaml.safe_dump(
         {
@@ -32,7 +32,18 @@ def kubeconfig(url, token="kubernetes_test"):
 
 
 @pytest.fixture
-def with_provider(tmp_path, monkeypatch):
+def use_server(tmp_path, monkeypatch):
+    """Let kubernetes_asyncio use the server of a URL."""
+
+    def use(url, token="kubernetes_test"):
+        (tmp_path / "config").write_text(kubeconfig(url, token))
+        monkeypatch.setenv("KUBECONFIG", str(tmp_path / "config"))
+
+    return use
+
+
+@pytest.fixture
+def with_provider(use_server):
     """Run an async test against a provider and the server of its cluster."""
 
     def run(test, *, token="kubernetes_test", state=(), **options):
@@ -40,9 +51,7 @@ def with_provider(tmp_path, monkeypatch):
             given = {"images": {IMAGE: SandboxSpec()}, "policies": POLICIES, **dict(state)}
             cluster = ClusterState(**given)
             async with LocalProvider() as local, kubernetes_server(local, cluster) as (server, url):
-                path = tmp_path / "config"
-                path.write_text(kubeconfig(url, token))
-                monkeypatch.setenv("KUBECONFIG", str(path))
+                use_server(url, token)
                 async with KubernetesProvider(**options) as provider:
                     return await test(provider, server)
 

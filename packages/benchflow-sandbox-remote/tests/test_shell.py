@@ -19,6 +19,7 @@ from benchflow_sandbox_remote import (
     AnswerError,
     ErrorRow,
     ErrorTable,
+    OutputTail,
     answer_rows,
     check_exit,
     convert_errors,
@@ -131,6 +132,16 @@ def test_only_errors_of_the_sdk_are_converted():
         raise OSError("gone")
     with pytest.raises(ZeroDivisionError), convert_errors("Cloud", "make it", convert):
         raise ZeroDivisionError
+
+
+def test_the_output_of_a_command_is_limited_and_only_its_end_is_kept():
+    output = OutputTail("sync")
+    for _ in range(16):
+        output.add("x" * 65_535 + "y")
+    assert output.text == "x" * 499 + "y"
+    with pytest.raises(SandboxError, match="'sync' has written more than 1048576") as error:
+        output.add("z")
+    assert error.value.caused_by == "inside"
 
 
 class SdkError(Exception):

@@ -24,6 +24,7 @@ from benchflow_sandbox_remote import (
     WebSocketDialer,
     open_hosts,
 )
+from benchflow_sandbox_remote.limited_answers import limited
 
 from .errors import typed_errors
 from .vault import Vault, secret_names
@@ -38,8 +39,7 @@ _CREATE_SECONDS = 600
 """The limit of one try, in which Daytona may pull an image."""
 _SECONDS, _SHORT, _FORGET_SECONDS = 60, 20, 10
 _MAX_LOG = 1 << 28
-"""Bytes of output after which a connection ends: Daytona keeps them in the sandbox's files until
-the session is deleted."""
+"""The most output of a connection, which Daytona keeps in files until the session is deleted."""
 _DEAD = {"destroyed", "destroying", "stopped", "stopping", "error", "build_failed", "archived"}
 
 
@@ -127,10 +127,12 @@ class DaytonaCloud:
         """Return the client, whose connections belong to the running event loop."""
         if self._client is None:
             with warnings.catch_warnings():
-                # The other way to wait for a state is one more WebSocket for each runner, and a
-                # subscription for each sandbox of a list.
+                # Otherwise each runner has one more WebSocket, and each sandbox a subscription.
                 warnings.simplefilter("ignore", DeprecationWarning)
                 self._client = daytona.AsyncDaytona(daytona.DaytonaConfig(**self._config))
+            shared: Any = self._client._shared_session  # noqa: SLF001
+            shared._ensure_session(self._client._api_client.rest_client)  # noqa: SLF001
+            shared._adopt(limited(shared.session))  # noqa: SLF001
         return self._client
 
     async def connect(self) -> None:

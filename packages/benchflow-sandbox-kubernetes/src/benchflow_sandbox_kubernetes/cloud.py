@@ -11,6 +11,7 @@ import aiohttp
 import benchflow_contracts.errors as ours
 from benchflow_contracts.sandbox import Isolation, SandboxSpec
 from benchflow_sandbox_remote import CloudRecord, Lease, ShellSandbox, labels_of
+from benchflow_sandbox_remote.limited_answers import with_limits
 from kubernetes_asyncio import client, config
 from kubernetes_asyncio.stream import WsApiClient
 from kubernetes_asyncio.stream.ws_client import ERROR_CHANNEL, STDERR_CHANNEL, STDOUT_CHANNEL
@@ -29,7 +30,7 @@ _EXEC: dict[str, Any] = {
 }
 """Options of a command. Only protocol v5 can close one stream. Kubernetes has it since 1.30."""
 _STDIN, _END_OF_STDIN = b"\x00", b"\xff\x00"
-_PIECE, _KEPT = 1 << 15, 500
+_PIECE, _KEPT, _BUFFER = 1 << 15, 500, 1 << 21  # the buffer is that of the SDK
 
 
 class PodCommand:
@@ -105,8 +106,9 @@ class KubernetesCloud:
                         path = os.environ.get("KUBECONFIG")
                         await _CONFIG.load_kube_config(path, self._context, settings)
                 settings.connection_pool_maxsize = 0  # each sandbox has an open stream
-                web: Any = WsApiClient(settings)
-                self._apis = client.CoreV1Api(client.ApiClient(settings)), client.CoreV1Api(web)
+                plain = with_limits(client.ApiClient(settings), read_bufsize=_BUFFER)
+                web = with_limits(WsApiClient(settings), read_bufsize=_BUFFER)
+                self._apis = client.CoreV1Api(plain), client.CoreV1Api(web)
             return self._apis
 
     async def connect(self) -> None:
@@ -133,10 +135,9 @@ class KubernetesCloud:
         if not (name := self._runtime):
             return "container"
         api, _ = await self.apis()
-        classes: Any = client.NodeV1Api(api.api_client)
+        nodes: Any = client.NodeV1Api(api.api_client)
         with typed_errors(f"read the RuntimeClass {name!r}"):
-            handler = (await classes.read_runtime_class(name)).handler
-        return "vm" if "kata" in handler else "container"
+            return "vm" if "kata" in (await nodes.read_runtime_class(name)).handler else "container"
 
     async def is_running(self, sandbox: str) -> bool:
         """Return whether a pod runs; `False`: it is starting.

@@ -13,6 +13,7 @@ from benchflow_contracts.sandbox import SandboxSpec, SnapshotLevel
 from benchflow_sandbox_remote import (
     BoxSize,
     CloudRecord,
+    OutputTail,
     SdkSandbox,
     Transport,
     labels_of,
@@ -56,7 +57,11 @@ class ModalSandbox(SdkSandbox):
         """Run a command to its end."""
         process = await self._sandbox.exec.aio(*argv, timeout=_CALL_SECONDS, workdir="/")
         code: int = await process.wait.aio()  # -1: out of time
-        return code, await process.stderr.read.aio() if code > 0 else ""
+        output = OutputTail(argv[0])
+        if code > 0:
+            async for text in process.stderr:
+                output.add(text)
+        return code, output.text
 
     async def open_link(self) -> Transport:
         """Connect to the link inside."""

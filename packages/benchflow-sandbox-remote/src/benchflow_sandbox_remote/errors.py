@@ -19,6 +19,7 @@ from benchflow_contracts.errors import (
 from .cloud import UNREADABLE
 from .rate_limit import retry_after
 
+_MOST_OUTPUT, _TAIL = 1 << 20, 500
 ErrorTest = type[Exception] | Callable[[Exception], object]
 """A class of errors, or a function that returns whether a row is for an error."""
 Convert = Callable[[str, Exception], SandboxError | None]
@@ -193,6 +194,30 @@ def error_of_status(
     return row.convert(message, error, missing)
 
 
+class OutputTail:
+    """The end of the output of a command, which a process of the sandbox may make endless."""
+
+    def __init__(self, command: str) -> None:
+        self._command = command
+        self._left = _MOST_OUTPUT
+        self.text = ""
+
+    def add(self, text: str) -> None:
+        """Add output.
+
+        Raises:
+            SandboxError: The command has written too much.
+        """
+        self._left -= len(text)
+        if self._left < 0:
+            raise SandboxError(
+                f"{self._command[:80]!r} has written more than {_MOST_OUTPUT} characters",
+                hint="a process of the sandbox replaced the program",
+                caused_by="inside",
+            )
+        self.text = (self.text + text)[-_TAIL:]
+
+
 def check_exit(command: str, code: int, output: str) -> None:
     """Check that a command inside a sandbox has ended with 0.
 
@@ -200,4 +225,4 @@ def check_exit(command: str, code: int, output: str) -> None:
         SandboxError: It has not. The message has the end of `output`.
     """
     if code:
-        raise SandboxError(f"{command[:80]!r} ended with {code}: {output.strip()[-500:]}")
+        raise SandboxError(f"{command[:80]!r} ended with {code}: {output.strip()[-_TAIL:]}")

@@ -4,6 +4,7 @@ A server does what it was asked for, and `Garbage` replaces its answer.
 """
 
 import asyncio
+import gzip
 import json
 import re
 from collections.abc import Generator, Iterable, Mapping
@@ -13,7 +14,7 @@ from typing import Any, Final, Literal, cast, get_args
 
 from grpclib.encoding.proto import ProtoCodec
 
-from .http import App, Receive, Scope, Send
+from .http import App, Receive, Scope, Send, respond
 
 GarbageKind = Literal[
     "html", "nothing", "null", "no fields", "wrong types", "an error", "lying length", "endless"
@@ -155,3 +156,16 @@ class GarbageCodec(ProtoCodec):
                 return data[: len(data) // 2] + b"\x0a\xff\x01"
             case _:
                 return b""
+
+
+def hostile_app(answer: Literal["bomb", "redirect"], elsewhere: str = "") -> App:
+    """Return a server that answers every request with a compressed megabyte, or a redirect."""
+    bomb = gzip.compress(b" " * (1 << 20))
+
+    async def app(scope: Scope, _receive: Receive, send: Send) -> None:
+        if answer == "bomb":
+            await respond(send, 200, bomb, {"content-encoding": "gzip"})
+        else:
+            await respond(send, 307, None, {"location": elsewhere + scope["path"]})
+
+    return app
