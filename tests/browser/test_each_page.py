@@ -14,7 +14,7 @@ NewPage = Callable[..., Page]
 AXE = AXE_FILE_PATH.read_text()
 COLOURS = {"runOnly": {"type": "rule", "values": ["color-contrast", "link-in-text-block"]}}
 """The rules that depend on the theme."""
-_AGES = re.compile(r"[\d.]+ (s|min|h|d)\b")
+_AGES = re.compile(r"[\d.]+ (ms|s|min|h|d)\b")
 
 
 def violations(page: Page, options: dict[str, Any]) -> list[str]:
