@@ -100,6 +100,10 @@ PROGRAMS = {f"benchflow-{name}" for name in ("clawsbench", "testing", "agent-acp
 """Packages with programs of sandboxes, whose Python is the oldest one."""
 
 
+EXTRAS = {"testing": "[pytest]", "serve": "[verifiers]", "sandbox-remote": "[aiohttp]"}
+"""Packages with a module that is for users of this extra."""
+
+
 def _units() -> list[str]:
     """Name the sessions that test one package each, by two Pythons at most."""
     return [
@@ -269,8 +273,7 @@ def quick(session: nox.Session) -> None:
 def wheel(session: nox.Session, package: str) -> None:
     """Install a built wheel into an empty environment and import all of it."""
     _build(session)
-    # A module of these packages is for users of the extra.
-    extra = {"benchflow-testing": "[pytest]", "benchflow-serve": "[verifiers]"}.get(package, "")
+    extra = EXTRAS.get(package.removeprefix("benchflow-"), "")
     session.install("--refresh", "--find-links", str(DIST), f"{package}{extra}=={VERSION}")
     module = package.replace("-", "_")
     session.run("python", "-I", "-W", "error", "tests/import_all.py", module)

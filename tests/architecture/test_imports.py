@@ -214,6 +214,7 @@ ALLOWED = {
         "websockets",
     },
     "benchflow_sandbox_remote": {
+        "aiohttp",
         "benchflow_contracts",
         "benchflow_sandbox_core",
         "benchflow_sandbox_native",
