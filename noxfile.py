@@ -275,8 +275,7 @@ def wheel(session: nox.Session, package: str) -> None:
     _build(session)
     extra = EXTRAS.get(package.removeprefix("benchflow-"), "")
     session.install("--refresh", "--find-links", str(DIST), f"{package}{extra}=={VERSION}")
-    module = package.replace("-", "_")
-    session.run("python", "-I", "-W", "error", "tests/import_all.py", module)
+    session.run("python", "-I", "-W", "error", "tests/import_all.py", package.replace("-", "_"))
 
 
 def _build(session: nox.Session) -> None:
