@@ -55,6 +55,10 @@ def test_gymnasium_plays_our_tasks_in_every_way(tmp_path: Path) -> None:
     assert (set(chosen[:4]), chosen[8]) == ({"task", "other"}, "other")
 
 
+def test_the_world_of_an_environment_keeps_every_promise(tmp_path: Path) -> None:
+    assert _run("kit.py", tmp_path, "CartPole-v1") == []
+
+
 def test_frozen_lake_is_a_world_that_two_children_replay(tmp_path: Path) -> None:
     played = _play(tmp_path, "FrozenLake-v1", 1, [1, 1, 2, 2, 1, 2], kwargs={"is_slippery": False})
     assert played["status"] == "completed"

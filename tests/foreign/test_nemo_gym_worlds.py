@@ -16,6 +16,7 @@ from benchflow_engine.data_tasks import data_source, load_data_tasks
 from benchflow_engine.rollout import RunResult, run
 from benchflow_kernel import ModelConfig
 from scripted_llm import ModelReply, ModelRequest, ScriptedLlm, ToolUse
+from world_kit import broken_promises_of
 
 pytestmark = [pytest.mark.foreign, pytest.mark.timeout(300)]
 Turn = str | list[Any]
@@ -111,6 +112,12 @@ def test_a_stateful_server_gives_us_the_reward_that_it_gives_its_agent(
         for observation in step.observations
     ]
     assert '{"count":6}' in json.dumps(texts).replace("\\", "") or reward == 0.0
+
+
+def test_the_world_of_a_server_keeps_every_promise(servers: dict[str, str], tmp_path: Path):
+    rows, url = first_row(tmp_path, "example_session_state_mgmt"), servers["stateful"]
+    source = f"nemo-gym://{url.removeprefix('http://')}/{rows}?index=0"
+    assert broken_promises_of(source, "increment_counter", count=1) == []
 
 
 @pytest.mark.parametrize("city", ["San Francisco", "Paris"])

@@ -12,10 +12,12 @@ from benchflow_adapters_openenv.tasks import episode_task
 from benchflow_engine.data_tasks import write_data_task
 from benchflow_engine.flags import run_config
 from benchflow_engine.rollout import RunResult, run
+from benchflow_kernel import load_task
 from benchflow_store import StoredRollout
 from foreign_program import workspace_environment
 from judge_package import install_once
 from scripted_llm import ModelReply, ModelRequest, ScriptedLlm, ToolUse
+from world_kit import broken_promises
 
 pytestmark = [pytest.mark.foreign, pytest.mark.timeout(300)]
 
@@ -60,6 +62,7 @@ def test_the_generic_client_plays_our_server(played: dict[str, Any]) -> None:
     record = StoredRollout(Path(played["home"]) / "jobs" / server["state"]["rollout"]).record
     assert record is not None
     assert (record.agent, record.reward) == ("tool-session", 1.0)
+    assert record.grading == "hermetic"
     answers = server["answers"]
     assert answers["health"] == {"status": "healthy"}
     assert answers["schema"]["action"]["properties"]["type"]["const"] == "call_tool"
@@ -145,6 +148,8 @@ def test_a_stock_environment_is_a_world_that_two_children_replay(
     assert texts[0] == texts[1]
     assert json.loads(texts[0][0])["observation"]["echoed_message"] == "abc"
     assert "Invalid message" in texts[0][1]
+    task = write_data_task(episode_task(url, 3), tmp_path / "kit")
+    assert broken_promises(load_task(task), "step", message="abc") == []
 
 
 def test_our_own_server_is_a_world_with_the_same_reward_and_a_token(

@@ -7,19 +7,23 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
+from threading import Thread
 from typing import Any
 
 import judge_package
 import pytest
 from benchflow_adapters_ors import OrsGroupReward
+from benchflow_adapters_ors.world import OrsTasks
 from benchflow_contracts import RewardError, RolloutNode, Step
 from benchflow_engine.data_tasks import data_source, write_data_task
 from benchflow_engine.scaffold import write_task
 from benchflow_kernel import load_task
 from benchflow_store import StoredRollout
+from benchflow_testing import check_group_reward, check_task_source
 from ors_server import served
 from ors_streams import PEERS, random_streams
 from scripted_llm import ModelReply, ModelRequest, ScriptedLlm, ToolUse
+from world_kit import broken_promises_of
 
 pytestmark = [pytest.mark.foreign, pytest.mark.timeout(300)]
 DRIVERS = Path(__file__).parents[1] / "support" / "ors_peers"
@@ -97,7 +101,9 @@ def test_a_published_client_plays_our_task(
     assert [each["error"] for each in late] == ["ToolCallError"] * 2
     assert all("episode has finished" in each["text"] for each in late)
     record = tmp_path / "jobs" / verdict["metadata"]["rollout"]
-    assert record.is_dir()
+    graded = StoredRollout(record).record
+    assert graded is not None
+    assert graded.grading == "hermetic"
     texts = [file.read_bytes() for file in record.rglob("*") if file.is_file()]
     assert not any(b"wordless-secret" in text for text in texts)
 
@@ -122,8 +128,13 @@ def counter(peer: tuple[str, Path]) -> Iterator[str]:
         [python, DRIVERS / "counter.py", name], stdout=subprocess.PIPE, text=True
     ) as process:
         assert process.stdout is not None
-        yield process.stdout.readline().strip()
+        address = process.stdout.readline().strip()
+        # The server logs each request. It would wait for a reader of a full pipe.
+        reader = Thread(target=process.stdout.read)
+        reader.start()
+        yield address
         process.terminate()
+        reader.join()
 
 
 @pytest.fixture(scope="module")
@@ -147,6 +158,8 @@ def test_a_published_server_scores_our_leaves_as_a_group_or_says_that_it_cannot(
     scoring = OrsGroupReward().score_group(loaded, leaves)
     if peer[0] == "openreward":
         assert [verdict.reward for verdict in asyncio.run(scoring)] == [3.0, 5.0]
+        results = asyncio.run(check_group_reward(OrsGroupReward(), loaded, lambda: leaves))
+        assert {each.name: each.reason for each in results if each.status != "passed"} == {}
     else:
         with pytest.raises(RewardError, match="does not score groups"):
             asyncio.run(scoring)
@@ -202,3 +215,13 @@ def test_a_published_server_is_a_world_of_a_rollout_that_forks(
     assert sorted(leaf.reward or 0 for leaf in rollout.tree.leaves) == [0.5, 1.25]
     prompts = [node.step.prompt for node in rollout.tree.nodes if node.step and node.step.prompt]
     assert prompts == ["Add numbers until the sum is 5."]
+
+
+def test_the_world_and_the_tasks_of_a_published_server_keep_every_promise(counter: str) -> None:
+    address = counter.removeprefix("http://")
+    source = f"ors://{address}/counter?split=train&index=2"
+    assert broken_promises_of(source, "add", number=1) == []
+    results = asyncio.run(
+        check_task_source(OrsTasks(), f"{address}/counter", unreadable="127.0.0.1:9/counter")
+    )
+    assert {each.name: each.reason for each in results if each.status != "passed"} == {}

@@ -12,11 +12,13 @@ from pathlib import Path
 from typing import Any, cast
 
 import pytest
+from benchflow_adapters_verifiers.host_process import close_hosts
 from benchflow_engine.scaffold import write_task
 from benchflow_store import StoredRollout, read_groups
 from gym_till import serving_till, write_rows
 from judge_package import install_once
 from scripted_llm import ModelReply, ModelRequest, ScriptedLlm, ToolUse
+from world_kit import broken_promises_of
 
 pytestmark = [pytest.mark.foreign, pytest.mark.timeout(600)]
 TASKSETS = Path(__file__).parents[1] / "support" / "verifiers_tasksets"
@@ -414,6 +416,30 @@ def test_a_reward_function_that_fails_is_no_reward_of_zero(old: Path, tmp_path: 
     )
     assert record["reward"] is None
     assert "a defect of the reward function" in json.dumps(record)
+
+
+@pytest.mark.parametrize(
+    ("version", "source", "tool", "arguments"),
+    [
+        ("old", "old_till?split=train&index=1", "pay_in", {"amount": 1}),
+        ("new", "stock_room?index=0", "stock_tools_move_boxes", {"count": 1}),
+    ],
+)
+def test_the_world_of_an_environment_keeps_every_promise(
+    request: pytest.FixtureRequest,
+    monkeypatch: pytest.MonkeyPatch,
+    version: str,
+    source: str,
+    tool: str,
+    arguments: dict[str, int],
+) -> None:
+    python: Path = request.getfixturevalue(version)
+    for name, value in _variables(BENCHFLOW_VERIFIERS_PYTHON=str(python)).items():
+        monkeypatch.setenv(name, value)
+    try:
+        assert broken_promises_of(f"verifiers://{source}", tool, **arguments) == []
+    finally:
+        close_hosts()
 
 
 def test_children_of_a_fork_repeat_the_calls_before_it(old: Path, tmp_path: Path) -> None:

@@ -155,7 +155,10 @@ async def test_what_an_agent_in_the_sandbox_does_is_steps_without_secrets(
             assert await verify(http, task) == 1.0
         await client.aclose()
     [directory] = (tmp_path / "jobs").iterdir()
-    steps = [n.step for n in StoredRollout(directory).tree.nodes if n.step is not None]
+    rollout = StoredRollout(directory)
+    assert rollout.record is not None
+    assert rollout.record.grading == "hermetic"
+    steps = [n.step for n in rollout.tree.nodes if n.step is not None]
     seen = [(s.tool_calls[0].name, s.observations[0].status) for s in steps if s.tool_calls]
     assert seen == [
         ("upload", "completed"),

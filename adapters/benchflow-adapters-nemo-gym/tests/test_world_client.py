@@ -14,6 +14,7 @@ from benchflow_contracts import EnvironmentError_, TaskError, UsageError, WorldC
 from benchflow_engine.data_tasks import write_data_task
 from benchflow_env_outside import Conversation, WorldAnswer
 from benchflow_kernel import load_task
+from benchflow_testing import check_task_source
 
 ROW = {
     "responses_create_params": {
@@ -203,13 +204,16 @@ def test_rows_are_tasks_by_their_number(tmp_path: Path) -> None:
     assert second.config.environment.options == {"url": "http://127.0.0.1:80"}
     with pytest.raises(UsageError, match="split"):
         source.tasks(address, "train", start=0, limit=1)
+    absent = f"127.0.0.1:80/{tmp_path}/absent.jsonl"
+    results = asyncio.run(check_task_source(source, address, unreadable=absent))
+    assert {each.name: each.reason for each in results if each.status != "passed"} == {}
     with pytest.raises(UsageError, match="HOST:PORT"):
         source.splits("rows.jsonl")
     path.write_text("{}\n[1]\n")
     with pytest.raises(TaskError, match="not a JSON object"):
         source.splits(address)
     with pytest.raises(TaskError, match="cannot be read"):
-        source.splits(f"127.0.0.1:80/{tmp_path}/absent.jsonl")
+        source.splits(absent)
 
 
 @pytest.mark.parametrize("host", ["169.254.169.254", "example.org"])

@@ -11,6 +11,7 @@ from aiohttp import web
 from benchflow_adapters_openenv.tasks import episode_task, openenv_tasks
 from benchflow_adapters_openenv.world import TOKEN, OpenEnvClient
 from benchflow_contracts import EnvironmentError_
+from benchflow_testing import check_task_source
 
 _ACTION = {
     "description": "Say something.",
@@ -167,3 +168,13 @@ def test_each_seed_and_each_reset_is_one_task() -> None:
     names = [task.config.name for task in (*tasks, other)]
     assert len(set(names)) == 4
     assert other.data == {"level": 1}
+
+
+def test_the_source_keeps_the_promises_of_one() -> None:
+    results = asyncio.run(check_task_source(openenv_tasks(), "127.0.0.1:8000"))
+    # A split without end has no size, and no address is asked.
+    assert {each.name for each in results if each.status != "passed"} == {
+        "a_split_has_as_many_tasks_as_it_says",
+        "a_set_that_cannot_be_read_is_a_task_error",
+    }
+    assert not [each for each in results if each.status == "failed"]

@@ -183,7 +183,8 @@ def test_an_address_may_name_a_toolset_for_the_session(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     page = {"tasks": [{"a": 1}], "env_name": "env"}
-    server = Server(env__task_range=[page], env__prompt=[[]])
+    splits = [{"name": "train", "type": "train"}]
+    server = Server(env__splits=[splits], env__task_range=[page], env__prompt=[[]])
     transport = httpx.MockTransport(server)
     monkeypatch.setattr(
         world, "client_for", lambda url, start_sec=1.0: OrsClient(url, transport=transport)

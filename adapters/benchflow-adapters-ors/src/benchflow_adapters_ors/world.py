@@ -38,7 +38,7 @@ from pydantic import Field, JsonValue, TypeAdapter, ValidationError
 
 from .client import OrsClient, OrsSession
 from .errors import OrsError
-from .wire import Block, ImageBlock, TerminalTool, TextBlock, ToolFailure, ToolSuccess
+from .wire import Block, ImageBlock, TaskPage, TerminalTool, TextBlock, ToolFailure, ToolSuccess
 
 API_KEY: Final = "BENCHFLOW_ORS_API_KEY"
 """The operator's variable with the key of the servers."""
@@ -179,11 +179,16 @@ class OrsTasks:
 
         Raises:
             TaskError: As `splits`.
-            UsageError: The split must be named.
+            UsageError: The split is unknown or must be named.
         """
         url, name = _address(address)
-        chosen = split or _only(self.splits(address), address)
-        page = _ask(url, lambda client: client.tasks(name, chosen, start, start + limit))
+
+        async def read(client: OrsClient) -> tuple[str, TaskPage]:
+            names = [each.name for each in await client.splits(name)]
+            chosen = _chosen(split, names, address)
+            return chosen, await client.tasks(name, chosen, start, start + limit)
+
+        chosen, page = _ask(url, read)
         numbered = enumerate(page.tasks[:limit], start)
         options = {"url": url, "environment": page.env_name or name}
         if toolset := address.rpartition("/")[2].partition("@")[2]:
@@ -208,13 +213,14 @@ def _task(options: Mapping[str, str], split: str, number: int, spec: JsonValue) 
     )
 
 
-def _only(splits: Sequence[TaskSplit], address: str) -> str:
-    if len(splits) != 1:
-        names = ", ".join(split.name for split in splits)
+def _chosen(split: str | None, names: Sequence[str], address: str) -> str:
+    found = [name for name in names if split in {None, name}]
+    if len(found) != 1:
         raise UsageError(
-            f"ors://{address} has the splits {names}", hint="name one of them: ?split=NAME"
+            f"ors://{address} has the splits {', '.join(names)}",
+            hint="name one of them: ?split=NAME",
         )
-    return splits[0].name
+    return found[0]
 
 
 def _address(address: str) -> tuple[str, str]:

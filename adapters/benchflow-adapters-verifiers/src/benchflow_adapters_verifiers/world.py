@@ -162,9 +162,13 @@ class VerifiersTasks:
 
         Raises:
             TaskError: The environment cannot be loaded, or its data is not JSON.
+            UsageError: The split is unknown.
         """
         host, arguments = self._host(address)
         described = self._describe(address)
+        if split is not None and split not in described["splits"]:
+            names = ", ".join(described["splits"])
+            raise UsageError(f"{address!r} has no split {split!r}", hint=f"it has {names}")
         low, high = described["reward_range"]
         rule = "none" if described["scores_groups"] else "last"
         rows = _result(address, host, "tasks", split=split, start=start, limit=limit)

@@ -4,7 +4,15 @@ import re
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, TypeVar
 
-from benchflow_contracts import DataTask, Model, Task, TaskConfig, TaskError, TaskSplit
+from benchflow_contracts import (
+    DataTask,
+    Model,
+    Task,
+    TaskConfig,
+    TaskError,
+    TaskSplit,
+    UsageError,
+)
 from pydantic import ValidationError
 
 _UNSAFE = re.compile(r"[^a-z0-9._-]+")
@@ -82,6 +90,11 @@ class SeededTasks:
     def tasks(
         self, address: str, split: str | None, *, start: int, limit: int
     ) -> Sequence[DataTask]:
-        """Return the tasks of the seeds from `start`."""
-        del split
+        """Return the tasks of the seeds from `start`.
+
+        Raises:
+            UsageError: The split is not `seeds`.
+        """
+        if split not in {None, "seeds"}:
+            raise UsageError(f"{address!r} has no split {split!r}", hint="leave out ?split=")
         return [self._task(address, seed) for seed in range(start, start + limit)]

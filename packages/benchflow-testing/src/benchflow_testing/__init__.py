@@ -2,9 +2,9 @@
 
 `check_sandbox`, `check_adapter`, `check_agent`, `check_backend`, `check_clock`,
 `check_environment`, `check_evidence_store`, `check_executor`, `check_exporter`, `check_gateway`,
-`check_job_store`, `check_outside_world`, `check_reward` and `check_user_model` run the kit without
-a test framework; `sandbox_checks()` and its siblings are the lists to parametrize tests with. The
-fakes are in `benchflow_testing.fakes`.
+`check_group_reward`, `check_job_store`, `check_outside_world`, `check_reward`, `check_task_source`
+and `check_user_model` run the kit without a test framework; `sandbox_checks()` and its siblings are
+the lists to parametrize tests with. The fakes are in `benchflow_testing.fakes`.
 """
 
 from .adapter_kit import AdapterCheck, AdapterSubject, adapter_checks, check_adapter
@@ -42,6 +42,12 @@ from .exporter_kit import (
     exporter_checks,
 )
 from .gateway_kit import GatewayCheck, GatewaySubject, check_gateway, gateway_checks
+from .group_reward_kit import (
+    GroupRewardCheck,
+    GroupRewardSubject,
+    check_group_reward,
+    group_reward_checks,
+)
 from .job_store_kit import (
     JobStoreCheck,
     JobStoreSubject,
@@ -61,6 +67,12 @@ from .reward_kit import RewardCheck, RewardSubject, check_reward, reward_checks
 from .sandbox_kit import check_sandbox, open_sandbox_subject, sandbox_checks
 from .sandbox_report import ABILITIES, Ability, SandboxReport
 from .sandbox_subject import SandboxCheck, SandboxSubject
+from .task_source_kit import (
+    TaskSourceCheck,
+    TaskSourceSubject,
+    check_task_source,
+    task_source_checks,
+)
 from .user_kit import UserCheck, UserSubject, check_user_model, user_model_checks
 
 __all__ = [
@@ -89,6 +101,8 @@ __all__ = [
     "ExporterSubject",
     "GatewayCheck",
     "GatewaySubject",
+    "GroupRewardCheck",
+    "GroupRewardSubject",
     "JobStoreCheck",
     "JobStoreSubject",
     "OutsideCheck",
@@ -100,6 +114,8 @@ __all__ = [
     "SandboxReport",
     "SandboxSubject",
     "StoredJob",
+    "TaskSourceCheck",
+    "TaskSourceSubject",
     "UserCheck",
     "UserSubject",
     "adapter_checks",
@@ -115,10 +131,12 @@ __all__ = [
     "check_executor",
     "check_exporter",
     "check_gateway",
+    "check_group_reward",
     "check_job_store",
     "check_outside_world",
     "check_reward",
     "check_sandbox",
+    "check_task_source",
     "check_user_model",
     "clock_checks",
     "environment_checks",
@@ -126,6 +144,7 @@ __all__ = [
     "executor_checks",
     "exporter_checks",
     "gateway_checks",
+    "group_reward_checks",
     "job_store_checks",
     "open_sandbox_subject",
     "outside_checks",
@@ -134,5 +153,6 @@ __all__ = [
     "run_check",
     "run_checks",
     "sandbox_checks",
+    "task_source_checks",
     "user_model_checks",
 ]

@@ -23,11 +23,12 @@ from .pipe import FakePipe
 from .process import FakeProcess
 from .program import FakeProgram
 from .provider import FAKE_CAPABILITIES, FAKE_WITHOUT_LIVE, FakeSandboxProvider
-from .reward import FakeReward
+from .reward import FakeGroupReward, FakeReward
 from .sandbox import FakeSandbox
 from .script import Act, Crash, Hang, Move, Pose, Say, Stop, Think, ask_with_options
 from .session import FakeSession
 from .task_adapter import FakeTaskAdapter, write_broken_task, write_fake_task
+from .task_source import FakeTaskSource
 from .user import FakeUserModel
 from .world import FakeWorld
 
@@ -50,6 +51,7 @@ __all__ = [
     "FakeExporter",
     "FakeFaults",
     "FakeFileSystem",
+    "FakeGroupReward",
     "FakeJob",
     "FakeJobStore",
     "FakeMachine",
@@ -67,6 +69,7 @@ __all__ = [
     "FakeSession",
     "FakeStreams",
     "FakeTaskAdapter",
+    "FakeTaskSource",
     "FakeUserModel",
     "FakeWorld",
     "Hang",

@@ -7,8 +7,9 @@ if TYPE_CHECKING:
     from benchflow_contracts.environment import Environment, EnvironmentFactory
     from benchflow_contracts.gateway import ModelGateway, ModelRoute
     from benchflow_contracts.process import ByteReader, ByteWriter, Process
-    from benchflow_contracts.reward import Reward
+    from benchflow_contracts.reward import GroupReward, Reward
     from benchflow_contracts.sandbox import Sandbox, SandboxProvider
+    from benchflow_contracts.task_listing import TaskSource
     from benchflow_contracts.user import UserModel
 
     from .agent import FakeAgent
@@ -17,9 +18,10 @@ if TYPE_CHECKING:
     from .pipe import FakePipe
     from .process import FakeProcess
     from .provider import FakeSandboxProvider
-    from .reward import FakeReward
+    from .reward import FakeGroupReward, FakeReward
     from .sandbox import FakeSandbox
     from .session import FakeSession
+    from .task_source import FakeTaskSource
     from .user import FakeUserModel
 
     def sandboxes(
@@ -39,6 +41,10 @@ if TYPE_CHECKING:
     def judges(reward: FakeReward, user: FakeUserModel) -> tuple[Reward, UserModel]:
         """Return the fakes as their Protocols."""
         return reward, user
+
+    def groups(reward: FakeGroupReward, source: FakeTaskSource) -> tuple[GroupReward, TaskSource]:
+        """Return the fakes as their Protocols."""
+        return reward, source
 
     def gateways(
         gateway: FakeModelGateway, route: FakeModelRoute

@@ -1,8 +1,9 @@
-"""A reward whose verdict the test sets."""
+"""Rewards whose verdicts the test sets."""
 
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 
 from benchflow_contracts.reward import Evidence
+from benchflow_contracts.task import Task
 from benchflow_contracts.tree import RolloutNode
 from benchflow_contracts.verdict import VerifyResult
 
@@ -10,6 +11,7 @@ from .faults import FakeFaults, Fault
 
 Verdict = float | VerifyResult | None
 Judge = Callable[[RolloutNode, Evidence], Verdict | Awaitable[Verdict]]
+GroupVerdicts = Callable[[Sequence[RolloutNode]], Sequence[float | VerifyResult]]
 
 
 class FakeReward:
@@ -48,3 +50,43 @@ class FakeReward:
         if verdict is None:
             return VerifyResult.unscored("the fake was made without a verdict")
         return VerifyResult(reward=verdict)
+
+
+class FakeGroupReward:
+    """Scores groups with a callable, and records each task with the leaves that it scored.
+
+    By default a leaf gets the share of leaves that have at most its number of steps. Faults are
+    keyed by `score_group`.
+    """
+
+    def __init__(
+        self,
+        verdicts: GroupVerdicts | None = None,
+        *,
+        name: str = "rank",
+        fail_on: Mapping[str, Fault] | None = None,
+        hang_on: set[str] | None = None,
+    ) -> None:
+        self.faults = FakeFaults.of(fail_on, hang_on)
+        self.groups: list[tuple[Task, list[RolloutNode]]] = []
+        self._verdicts = verdicts or _shares
+        self._name = name
+
+    @property
+    def name(self) -> str:
+        """The key of its verdicts."""
+        return self._name
+
+    async def score_group(
+        self, task: Task, leaves: Sequence[RolloutNode]
+    ) -> Sequence[VerifyResult]:
+        """Return the verdicts."""
+        self.groups.append((task, list(leaves)))
+        await self.faults.raise_or_hang("score_group")
+        given = self._verdicts(leaves)
+        return [v if isinstance(v, VerifyResult) else VerifyResult(reward=v) for v in given]
+
+
+def _shares(leaves: Sequence[RolloutNode]) -> Sequence[float]:
+    lengths = [len(leaf.steps) for leaf in leaves]
+    return [sum(other <= own for other in lengths) / len(lengths) for own in lengths]
