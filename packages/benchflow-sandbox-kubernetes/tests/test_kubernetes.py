@@ -1,9 +1,11 @@
 """kubernetes_asyncio against our server: faults of the cluster, the connection and the runner."""
 
 import asyncio
+import sys
 import time
 
 import pytest
+import yaml
 from benchflow_contracts.errors import (
     CapacityError,
     CredentialsError,
@@ -15,6 +17,7 @@ from benchflow_contracts.identity import RolloutIdentity
 from benchflow_contracts.limits import ResourceLimits
 from benchflow_contracts.sandbox import SandboxSpec
 from benchflow_sandbox_kubernetes import KubernetesProvider
+from benchflow_sandbox_remote import renewal
 
 SPEC = SandboxSpec(network="public")
 """Without the proof of the network policy, which costs two pods."""
@@ -100,6 +103,41 @@ def test_wrong_and_missing_credentials_and_rights_end_a_job_before_it_begins(
 
     monkeypatch.setenv("KUBECONFIG", str(tmp_path / "none"))
     asyncio.run(without_file())
+
+
+PLUGIN = """import json, pathlib, sys
+status = {"token": pathlib.Path(sys.argv[1]).read_text(), "expirationTimestamp": sys.argv[2]}
+kind = {"apiVersion": "client.authentication.k8s.io/v1", "kind": "ExecCredential"}
+print(json.dumps({**kind, "status": status}))
+"""
+
+
+def test_a_token_of_a_program_is_renewed_before_it_ends(with_provider, tmp_path, monkeypatch):
+    """As those of EKS, whose tokens are valid for 15 minutes."""
+    token, clock = tmp_path / "token", [1000.0]
+    monkeypatch.setattr(renewal, "_clock", lambda: clock[0])
+    token.write_text("kubernetes_test")
+    soon = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(time.time() + 240))
+
+    async def test(provider, server):
+        text = yaml.safe_load((tmp_path / "config").read_text())
+        program = {"command": sys.executable, "args": ["-c", PLUGIN, str(token), soon]}
+        version = "client.authentication.k8s.io/v1"
+        text["users"][0]["user"] = {"exec": {"apiVersion": version, **program}}
+        (tmp_path / "config").write_text(yaml.safe_dump(text))
+        await provider.ready()
+        token.write_text("the next one")
+        server.token = "the next one"
+        with pytest.raises(CredentialsError):
+            await provider.ready()
+        clock[0] += 61
+        await provider.ready()
+        # A program that fails once does not end a job whose token is still valid.
+        token.unlink()
+        clock[0] += 61
+        await provider.ready()
+
+    with_provider(test)
 
 
 def test_a_network_that_the_cluster_does_not_close_is_refused(with_provider, monkeypatch):

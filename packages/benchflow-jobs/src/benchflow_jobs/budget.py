@@ -78,4 +78,5 @@ class Budget:
             parts.append(f"{running:.4g} for what runs")
         if mean:
             parts.append(f"about {mean:.4g} for each further rollout")
-        return f"CostLimitError: the budget is used up: {', '.join(parts)}"
+        reason = f"the budget is used up: {', '.join(parts)}"
+        return f"CostLimitError: {reason}; a larger limit (--max-cost) continues the job"

@@ -10,7 +10,7 @@ from typing import Any, Unpack
 import aiohttp
 import benchflow_contracts.errors as ours
 from benchflow_contracts.sandbox import Isolation, SandboxSpec
-from benchflow_sandbox_remote import CloudRecord, Lease, ShellSandbox, labels_of
+from benchflow_sandbox_remote import CloudRecord, Lease, Renewal, ShellSandbox, labels_of
 from benchflow_sandbox_remote.limited_answers import with_limits
 from kubernetes_asyncio import client, config
 from kubernetes_asyncio.stream import WsApiClient
@@ -98,13 +98,14 @@ class KubernetesCloud:
         """Return the pods' API, by HTTP and by WebSocket."""
         async with self._lock:
             if self._apis is None:
-                settings = client.Configuration()
+                settings: Any = client.Configuration()
                 with typed_errors("read the credentials"):
                     if self._context is None and (_ACCOUNT / "token").exists():
                         _CONFIG.load_incluster_config(settings)
                     else:
                         path = os.environ.get("KUBECONFIG")
-                        await _CONFIG.load_kube_config(path, self._context, settings)
+                        loader = await _CONFIG.load_kube_config(path, self._context, settings)
+                        settings.refresh_api_key_hook = Renewal(loader.load_and_set)
                 settings.connection_pool_maxsize = 0  # each sandbox has an open stream
                 plain = with_limits(client.ApiClient(settings), read_bufsize=_BUFFER)
                 web = with_limits(WsApiClient(settings), read_bufsize=_BUFFER)
@@ -126,9 +127,8 @@ class KubernetesCloud:
             with typed_errors("check the rights"):
                 review = await reviews.create_self_subject_access_review(body)
                 if not review.status.allowed:
-                    right = f"{verb} {resource} in namespace {self._namespace!r}"
-                    message = f"Kubernetes: the account cannot {right}"
-                    raise ours.CredentialsError(message, hint=LOGIN)
+                    right = f"the account cannot {verb} {resource} in namespace {self._namespace!r}"
+                    raise ours.CredentialsError(f"Kubernetes: {right}", hint=LOGIN)
 
     async def isolation(self) -> Isolation:
         """Return how pods are isolated, by the handler of the RuntimeClass."""

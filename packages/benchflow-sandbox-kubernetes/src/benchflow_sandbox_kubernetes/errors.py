@@ -34,7 +34,7 @@ typed_errors = ErrorTable(
     ErrorRow(ours.QuotaError, matches(AnswerError, 403, text="exceeded quota")),
     # The other answers are rules of the cluster, or resources that the pod names.
     *answer_rows(LOGIN, "see the requirements in the README", denied=_DENIED, gone=_GONE),
-    ErrorRow(ours.CredentialsError, ConfigException, hint="set KUBECONFIG to a valid file"),
+    ErrorRow(ours.CredentialsError, ConfigException, hint="set KUBECONFIG to a file of kubectl"),
     ErrorRow(ours.HostError, aiohttp.ClientError, OSError, hint=_CONNECTION),
     read=_read,
 )

@@ -43,6 +43,7 @@ from .network_proof import prove_closed
 from .provider import RemoteOptions, RemoteProvider, options_of
 from .rate_limit import RateLimiter, account_file, retry_after
 from .records import LinkProtocolError
+from .renewal import Renewal
 from .sandbox import RemoteSandbox
 from .sdk_sandbox import SdkSandbox
 from .shell import (
@@ -115,6 +116,7 @@ __all__ = [
     "RemoteOptions",
     "RemoteProvider",
     "RemoteSandbox",
+    "Renewal",
     "RunStep",
     "SdkSandbox",
     "ShellCloud",

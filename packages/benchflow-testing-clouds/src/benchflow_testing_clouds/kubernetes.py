@@ -73,7 +73,7 @@ class KubernetesServer:
     ) -> None:
         self._provider = provider
         self.cluster = cluster
-        self._token, self._namespace = token, namespace
+        self.token, self._namespace = token, namespace
         self.url = ""
         self.garbage = Garbage()
         self.made: dict[str, PodSandbox] = {}
@@ -96,7 +96,7 @@ class KubernetesServer:
             await _refuse(scope, send, error)
 
     def _authenticate(self, headers: dict[str, str]) -> None:
-        if headers.get("authorization") != f"Bearer {self._token}":
+        if headers.get("authorization") != f"Bearer {self.token}":
             raise RefusedError(401, "Unauthorized", "Unauthorized")
 
     async def _http(self, scope: Scope, receive: Receive, send: Send) -> None:

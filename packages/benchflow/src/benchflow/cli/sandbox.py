@@ -1,4 +1,4 @@
-"""`bench sandbox`: sandboxes on this machine."""
+"""`bench sandbox`: sandboxes on this machine and in clouds."""
 
 import time
 
@@ -23,7 +23,7 @@ async def list_sandboxes(
     label: tuple[str, ...] = (),
     json: Json = False,
 ) -> None:
-    """List the sandboxes of this machine, also those of ended runs.
+    """List the sandboxes of this machine or of an account, also those of ended runs.
 
     Examples:
         bench sandbox list
@@ -99,6 +99,8 @@ async def prune(
         )
         deleted = await provider.reap(policy)
         records = [r async for r in provider.sandboxes() if r.owner_alive is not False]
+        gone = {record.id for record in deleted}
+        records = [r for r in records if r.id not in gone and policy.selects(r.identity)]
         overdue_records = [r for r in records if r.overdue(time.time())]
     directories = [str(path) for path in await remove_directories(dry_run=dry_run)]
     if json:
@@ -109,12 +111,22 @@ async def prune(
     note(f"{verb} {len(deleted)} sandboxes and {len(directories)} temporary directories")
     for name in [*(record.id for record in deleted), *directories]:
         note(f"  {name}")
-    if overdue_records and not overdue:
-        count = len(overdue_records)
+    _note_others(records, overdue_records if not overdue else [])
+
+
+def _note_others(records: list[SandboxRecord], overdue: list[SandboxRecord]) -> None:
+    """Say why sandboxes stay."""
+    if unknown := sum(record.owner_alive is None for record in records):
+        note(
+            f"{unknown} sandboxes stay, because their runner may live on another machine; each ends"
+            " by itself after the last heartbeat of its runner"
+        )
+    if overdue:
+        count = len(overdue)
         note(
             f"{count} sandboxes of active runs are past their deadline; delete them with --overdue"
         )
-        for record in overdue_records:
+        for record in overdue:
             note(f"  {record.id}")
 
 
