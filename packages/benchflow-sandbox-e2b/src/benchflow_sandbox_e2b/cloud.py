@@ -18,6 +18,7 @@ from benchflow_sandbox_remote import (
     CloudRecord,
     CreateOptions,
     LineTransport,
+    OutputTail,
     PushedOutput,
     QueuedTransport,
     SdkSandbox,
@@ -62,12 +63,24 @@ class E2bSandbox(SdkSandbox):
 
     async def execute(self, argv: Sequence[str]) -> tuple[int, str]:
         """Run a command to its end."""
+        output = OutputTail(command := shlex.join(argv))
+        handle = await self._sandbox.commands.run(
+            command,
+            background=True,
+            user="root",
+            cwd="/",
+            timeout=_COMMAND_SECONDS,
+            on_stdout=output.add,
+            on_stderr=output.add,
+            retain_output=False,
+        )
         try:
-            await self._sandbox.commands.run(
-                shlex.join(argv), user="root", cwd="/", timeout=_COMMAND_SECONDS
-            )
+            await handle.wait()
         except CommandExitException as error:
-            return error.exit_code, error.stderr or error.stdout or ""
+            return error.exit_code, output.text
+        except SandboxError:
+            await handle.kill()
+            raise
         return 0, ""
 
     async def open_link(self) -> Transport:
