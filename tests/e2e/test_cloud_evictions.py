@@ -44,13 +44,14 @@ def task(tmp_path, name):
     return tmp_path / "slow"
 
 
-async def take_away_the_grader(provider, server):
+async def take_away_the_grader(provider, server, taken):
     """Delete the sandbox of the grading when its script runs, as the cloud would."""
     while True:
         records = [each async for each in provider.sandboxes()]
         graders = {each.id for each in records if each.identity.purpose == "grading"}
         for sandbox in list(provider._sandboxes):
             if sandbox.id in graders and (await sandbox.exec("test -e /tmp/grades")).ok:
+                taken.set()
                 await server.remove(sandbox.id)
                 return
         await asyncio.sleep(0.1)
@@ -62,18 +63,20 @@ def test_a_sandbox_that_is_evicted_in_grading_gives_no_reward(tmp_path, task, na
     async def main():
         cloud = importlib.import_module(f"remote_backends.{name}")
         images = {"one:1": SandboxSpec()}
+        taken = asyncio.Event()
         async with LocalProvider() as local, cloud.account(local, images) as (provider, server):
             async with asyncio.TaskGroup() as group:
-                taking = group.create_task(take_away_the_grader(provider, server))
+                taking = group.create_task(take_away_the_grader(provider, server, taken))
                 config = run_config(agent="oracle")
                 result = await run_in(
                     provider, runnable_task(task), config, directory=tmp_path / "rollout"
                 )
-                is_taken = taking.done()
-                taking.cancel()
-            return result, is_taken
+                # The rollout may end before the server has removed all of the sandbox.
+                if not taken.is_set():
+                    taking.cancel()
+            return result, taken.is_set()
 
     result, is_taken = asyncio.run(main())
-    assert is_taken, result.record
+    assert is_taken, (result.record.status, result.record.error)
     assert result.reward is None
     assert result.record.status != "completed"

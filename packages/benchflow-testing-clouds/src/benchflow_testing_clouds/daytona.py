@@ -292,10 +292,11 @@ class DaytonaServer:
     async def evict(self, identity: str) -> None:
         """Take a sandbox away, as Daytona does with a spot sandbox."""
         made = self.made[identity]
-        await self.remove(identity)
+        # A request during the removal gets this state.
         made.state, made.evicted = "destroyed", datetime.now(UTC)
-        made.toolbox = made.previews = None
         self.gone[identity] = made
+        await self.remove(identity)
+        made.toolbox = made.previews = None
 
     async def aclose(self) -> None:
         """Delete every sandbox, also those that are being built."""
