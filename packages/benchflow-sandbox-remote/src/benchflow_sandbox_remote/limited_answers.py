@@ -19,18 +19,25 @@ class _LimitedResponse(aiohttp.ClientResponse):
             ValueError: It is larger than `MOST_BYTES`.
         """
         if self._body is None:
-            body = bytearray()
-            async for piece in self.content.iter_any():
-                body += piece
-                if len(body) > MOST_BYTES:
-                    self.close()
-                    raise ValueError(f"the answer has more than {MOST_BYTES} bytes")
-            self._body = bytes(body)
+            try:
+                self._body = await self._limited_body()
+            except BaseException:
+                self.close()
+                raise
         return await super().read()
+
+    async def _limited_body(self) -> bytes:
+        body = bytearray()
+        async for piece in self.content.iter_any():
+            body += piece
+            if len(body) > MOST_BYTES:
+                raise ValueError(f"the answer has more than {MOST_BYTES} bytes")
+        return bytes(body)
 
 
 async def _refuse_redirect(_session: object, _context: object, params: Any) -> None:  # noqa: ANN401
     # A sandbox could answer for the cloud, and lead the runner to servers of its own network.
+    params.response.close()
     location = params.response.headers.get("Location", "")
     raise ValueError(f"the server leads to another address: {location[:200]!r}")
 
