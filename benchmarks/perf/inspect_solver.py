@@ -78,16 +78,12 @@ def main() -> None:
     rounds = parser.parse_args().rounds
     ours, theirs = list[float](), list[float]()
     with ScriptedLlm(lambda _: ModelReply(text="Done")) as llm:
-        bench = (
-            PROGRAMS / "run_sample.py",
-            "inspect:calls_task.py@{}",
-            "--agent",
-            "inspect-solver",
-        )
-        flags = ("--base-url", f"{llm.url}/v1", "--model", "scripted", "--sandbox", "local", "--json")
+        source = (PROGRAMS / "run_sample.py", "inspect:calls_task.py@{}", "--json")
+        flags = ("--agent", "inspect-solver", "--sandbox", "local")
+        model = ("--base-url", f"{llm.url}/v1", "--model", "scripted")
         own = ("-m", "inspect_ai", "eval", "calls_task.py@{}", "--model", "mockllm/model")
         for _ in range(rounds):
-            ours.append(a_call(*bench, *flags))
+            ours.append(a_call(*source, *flags, *model))
             theirs.append(a_call(*own))
     peer = emit("inspect_solver.inspect_eval_cpu_ms_per_call", theirs)
     emit("inspect_solver.bench_run_cpu_ms_per_call", ours, peer=round(peer, 3))

@@ -5,8 +5,10 @@
 # ruff: noqa: A002 - Inspect calls `input` by this name
 
 import json
+import ssl
 import time
 from collections.abc import Sequence
+from functools import cache
 from typing import Any, Protocol
 
 import httpx
@@ -112,7 +114,7 @@ class GatewayApi(ModelAPI):
         if self._recorder is not None:
             self._recorder.on_request(tool_results(input))
         url = self._endpoint.url.rstrip("/")
-        async with httpx.AsyncClient(timeout=_TIMEOUT_SEC) as client:
+        async with httpx.AsyncClient(timeout=_TIMEOUT_SEC, verify=_tls()) as client:
             headers = dict(self._endpoint.headers)
             response = await client.post(f"{url}/chat/completions", json=body, headers=headers)
         response.raise_for_status()
@@ -153,6 +155,12 @@ class GatewayApi(ModelAPI):
         if config.stop_seqs:
             body["stop"] = config.stop_seqs
         return body
+
+
+@cache
+def _tls() -> ssl.SSLContext:
+    # Each client would read all certificates again, which takes longer than the call.
+    return httpx.create_ssl_context()
 
 
 def tool_results(messages: Sequence[ChatMessage]) -> list[tuple[str, str, bool]]:
