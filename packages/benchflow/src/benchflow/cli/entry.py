@@ -4,7 +4,6 @@ import asyncio
 import atexit
 import gc
 import json as jsonlib
-import logging
 import math
 import os
 import signal
@@ -48,27 +47,28 @@ def main(argv: Sequence[str] | None = None) -> None:
             stream.reconfigure(errors="replace")
     # Garbage collections during imports took a sixth of the time and freed no memory.
     gc.set_threshold(200_000)
-    codes = list[int]()
-    # Functions are called in reverse order, so this one is the last.
-    atexit.register(_exit_at_once, codes)
-    codes.append(run(sys.argv[1:] if argv is None else argv))
-    sys.exit(codes[0])
+    code = run(sys.argv[1:] if argv is None else argv)
+    if "pyqwest" in sys.modules:
+        _exit_at_once(code)
+    # Skip the last collection of the interpreter. DuckDB reports each object that is then left.
+    if "duckdb" not in sys.modules:
+        gc.freeze()
+    sys.exit(code)
 
 
-def _exit_at_once(codes: list[int]) -> None:
-    """Exit without the end of the interpreter, which takes time and is not safe.
+def _exit_at_once(code: int) -> None:
+    """Exit without the end of the interpreter, unless the output cannot be written.
 
     A thread of E2B's SDK (pyqwest) that calls Python during that end aborts the process: 5 of 140
     runs ended with SIGABRT instead of their exit code.
     """
-    logging.shutdown()
+    atexit._run_exitfuncs()  # noqa: SLF001  # pyright: ignore[reportPrivateUsage]
     try:
         sys.stdout.flush()
         sys.stderr.flush()
     except (OSError, ValueError):
         return
-    if codes:
-        os._exit(codes[0])
+    os._exit(code)
 
 
 def run(argv: Sequence[str]) -> int:
