@@ -9,7 +9,6 @@ action is OpenEnv's own `call_tool` or `list_tools`, so its generic and its MCP 
 
 import asyncio
 from collections.abc import Callable, Mapping, Sequence
-from functools import partial
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -270,8 +269,9 @@ class OpenEnvServer:
         try:
             n, body = read_fork(await request.body())
             key, rollout = request.headers.get(FORK_KEY_HEADER), str(body.get("rollout"))
-            run = partial(asyncio.to_thread, self._fork_now, rollout, n)
-            children = await self._forks.reply(key, rollout, n, run)
+            children = await self._forks.reply(
+                key, rollout, n, lambda: asyncio.to_thread(self._fork_now, rollout, n)
+            )
         except BenchFlowError as error:
             status, fault = fork_fault(error)
             return JSONResponse(fault, status)

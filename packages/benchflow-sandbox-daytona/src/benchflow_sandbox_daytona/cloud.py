@@ -127,12 +127,12 @@ class DaytonaCloud:
         """Return the client, whose connections belong to the running event loop."""
         if self._client is None:
             with warnings.catch_warnings():
-                # Otherwise each runner has one more WebSocket, and each sandbox a subscription.
+                # Otherwise each runner and each sandbox has one more subscription.
                 warnings.simplefilter("ignore", DeprecationWarning)
                 self._client = daytona.AsyncDaytona(daytona.DaytonaConfig(**self._config))
-            shared: Any = self._client._shared_session  # noqa: SLF001
-            shared._ensure_session(self._client._api_client.rest_client)  # noqa: SLF001
-            shared._adopt(limited(shared.session))  # noqa: SLF001
+            client: Any = self._client
+            client._shared_session._ensure_session(client._api_client.rest_client)  # noqa: SLF001
+            client._shared_session._adopt(limited(client._shared_session.session))  # noqa: SLF001
         return self._client
 
     async def connect(self) -> None:

@@ -84,12 +84,14 @@ def check_limits(plan: Plan) -> None:
 def _check_unseen_models(plan: Plan) -> None:
     """Refuse limits on the calls of a model that the agent reaches by itself."""
     agent, agents = plan.task.config.agent, plan.planes.agents
+    if not agent.model_limits:
+        return
     names = {turn.role.agent for turn in plan.turns} - set(agent.self_limited)
     unseen = sorted(name for name in names if agents[name].capabilities().acts_by == "model")
-    if unseen and (limits := agent.model_limits):
+    if unseen:
         raise UsageError(
-            f"the task has {', '.join(limits)}, and the gateway does not see the model calls of"
-            f" agent {unseen[0]!r}",
+            f"the task has {', '.join(agent.model_limits)}, and the gateway does not see the model"
+            f" calls of agent {unseen[0]!r}",
             where="task.toml:agent",
             hint="use an agent that acts through --base-url, or remove the limits from the task;"
             ' an agent without a model declares `acts_by = "script"`',
