@@ -56,9 +56,9 @@ nox.options.error_on_missing_interpreters = True
 def _interpreters() -> list[str]:
     """Return the versions of CPython >= 3.11 that work here; nox finds them on PATH.
 
-    A version manager keeps its Pythons off PATH, or shows them by shims that fail. So this puts
-    a link to each one that runs into a directory of ours, which goes first. It prefers the Python
-    of the system, which is built for speed: `bench` starts in 0.8 of the time.
+    A version manager keeps its Pythons off PATH, or shows them by shims that fail. This function
+    links each Python that runs into `.nox/interpreters`, and puts that directory first on PATH.
+    The Python of the system is preferred, because `bench` starts in 0.8 of the time with it.
     """
     links = ROOT / ".nox" / "interpreters"
     links.mkdir(parents=True, exist_ok=True)
