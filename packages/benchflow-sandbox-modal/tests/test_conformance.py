@@ -12,5 +12,6 @@ def test_the_sdk_of_modal_against_our_server_keeps_every_promise_of_the_contract
     results = with_provider(test)
     failed = {r.name: r.reason for r in results if r.status == "failed"}
     # The sandboxes of our server have no network, whatever the SDK asks for.
-    assert failed.keys() <= {"a_public_network_has_a_route"}
+    failed.pop("a_public_network_has_a_route", None)
+    assert failed == {}
     assert [r for r in results if r.status == "passed"]

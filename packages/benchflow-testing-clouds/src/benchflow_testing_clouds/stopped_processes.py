@@ -7,8 +7,8 @@ the snapshot, but they run in its children, where BenchFlow continues them anywa
 
 import os
 import signal
-from collections.abc import AsyncGenerator
-from contextlib import asynccontextmanager, suppress
+from collections.abc import AsyncGenerator, Generator
+from contextlib import asynccontextmanager, contextmanager, suppress
 from pathlib import Path
 from typing import Protocol, runtime_checkable
 
@@ -40,13 +40,35 @@ async def while_continued(sandbox: Sandbox) -> AsyncGenerator[None]:
         stopped = [pid for pid in sandbox.group.members() if _is_stopped(pid)]
         if stopped:
             _signal(stopped, signal.SIGCONT)
-            # A frozen process stays stopped. The thaw lasts for microseconds.
-            sandbox.group.thaw()
-            await sandbox.group.freeze()
+            # A frozen process stays stopped until a thaw.
+            with _on_one_processor(sandbox.group.members()):
+                sandbox.group.thaw()
+                await sandbox.group.freeze()
         try:
             yield
         finally:
             _signal(stopped, signal.SIGSTOP)
+
+
+@contextmanager
+def _on_one_processor(pids: list[int]) -> Generator[None]:
+    """Let no process run in the block before this thread waits: it comes first on its processor."""
+    processor = min(os.sched_getaffinity(0))
+    held = {0: os.sched_getaffinity(0)}
+    os.sched_setaffinity(0, {processor})
+    os.sched_setscheduler(0, os.SCHED_FIFO, os.sched_param(1))
+    try:
+        for thread in [
+            int(path.name) for pid in pids for path in Path(f"/proc/{pid}/task").iterdir()
+        ]:
+            held[thread] = os.sched_getaffinity(thread)
+            os.sched_setaffinity(thread, {processor})
+        yield
+    finally:
+        os.sched_setscheduler(0, os.SCHED_OTHER, os.sched_param(0))
+        for thread, processors in held.items():
+            with suppress(ProcessLookupError):
+                os.sched_setaffinity(thread, processors)
 
 
 def _signal(pids: list[int], number: int) -> None:
