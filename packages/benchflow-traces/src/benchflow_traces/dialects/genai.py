@@ -87,7 +87,8 @@ def _model_call(span: Span) -> ModelCall:
         *instructions_of(content.get("gen_ai.system_instructions")),
         *messages_of(content.get("gen_ai.input.messages")),
     )
-    answers = messages_of(content.get("gen_ai.output.messages"))
+    output = cast("Attribute", from_json(content.get("gen_ai.output.messages")))
+    answers = messages_of(output)
     if not asked and not answers:
         asked, answers = _of_events(span.events)
     if not asked and not answers:
@@ -96,7 +97,7 @@ def _model_call(span: Span) -> ModelCall:
         model=span.text("gen_ai.response.model", "gen_ai.request.model"),
         input=asked,
         output=answers[0] if answers else None,
-        finish=_finish(content),
+        finish=_finish(content, output),
         tokens=_tokens(span),
         failure=failure_of(span),
     )
@@ -126,7 +127,7 @@ def _tokens(span: Span) -> Tokens:
     )
 
 
-def _finish(content: Attributes) -> str | None:
+def _finish(content: Attributes, output: Attribute) -> str | None:
     reasons = content.get("gen_ai.response.finish_reasons")
     if isinstance(reasons, str):
         reasons = cast("Attribute", from_json(reasons))
@@ -134,9 +135,8 @@ def _finish(content: Attributes) -> str | None:
         return str(cast("list[object]", reasons)[0])
     if isinstance(reasons, str):
         return reasons
-    document = from_json(content.get("gen_ai.output.messages"))
-    if isinstance(document, list) and document and isinstance(document[0], Mapping):
-        reason = cast("Mapping[str, object]", document[0]).get("finish_reason")
+    if isinstance(output, list) and output and isinstance(output[0], Mapping):
+        reason = output[0].get("finish_reason")
         return None if reason is None else str(reason)
     return None
 
