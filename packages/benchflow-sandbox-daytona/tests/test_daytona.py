@@ -218,19 +218,25 @@ def test_a_sandbox_that_was_deleted_or_evicted_says_so_also_during_a_command(wit
 
 @pytest.mark.parametrize("previews", [True, False], ids=["preview URL", "session"])
 def test_streams_that_daytona_ends_lose_no_byte(with_provider, previews):
-    numbers = b"".join(b"%d\n" % number for number in range(1, 40_001))
+    # The link sends less than this before the runner has read the first 100,000 bytes.
+    numbers = b"".join(b"%d\n" % number for number in range(1, 100_001))
 
     async def test(provider, server):
         sandbox = await provider.create(SPEC)
-        process = await sandbox.spawn("seq 1 40000")
-        data = bytearray()
+        made = server.made[sandbox.id]
+        process = await sandbox.spawn("seq 1 100000")
+        made.toolbox.restarts = 1
+        data, next_cut = bytearray(), 100_000
         while piece := await process.stdout.read(4096):
             data += piece
-            if len(data) % 5 == 0:
-                await server.made[sandbox.id].toolbox.cut()
-                server.made[sandbox.id].previews.cut()
+            if len(data) > next_cut:
+                next_cut += 100_000
+                await made.toolbox.cut()
+                made.previews.cut()
         assert bytes(data) == numbers
+        assert await process.wait() == 0
         assert sandbox.connections > 1
+        assert made.toolbox.restarts == (1 if previews else 0)
 
     with_provider(test, account={"previews": previews})
 

@@ -166,6 +166,7 @@ def test_lines_that_are_not_base64_or_never_end_are_refused():
     assert asyncio.run(read(b"YWJj\r\n")) == b"abc"
     assert asyncio.run(read(b"\n", b"YW", b"I=\n")) == b"ab"
     assert asyncio.run(read(b"\n" * 50_000, b"YWI=\n")) == b"ab"
-    for pieces in ([b"a$b\n"], [b"x" * 65536] * 20):
+    assert asyncio.run(read(b"YWJ\n", b"")) == b""  # the other side was killed in a line
+    for pieces in ([b"a$bc\n"], [b"YWJ\n", b"YWI=\n"], [b"x" * 65536] * 20):
         with pytest.raises(SandboxError):
             asyncio.run(read(*pieces))

@@ -84,10 +84,10 @@ class DaytonaSandbox(SdkSandbox):
         request = daytona.SessionExecuteRequest(
             command=f"echo ready; {PROGRAM} dial lines", run_async=True, suppress_input_echo=True
         )
-        with typed_errors("connect to the link"):
+        # A toolbox that starts again has lost its sessions. `dial` asks whether the sandbox runs.
+        with typed_errors("connect to the link", missing=SandboxError):
             await process.create_session(session, request_timeout=_SHORT)
-            command = await process.execute_session_command(session, request, timeout=_SHORT)
-        name = command.cmd_id
+            name = (await process.execute_session_command(session, request, timeout=_SHORT)).cmd_id
         transport = QueuedTransport(
             lambda put: process.get_session_command_logs_async(session, name, put, lambda _: None),
             lambda text: process.send_session_command_input(session, name, text, _SHORT),

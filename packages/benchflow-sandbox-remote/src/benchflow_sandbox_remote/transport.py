@@ -103,6 +103,8 @@ class LineTransport:
             try:
                 data = base64.b64decode(line, validate=True)
             except binascii.Error as error:
+                if len(line) % 4 and await self._line() is None:
+                    return b""  # the other side was killed while it wrote its last line
                 raise LinkProtocolError(f"a line of a link is not base64: {line[:60]!r}") from error
             if data:
                 return data

@@ -59,6 +59,8 @@ class Toolbox:
         self._sandbox, self._user = sandbox, user
         self._sessions: dict[str, dict[str, _Command]] = {}
         self.sessions_created = 0
+        self.restarts = 0
+        """How many of the next sessions end at once, because the toolbox starts again."""
 
     async def __call__(self, path: str, scope: Scope, receive: Receive, send: Send) -> None:
         """Answer one request below the path of the sandbox."""
@@ -113,6 +115,9 @@ class Toolbox:
         else:
             self._sessions[given["sessionId"]] = {}
             self.sessions_created += 1
+            if self.restarts:
+                self.restarts -= 1
+                await self.cut()
             await respond(send, 201)
 
     async def _start(self, session: str, given: dict[str, Any], send: Send) -> None:
