@@ -3,6 +3,7 @@
 import asyncio
 import sys
 import time
+from functools import partial
 
 import pytest
 import yaml
@@ -193,23 +194,27 @@ def test_an_image_that_cannot_be_pulled_is_refused_and_leaves_no_pod(with_provid
     with_provider(test)
 
 
-def test_a_pod_without_a_node_in_time_and_a_full_quota_are_a_lack_of_capacity(with_provider):
-    async def full(provider, server):
-        await provider.capabilities()
-        server.cluster.has_room = False
+def test_a_pod_without_a_node_in_time_is_a_lack_of_capacity(with_provider):
+    async def test(provider, server):
         with pytest.raises(CapacityError, match="did not run within"):
             await provider._cloud.create(SPEC, key="k", labels={}, lifetime=60)
         assert server.made == {}
-        server.cluster.has_room = True
+
+    with_provider(test, state={"has_room": False}, start_seconds=1.0)
+
+
+def test_a_full_quota_is_a_lack_of_capacity_and_one_of_0_is_a_quota(with_provider):
+    async def test(provider, server):
+        create = partial(provider._cloud.create, SPEC, labels={}, lifetime=60)
         server.cluster.max_pods = 0
         with pytest.raises(QuotaError, match="exceeded quota"):
-            await provider.create(SPEC)
+            await create(key="first")
         server.cluster.max_pods = 1
-        await provider.create(SPEC)
+        await create(key="first")
         with pytest.raises(CapacityError, match="exceeded quota"):
-            await provider._cloud.create(SPEC, key="k", labels={}, lifetime=60)
+            await create(key="second")
 
-    with_provider(full, start_seconds=1.0)
+    with_provider(test)
 
 
 @pytest.mark.parametrize(

@@ -17,6 +17,9 @@ from benchflow_sandbox_local.readiness import readable
 
 MARK = "BENCHFLOW_PLAIN_SANDBOX"
 _ROUNDS = 200
+_EMPTY_ROUNDS = 2
+"""A process can start another one and end after it was listed and before it was read."""
+_PAUSE = 0.002
 
 
 class PlainInit:
@@ -113,14 +116,16 @@ def kill_marked(name: str) -> None:
         SandboxError: A process did not die.
     """
     mark = f"{MARK}={name}".encode()
+    empty_rounds = 0
     for _ in range(_ROUNDS):
         alive = [pid for pid in _processes() if mark in _environment(pid)]
-        if not alive:
+        empty_rounds = 0 if alive else empty_rounds + 1
+        if empty_rounds == _EMPTY_ROUNDS:
             return
         for pid in alive:
             with suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGKILL)
-        time.sleep(0.002)
+        time.sleep(_PAUSE)
     raise SandboxError(f"processes of the plain sandbox {name!r} do not die")
 
 
@@ -129,8 +134,15 @@ def _processes() -> list[int]:
 
 
 def _environment(pid: int) -> list[bytes]:
-    # A dead process that its parent has not reaped has no environment.
-    try:
-        return Path(f"/proc/{pid}/environ").read_bytes().split(b"\0")
-    except OSError:
-        return []
+    """Return the variables of a process; none if the process is dead."""
+    process = Path(f"/proc/{pid}")
+    found = b""
+    with suppress(OSError):
+        for _ in range(_ROUNDS):
+            found = process.joinpath("environ").read_bytes()
+            if found or process.joinpath("cmdline").read_bytes():
+                break
+            # While the kernel replaces a program, there is a program but neither of the two.
+            process.joinpath("exe").readlink()
+            time.sleep(_PAUSE)
+    return found.split(b"\0")
