@@ -7,7 +7,6 @@ import asyncio
 import importlib
 from contextlib import suppress
 from itertools import product
-from pathlib import Path
 from typing import get_args
 
 import pytest
@@ -15,6 +14,7 @@ from benchflow_contracts.errors import BenchFlowError
 from benchflow_contracts.sandbox import SandboxSpec
 from benchflow_engine.flags import run_config
 from benchflow_engine.rollout import run_in
+from benchflow_engine.scaffold import write_task
 from benchflow_engine.task_formats import runnable_task
 from benchflow_sandbox_local import LocalProvider
 from benchflow_sandbox_remote import provider as remote
@@ -95,11 +95,7 @@ def test_an_answer_of_no_api_is_a_typed_error_and_leaves_no_sandbox(cloud, stage
     assert stage == "delete" or any(failed.values()), failed
 
 
-TASK = Path(__file__).parents[2] / "benchmarks/clawsbench/tasks/archive-newsletters"
-IMAGE = "clawsbench-base:latest"
-
-
-@pytest.mark.timeout(240)
+@pytest.mark.timeout(120)
 @pytest.mark.parametrize(
     ("cloud", "stage"),
     [("e2b", "create"), ("daytona", "create"), ("modal", "create"), ("kubernetes", "command")],
@@ -109,10 +105,13 @@ def test_an_answer_of_no_api_for_the_sandbox_of_the_grading_gives_no_reward(
 ):
     monkeypatch.setattr(remote, "_FIRST_PAUSE", 0.01)
     backend = importlib.import_module(f"remote_backends.{cloud}")
-    images = {IMAGE: SandboxSpec(image=IMAGE, image_search=(str(TASK.parents[1] / "images"),))}
+    write_task(tmp_path / "task")
 
     async def main():
-        async with LocalProvider() as local, backend.account(local, images) as (provider, server):
+        async with (
+            LocalProvider() as local,
+            backend.account(local, {IMAGES[cloud]: SandboxSpec()}) as (provider, server),
+        ):
             create = provider.create
 
             async def watched(spec, **options):
@@ -122,7 +121,9 @@ def test_an_answer_of_no_api_for_the_sandbox_of_the_grading_gives_no_reward(
 
             provider.create = watched
             config = run_config(agent="oracle")
-            result = await run_in(provider, runnable_task(TASK), config, directory=tmp_path / "r")
+            result = await run_in(
+                provider, runnable_task(tmp_path / "task"), config, directory=tmp_path / "r"
+            )
             server.garbage.stage = None
             assert server.garbage.answers > 0
             assert server.made == {}

@@ -4,10 +4,11 @@ import pytest
 from benchflow_contracts.errors import SandboxError
 from benchflow_contracts.sandbox import SandboxSpec
 
+# Endless output would keep the processors of the test busy. The program does not end either.
 REPLACE = """
 program=$(command -v sync)
 rm -f $program
-printf '#!/bin/sh\\nexec yes >&2\\n' > $program
+printf '#!/bin/sh\\nhead -c 2000000 /dev/zero >&2; exec sleep 600\\n' > $program
 chmod +x $program
 """
 

@@ -8,25 +8,15 @@ from functools import partial
 from pathlib import Path
 from typing import Any, Unpack
 
+import benchflow_sandbox_remote as remote
+import e2b
 from benchflow_contracts.errors import SandboxError
 from benchflow_contracts.sandbox import SandboxSpec, SnapshotLevel
 from benchflow_sandbox_core.image_config import ImageConfig
-from benchflow_sandbox_remote import (
-    PROGRAM,
-    BoxSize,
-    BuiltImages,
-    CloudRecord,
-    CreateOptions,
-    LineTransport,
-    OutputTail,
-    PushedOutput,
-    QueuedTransport,
-    SdkSandbox,
-    Transport,
-    open_hosts,
-    whole_seconds,
-)
-from e2b import ALL_TRAFFIC, AsyncSandbox, CommandExitException, SandboxNetworkOpts, SnapshotMode
+from benchflow_sandbox_remote.limited_pyqwest import limit_answers
+from e2b.api import proxy_to_config
+from e2b.api.client_async import get_pyqwest_transport
+from e2b.connection_config import READ_TIMEOUT
 
 from .errors import typed_errors
 from .templates import SCHEME, TAG, TemplateBuild
@@ -37,12 +27,12 @@ _COMMAND_SECONDS = 60
 _SNAPSHOT = "ask E2B to enable snapshots of files, or use agents that can be forked live"
 
 
-class E2bSandbox(SdkSandbox):
+class E2bSandbox(remote.SdkSandbox):
     """One sandbox of E2B. `size` is that of its template, if it is known."""
 
     typed_errors = typed_errors
 
-    def __init__(self, sandbox: AsyncSandbox, size: BoxSize | None) -> None:
+    def __init__(self, sandbox: e2b.AsyncSandbox, size: remote.BoxSize | None) -> None:
         super().__init__(sandbox.sandbox_id)
         self._sandbox, self.size = sandbox, size
         self.image, self.has_link = ImageConfig(), False
@@ -63,7 +53,7 @@ class E2bSandbox(SdkSandbox):
 
     async def execute(self, argv: Sequence[str]) -> tuple[int, str]:
         """Run a command to its end."""
-        output = OutputTail(command := shlex.join(argv))
+        output = remote.OutputTail(command := shlex.join(argv))
         handle = await self._sandbox.commands.run(
             command,
             background=True,
@@ -76,18 +66,18 @@ class E2bSandbox(SdkSandbox):
         )
         try:
             await handle.wait()
-        except CommandExitException as error:
+        except e2b.CommandExitException as error:
             return error.exit_code, output.text
         except SandboxError:
             await handle.kill()
             raise
         return 0, ""
 
-    async def open_link(self) -> Transport:
+    async def open_link(self) -> remote.Transport:
         """Connect to the link inside, by the streams of a command. They carry only text."""
-        commands, output = self._sandbox.commands, PushedOutput()
+        commands, output = self._sandbox.commands, remote.PushedOutput()
         handle = await commands.run(
-            f"exec {PROGRAM} dial lines",
+            f"exec {remote.PROGRAM} dial lines",
             background=True,
             stdin=True,
             user="root",
@@ -106,12 +96,14 @@ class E2bSandbox(SdkSandbox):
             async with asyncio.timeout(1):
                 await stdin.close()
 
-        return LineTransport(QueuedTransport(output.until(handle.wait), stdin.send, close=close))
+        return remote.LineTransport(
+            remote.QueuedTransport(output.until(handle.wait), stdin.send, close=close)
+        )
 
     async def snapshot(self, level: SnapshotLevel) -> str:
         """Take a snapshot. E2B pauses the sandbox for it, and ends its connections."""
         with typed_errors(f"take a {level} snapshot", remedy=_SNAPSHOT):
-            mode: SnapshotMode = "full" if level == "live" else "filesystem"
+            mode: e2b.SnapshotMode = "full" if level == "live" else "filesystem"
             info = await self._sandbox.create_snapshot(mode=mode)
         return info.snapshot_id
 
@@ -120,12 +112,12 @@ class E2bSandbox(SdkSandbox):
         await self._sandbox.kill()
 
 
-def network_of(spec: SandboxSpec) -> SandboxNetworkOpts | None:
+def network_of(spec: SandboxSpec) -> e2b.SandboxNetworkOpts | None:
     """Return the rules for the doors that are not served inside, or None without such doors.
 
     E2B adds the headers of a door with the path `egress` to each request to its host.
     """
-    hosts = [*open_hosts(spec)]
+    hosts = [*remote.open_hosts(spec)]
     if not hosts:
         return None
     rules: dict[str, Any] = {
@@ -134,8 +126,8 @@ def network_of(spec: SandboxSpec) -> SandboxNetworkOpts | None:
         if door.path == "egress"
     }
     if spec.network == "public":
-        return {"allow_out": [*hosts, ALL_TRAFFIC], "rules": rules}
-    return {"allow_out": hosts, "deny_out": [ALL_TRAFFIC], "rules": rules}
+        return {"allow_out": [*hosts, e2b.ALL_TRAFFIC], "rules": rules}
+    return {"allow_out": hosts, "deny_out": [e2b.ALL_TRAFFIC], "rules": rules}
 
 
 class E2bCloud:
@@ -143,33 +135,43 @@ class E2bCloud:
 
     def __init__(self, connection: Mapping[str, Any], locks: Path) -> None:
         self._connection = connection
+        with typed_errors("use the options"):
+            config = e2b.ConnectionConfig(**connection)
+            proxy = proxy_to_config(config.proxy)
+        for seconds in (None, READ_TIMEOUT):  # the SDK shares these two between all of its calls
+            shared = get_pyqwest_transport(proxy, seconds, http_version=config.http_version)
+            limit_answers(shared, files="/files")
         build_of = partial(TemplateBuild, connection)
-        self._images = BuiltImages(SCHEME, _DEFAULT, salt=TAG, locks=locks, build_of=build_of)
-        self._sizes: dict[str, BoxSize] = {}
+        self._images = remote.BuiltImages(
+            SCHEME, _DEFAULT, salt=TAG, locks=locks, build_of=build_of
+        )
+        self._sizes: dict[str, remote.BoxSize] = {}
         """By template."""
 
     async def connect(self) -> None:
         """Check the key by a list of one sandbox."""
         with typed_errors("use the account"):
-            await AsyncSandbox.list(limit=1, **self._connection).next_items()
+            await e2b.AsyncSandbox.list(limit=1, **self._connection).next_items()
 
     async def build(self, spec: SandboxSpec) -> None:
         """Build the template of a spec, unless the account has it."""
         await self._images.build(spec)
 
-    async def create(self, spec: SandboxSpec, **options: Unpack[CreateOptions]) -> E2bSandbox:
+    async def create(
+        self, spec: SandboxSpec, **options: Unpack[remote.CreateOptions]
+    ) -> E2bSandbox:
         """Create a sandbox from the template of a spec, which `build` has built."""
         return await self._images.create(spec, partial(self.create_from, spec=spec, **options))
 
     async def create_from(
-        self, snapshot: str, spec: SandboxSpec, **options: Unpack[CreateOptions]
+        self, snapshot: str, spec: SandboxSpec, **options: Unpack[remote.CreateOptions]
     ) -> E2bSandbox:
         """Create a sandbox from a snapshot, which E2B treats as a template."""
         network = network_of(spec)
         with typed_errors(f"create a sandbox of the template {snapshot!r}"):
-            sandbox = await AsyncSandbox.create(
+            sandbox = await e2b.AsyncSandbox.create(
                 template=snapshot,
-                timeout=whole_seconds(options["lifetime"]),
+                timeout=remote.whole_seconds(options["lifetime"]),
                 metadata=dict(options["labels"]),
                 # Served doors and the allowlist are served through the link.
                 allow_internet_access=spec.network == "public" or network is not None,
@@ -179,23 +181,23 @@ class E2bCloud:
             )
         return E2bSandbox(sandbox, await self._size(snapshot, sandbox))
 
-    async def _size(self, template: str, sandbox: AsyncSandbox) -> BoxSize | None:
+    async def _size(self, template: str, sandbox: e2b.AsyncSandbox) -> remote.BoxSize | None:
         if template not in self._sizes:
             try:
                 with typed_errors("read the size of a sandbox"):
                     info = await sandbox.get_info()
             except SandboxError:
                 return None  # the terms have a size, and a sandbox is there that must not be lost
-            self._sizes[template] = BoxSize(vcpus=info.cpu_count, memory_mb=info.memory_mb)
+            self._sizes[template] = remote.BoxSize(vcpus=info.cpu_count, memory_mb=info.memory_mb)
         return self._sizes[template]
 
-    async def list(self, label: str) -> AsyncIterator[CloudRecord]:
+    async def list(self, label: str) -> AsyncIterator[remote.CloudRecord]:
         """Yield the sandboxes that have this label, running or paused."""
-        pages = AsyncSandbox.list(**self._connection)
+        pages = e2b.AsyncSandbox.list(**self._connection)
         while pages.has_next:
             with typed_errors("list the sandboxes"):
                 found = [
-                    CloudRecord(each.sandbox_id, each.metadata, each.started_at.timestamp())
+                    remote.CloudRecord(each.sandbox_id, each.metadata, each.started_at.timestamp())
                     for each in await pages.next_items()
                     if label in (each.metadata or {})
                 ]
@@ -205,17 +207,19 @@ class E2bCloud:
     async def extend(self, sandbox: str, lifetime: float) -> None:
         """Let a sandbox live for `lifetime` seconds from now."""
         with typed_errors("extend a sandbox"):
-            await AsyncSandbox.set_timeout(sandbox, whole_seconds(lifetime), **self._connection)
+            await e2b.AsyncSandbox.set_timeout(
+                sandbox, remote.whole_seconds(lifetime), **self._connection
+            )
 
     async def delete(self, sandbox: str) -> None:
         """Delete a sandbox by its id. Idempotent."""
         with typed_errors("delete a sandbox"):
-            await AsyncSandbox.kill(sandbox, **self._connection)
+            await e2b.AsyncSandbox.kill(sandbox, **self._connection)
 
     async def discard(self, snapshot: str) -> None:
         """Delete a snapshot. Idempotent."""
         with typed_errors("delete a snapshot"):
-            await AsyncSandbox.delete_snapshot(snapshot, **self._connection)
+            await e2b.AsyncSandbox.delete_snapshot(snapshot, **self._connection)
 
     async def aclose(self) -> None:
         """Do nothing: the SDK's connections belong to the event loop."""

@@ -6,19 +6,10 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+import benchflow_sandbox_remote as remote
 from benchflow_contracts.errors import SandboxUnsupportedError
 from benchflow_contracts.scratch import scratch_directory
 from benchflow_sandbox_core.image_config import ImageConfig
-from benchflow_sandbox_remote import (
-    BuildLog,
-    BuildStep,
-    CopyStep,
-    EnvStep,
-    ImagePlan,
-    ImageSteps,
-    RunStep,
-    WorkdirStep,
-)
 from e2b import AsyncTemplate
 from e2b.template.dockerfile_parser import parse_dockerfile  # pyright: ignore[reportMissingTypeStubs]
 
@@ -35,10 +26,10 @@ _PATHS = ":/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 class TemplateBuild:
     """The build of one template."""
 
-    def __init__(self, connection: Mapping[str, Any], plan: ImagePlan) -> None:
+    def __init__(self, connection: Mapping[str, Any], plan: remote.ImagePlan) -> None:
         """`connection` has the options of each call of the SDK."""
         self.name = f"benchflow-{plan.digest[:40]}:{TAG}"
-        self._connection, self._steps = connection, ImageSteps(plan, parse_dockerfile)
+        self._connection, self._steps = connection, remote.ImageSteps(plan, parse_dockerfile)
 
     def image(self, env: Mapping[str, str]) -> ImageConfig:
         """Return the configuration of the image, by the variables of its build."""
@@ -52,7 +43,7 @@ class TemplateBuild:
         with typed_errors(f"look for the template {self.name!r}"):
             return await AsyncTemplate.exists(self.name, **self._connection)
 
-    async def run(self, log: BuildLog) -> None:
+    async def run(self, log: remote.BuildLog) -> None:
         """Build the template. The SDK takes files of the host by their absolute paths."""
         with (
             scratch_directory("benchflow-e2b") as scratch,
@@ -72,16 +63,16 @@ class TemplateBuild:
             )
 
 
-def _add_step(builder: Any, step: BuildStep) -> None:  # noqa: ANN401 - a `TemplateBuilder`
+def _add_step(builder: Any, step: remote.BuildStep) -> None:  # noqa: ANN401 - a `TemplateBuilder`
     match step:
-        case RunStep():  # by bash as a login shell
+        case remote.RunStep():  # by bash as a login shell
             builder.run_cmd(step.command, user=step.user)
-        case CopyStep():
+        case remote.CopyStep():
             source = posixpath.join(_relative(step.root), step.source).rstrip("/")
             builder.copy(source, step.target, user=step.owner, mode=step.mode)
-        case WorkdirStep():
+        case remote.WorkdirStep():
             builder.set_workdir(step.path)
-        case EnvStep():
+        case remote.EnvStep():
             builder.set_envs({step.name: step.value})
 
 
