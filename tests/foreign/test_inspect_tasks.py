@@ -138,6 +138,13 @@ def test_the_solver_of_a_task_is_an_agent_whose_model_calls_are_steps(task_dir: 
     assert leaf["items"]["as_the_setup_said.messages"] == 4
 
 
+def test_the_agent_of_solvers_passes_the_conformance_kit(task_dir: Path) -> None:
+    results = run_program(task_dir, "agent_kit.py")
+    assert results["failed"] == []
+    for name in ("a_turn_acts_in_its_own_sandbox", "nothing_of_an_abandoned_turn_runs_on"):
+        assert f"{name}: " in results["passed"]
+
+
 def test_a_message_limit_of_the_task_ends_its_solver_which_is_scored(task_dir: Path) -> None:
     with ScriptedLlm(write_the_words) as llm:
         events = _bench(task_dir, llm, "prepared?message_limit=3", *SOLVER)

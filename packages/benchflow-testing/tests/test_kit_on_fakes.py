@@ -35,6 +35,7 @@ from benchflow_testing import (
     sandbox_checks,
     user_model_checks,
 )
+from benchflow_testing.checks.host_agent_checks import HOST_AGENT_CHECKS
 from benchflow_testing.checks.live_checks import LIVE_CHECKS
 from benchflow_testing.checks.observed_checks import OBSERVED_CHECKS
 from benchflow_testing.checks.pinned_checks import PINNED_CHECKS
@@ -118,6 +119,7 @@ def test_the_fake_agent_keeps_the_promises():
             "a_pending_ask_continues_in_each_child",
             "a_captured_ask_is_answered_once",
             "a_busy_session_is_not_captured",
+            *map(str, HOST_AGENT_CHECKS),
         }
     )
 

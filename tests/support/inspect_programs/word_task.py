@@ -2,6 +2,7 @@
 
 # ruff: noqa: A002
 
+import asyncio
 import json
 from pathlib import Path
 from typing import Any
@@ -94,6 +95,27 @@ def by_command(command: str = "cat given.txt setup.txt > answer.txt") -> Any:
         return state
 
     return solve
+
+
+@solver
+def notes(kind: str) -> Any:
+    """Write a word by one command; of the kind `endless`, never end then."""
+
+    async def solve(state: TaskState, generate: Generate) -> TaskState:
+        done = await sandbox().exec(["sh", "-c", "echo noted > answer.txt; cat answer.txt"])
+        if kind == "endless":
+            await asyncio.Event().wait()
+        state.output = ModelOutput.from_message(ChatMessageAssistant(content=done.stdout))
+        return state
+
+    return solve
+
+
+@task
+def noted(kind: str = "short") -> Task:
+    """A task whose solver calls no model."""
+    sample = Sample(id="one", input="Write the word noted to answer.txt.", target="noted")
+    return Task(dataset=[sample], solver=notes(kind), scorer=includes(), sandbox="benchflow")
 
 
 @task

@@ -6,7 +6,9 @@ from dataclasses import dataclass, field
 
 from benchflow_contracts.agent import Agent, Role, Session, SessionSnapshot
 from benchflow_contracts.ask import Answer, Ask
+from benchflow_contracts.factories import SupportsTask
 from benchflow_contracts.sandbox import Sandbox, SandboxProvider, SandboxSpec
+from benchflow_contracts.task import Task
 
 from .check import Check
 
@@ -25,11 +27,22 @@ class AgentSubject:
     """A prompt that makes the agent ask a question with options."""
     endless_prompt: str | None = None
     """A prompt that keeps the agent busy until the turn is cancelled."""
+    task: Task | None = None
+    """The task of an agent that `SupportsTask`. The turn of `prompt` acts in the sandbox."""
+    wrong_task: Task | None = None
+    """A task on which such an agent cannot work."""
+
+    @property
+    def task_agent(self) -> Agent:
+        """The agent for `task`; `agent` itself if the agent does not read its task."""
+        if self.task is None or not isinstance(self.agent, SupportsTask):
+            return self.agent
+        return self.agent.for_task(self.task)
 
     @asynccontextmanager
     async def open_sandbox(self) -> AsyncGenerator[Sandbox, None]:
         """Create a sandbox with the needs of the agent, and tear it down at the end."""
-        needs = await self.agent.needs(self.role)
+        needs = await self.task_agent.needs(self.role)
         spec = self.spec.model_copy(
             update={
                 "bundles": (*self.spec.bundles, *needs.bundles),
@@ -47,7 +60,7 @@ class AgentSubject:
         self, sandbox: Sandbox, *, resume: SessionSnapshot | None = None
     ) -> AsyncGenerator[Session, None]:
         """Connect, and close the session at the end."""
-        session = await self.agent.connect(sandbox, self.role, resume=resume)
+        session = await self.task_agent.connect(sandbox, self.role, resume=resume)
         try:
             yield session
         finally:

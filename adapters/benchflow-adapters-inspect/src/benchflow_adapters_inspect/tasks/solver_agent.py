@@ -14,6 +14,7 @@ from benchflow_contracts import (
     AgentTimeoutError,
     BaseAgent,
     BaseSession,
+    BenchFlowError,
     Observation,
     Role,
     Sandbox,
@@ -90,16 +91,19 @@ class SolverSession(BaseSession):
     def __init__(self, sandbox: Sandbox, role: Role, folder: SampleFolder) -> None:
         super().__init__(sandbox, role)
         self.folder = folder
+        self._limit: asyncio.Timeout | None = None
+        self._is_cancelled = False
 
     async def run_turn(self, prompt: str) -> StopReason:
-        """Run the solver to its end or to a limit of the task. The prompt is that of the sample.
+        """Run the solver to its end, to a limit of the task, or until `cancel`.
+
+        The solver reads the sample, and not `prompt`, which is its instruction.
 
         Raises:
             AgentError: The solver failed, Inspect is missing, or the prompt is a second one.
             AgentTimeoutError: The solver did not end in time.
             SandboxError: The sandbox failed.
         """
-        del prompt
         if self.steps:
             raise AgentError("a solver of Inspect has one prompt turn, and this is a second one")
         try:
@@ -109,32 +113,44 @@ class SolverSession(BaseSession):
                 f"the solver needs Inspect's package: {error}",
                 hint="pip install 'benchflow-adapters-inspect[inspect]'",
             ) from error
-        recorder = StepRecorder(self)
+        recorder = StepRecorder(self, prompt)
         door = self.sandbox.spec.door(MODEL_DOOR)
         endpoint = None if door is None else door.endpoint
         work = solve(self.folder, self.sandbox, endpoint, self.role.model, recorder)
         stop_reason: StopReason | None = None
+        failure: BenchFlowError | None = None
         try:
-            async with asyncio.timeout(self.role.timeout_sec), asyncio.TaskGroup() as group:
+            async with asyncio.timeout(self.role.timeout_sec) as self._limit:
                 # The context variables of Inspect are set in a task, so they are gone after it.
-                solving = group.create_task(work)
+                async with asyncio.TaskGroup() as group:
+                    solving = group.create_task(work)
             failure, stop_reason = solving.result(), "end_turn"
         except TimeoutError:
-            text = f"the solver did not end within {self.role.timeout_sec:g} s"
-            raise AgentTimeoutError(text) from None
+            if not self._is_cancelled:
+                text = f"the solver did not end within {self.role.timeout_sec:g} s"
+                raise AgentTimeoutError(text) from None
+            stop_reason = "cancelled"
         finally:
+            self._limit = None
             # A solver that was cut off has recorded the state that it reached.
             recorder.close(stop_reason)
         if failure is not None:
             raise failure
-        return "end_turn"
+        return "cancelled" if self._is_cancelled else "end_turn"
+
+    async def cancel(self) -> None:
+        """End the solver. The state that it reached is recorded."""
+        if self._limit is not None and not self._is_cancelled:
+            self._is_cancelled = True
+            self._limit.reschedule(asyncio.get_running_loop().time())
 
 
 class StepRecorder:
     """Makes a step of each model call, when the next call or the end shows what came of it."""
 
-    def __init__(self, session: SolverSession) -> None:
+    def __init__(self, session: SolverSession, prompt: str) -> None:
         self._session = session
+        self._prompt = prompt
         self._open: Step | None = None
         self._results: dict[str, Observation] = {}
         self.meta: dict[str, Any] = {}
@@ -168,6 +184,7 @@ class StepRecorder:
         self._open = Step(
             id=uuid4().hex,
             role=self._session.role.name,
+            prompt=None if self._session.steps else self._prompt,
             message=text[:_MOST_TEXT],
             reasoning=reasoning[:_MOST_TEXT],
             tool_calls=tuple(

@@ -153,7 +153,7 @@ async def a_silent_agent_is_an_error(subject: AgentSubject) -> None:
     """A turn beyond the role's time raises AgentError instead of waiting."""
     async with subject.open_sandbox() as sandbox:
         role = subject.role.model_copy(update={"timeout_sec": 1.0})
-        session = await subject.agent.connect(sandbox, role)
+        session = await subject.task_agent.connect(sandbox, role)
         try:
             call = session.prompt(subject.endless_prompt or "")
             await expect_error(AgentError, call, "a turn beyond its time")

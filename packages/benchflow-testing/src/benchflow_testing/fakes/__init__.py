@@ -16,6 +16,7 @@ from .faults import FakeFaults
 from .file_system import FakeEntry, FakeFileSystem
 from .finished import fake_finished_rollout, fake_growing_rollout, fake_hostile_rollout
 from .gateway import FakeModelGateway, FakeModelRoute
+from .host_agent import FakeHostAgent, FakeHostSession
 from .job_store import FakeAttempt, FakeJob, FakeJobStore
 from .machine import FakeMachine
 from .outside_world import FakeOutsideWorld
@@ -52,6 +53,8 @@ __all__ = [
     "FakeFaults",
     "FakeFileSystem",
     "FakeGroupReward",
+    "FakeHostAgent",
+    "FakeHostSession",
     "FakeJob",
     "FakeJobStore",
     "FakeMachine",
