@@ -2,6 +2,8 @@
 # pyright: basic, reportMissingImports=false, reportAttributeAccessIssue=false
 """An environment of verifiers 0.3 with several turns: guess a number."""
 
+from contextlib import suppress
+
 import verifiers as vf
 from datasets import Dataset
 
@@ -18,6 +20,15 @@ class GuessEnv(vf.MultiTurnEnv):
 
 def is_found(state) -> float:
     return float(state.get("final_env_response") is not None)
+
+
+def is_found_by_any_way(state) -> float:
+    """Ask for the same key by each method that returns a value for a missing key."""
+    key = "final_env_response"
+    for ask in (state.get, state.copy().get, state.setdefault):
+        with suppress(LookupError):
+            return float(ask(key) is not None)
+    return float(state.pop(key, None) is not None)
 
 
 def is_quick(state) -> float:
@@ -37,7 +48,8 @@ def is_quickest(states) -> list[float]:
 
 def load_environment(compares: bool = False, lives: bool = True) -> vf.Environment:
     rows = [{"question": "Guess my number from 0 to 99.", "answer": "21"}]
-    functions = [is_found if lives else is_told, is_quick, *([is_quickest] if compares else [])]
+    found = is_found_by_any_way if compares else is_found
+    functions = [found if lives else is_told, is_quick, *([is_quickest] if compares else [])]
     return GuessEnv(
         dataset=Dataset.from_list(rows),
         rubric=vf.Rubric(funcs=functions, weights=[1.0, 0.5, 0.25][: len(functions)]),

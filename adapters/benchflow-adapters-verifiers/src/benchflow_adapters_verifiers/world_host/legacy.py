@@ -84,7 +84,7 @@ class _AgentClient(Client):
 class _EndedState(State):
     """The state of an episode that ended elsewhere. Only a live one has what it does not have.
 
-    `get` and `in` refuse such a key: an answer would be a wrong reward.
+    Each method that reads a key refuses such a key: an answer would be a wrong reward.
     """
 
     _OPTIONAL = frozenset({*State.INPUT_FIELDS, "judge_response"})
@@ -96,6 +96,20 @@ class _EndedState(State):
     def __contains__(self, key) -> bool:
         self._check(key)
         return super().__contains__(key)
+
+    def setdefault(self, key, default=None) -> Any:  # noqa: ANN401 - as in dict
+        """Return the value of a key of the ended episode, as `dict.setdefault`."""
+        self._check(key)
+        return super().setdefault(key, default)
+
+    def pop(self, key, *default: Any) -> Any:  # noqa: ANN401 - as in dict
+        """Remove a key of the ended episode, and return its value, as `dict.pop`."""
+        self._check(key)
+        return super().pop(key, *default)
+
+    def copy(self) -> "_EndedState":
+        """Return a copy that refuses the same keys."""
+        return _EndedState(self)
 
     def _check(self, key) -> None:
         if key not in self.keys() | self._OPTIONAL:
