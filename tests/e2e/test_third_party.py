@@ -1,4 +1,4 @@
-"""A provider written from the docs alone, outside the workspace, from a wheel."""
+"""Packages written from the docs alone, outside the workspace, from wheels."""
 
 import shutil
 import subprocess
@@ -8,7 +8,8 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parents[2]
-EXAMPLE = ROOT / "docs" / "examples" / "benchflow-sandbox-subprocess"
+EXAMPLES = ("benchflow-sandbox-subprocess", "benchflow-quiz")
+"""A sandbox; an adapter and an exporter."""
 
 
 def uv(*args: object, cwd: Path) -> str:
@@ -20,22 +21,24 @@ def uv(*args: object, cwd: Path) -> str:
 
 
 @pytest.mark.timeout(300)
-def test_the_example_installs_from_a_wheel_and_passes_the_conformance_kit(tmp_path: Path) -> None:
-    package = tmp_path / "package"
-    shutil.copytree(EXAMPLE, package, ignore=shutil.ignore_patterns("__pycache__", ".*"))
+def test_the_examples_install_from_wheels_and_pass_the_conformance_kits(tmp_path: Path) -> None:
     wheels = tmp_path / "wheels"
-    uv("build", "--wheel", "-o", wheels, cwd=package)
+    for name in EXAMPLES:
+        source, ignored = ROOT / "docs/examples" / name, shutil.ignore_patterns("__pycache__", ".*")
+        package = shutil.copytree(source, tmp_path / name, ignore=ignored)
+        uv("build", "--wheel", "-o", wheels, cwd=package)
     for ours in ("contracts", "kernel", "reward", "testing"):
         uv("build", "--wheel", "-o", wheels, ROOT / "packages" / f"benchflow-{ours}", cwd=tmp_path)
     venv = tmp_path / "venv"
     uv("venv", "--python", sys.executable, venv, cwd=tmp_path)
     uv(
         *("pip", "install", "--refresh", "--find-links", wheels, "--python", venv),
-        *("benchflow-sandbox-subprocess", "benchflow-testing", "pytest", "pytest-timeout"),
+        *(*EXAMPLES, "benchflow-testing", "pytest", "pytest-timeout"),
         cwd=tmp_path,
     )
+    tests = [tmp_path / name / "tests" for name in EXAMPLES]
     done = subprocess.run(
-        [venv / "bin" / "python", "-m", "pytest", "-q", "-rs", package / "tests"],
+        [venv / "bin" / "python", "-m", "pytest", "-q", "-rs", *tests],
         cwd=tmp_path,
         capture_output=True,
         text=True,

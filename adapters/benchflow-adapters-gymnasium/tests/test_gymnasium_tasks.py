@@ -1,7 +1,10 @@
 """Episodes as tasks, without Gymnasium's package."""
 
+import asyncio
+
 import pytest
 from benchflow_adapters_gymnasium.tasks import episode_task, gymnasium_tasks
+from benchflow_testing import check_task_source
 
 
 @pytest.mark.parametrize("address", ["CartPole-v1", "ALE/Pong-v5", "???"])
@@ -13,6 +16,11 @@ def test_each_seed_is_one_task(address: str) -> None:
     assert [task.seed for task in tasks] == [3, 4, 5, 6]
     assert len({task.config.name for task in tasks}) == 4
     assert {task.config.environment.options["id"] for task in tasks} == {address}
+
+
+def test_the_source_passes_the_conformance_kit() -> None:
+    results = asyncio.run(check_task_source(gymnasium_tasks(), "CartPole-v1"))
+    assert [(each.name, each.reason) for each in results if each.status == "failed"] == []
 
 
 def test_options_of_an_episode_are_options_of_its_environment() -> None:

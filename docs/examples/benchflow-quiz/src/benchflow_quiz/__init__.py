@@ -1,0 +1,1 @@
+"""Quizzes as tasks of BenchFlow, and an exporter of their rewards."""
