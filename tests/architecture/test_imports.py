@@ -42,11 +42,11 @@ ALLOWED = {
         "uvicorn",
     },
     "benchflow_adapters_inspect": {
+        "aiohttp",
         "benchflow_contracts",
         "benchflow_export",
         "benchflow_gateway",
         "benchflow_kernel",
-        "httpx",
         "inspect_ai",
         "pydantic",
         "starlette",

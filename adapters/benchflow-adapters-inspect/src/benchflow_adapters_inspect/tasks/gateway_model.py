@@ -5,13 +5,12 @@
 # ruff: noqa: A002 - Inspect calls `input` by this name
 
 import json
-import ssl
 import time
-from collections.abc import Sequence
-from functools import cache
+from collections.abc import AsyncGenerator, Sequence
+from contextlib import asynccontextmanager, nullcontext
 from typing import Any, Protocol
 
-import httpx
+import aiohttp
 from benchflow_contracts import Endpoint, UsageError
 from inspect_ai.model import (
     ChatCompletionChoice,
@@ -53,12 +52,17 @@ class CallRecorder(Protocol):
         """Take an answer. `calls` are `(id, function, arguments)`."""
 
 
-def gateway_model(name: str, endpoint: Endpoint, recorder: CallRecorder | None = None) -> Model:
-    """Return a model whose calls go to `endpoint`, and are reported to `recorder`."""
-    model: Model = get_model(
-        f"benchflow/{name}", memoize=False, endpoint=endpoint, recorder=recorder
-    )
-    return model
+@asynccontextmanager
+async def gateway_model(
+    name: str, endpoint: Endpoint, recorder: CallRecorder | None = None
+) -> AsyncGenerator[Model]:
+    """Open a model whose calls go to `endpoint`, and are reported to `recorder`.
+
+    All calls share the connections of one client, which is closed at the end.
+    """
+    async with _new_client() as client:
+        shared = {"endpoint": endpoint, "recorder": recorder, "client": client}
+        yield get_model(f"benchflow/{name}", memoize=False, **shared)
 
 
 @modelapi(name="benchflow")
@@ -83,6 +87,7 @@ class GatewayApi(ModelAPI):
         *,
         endpoint: Endpoint | None = None,
         recorder: CallRecorder | None = None,
+        client: aiohttp.ClientSession | None = None,
     ) -> None:
         if endpoint is None:
             if base_url is None:
@@ -95,6 +100,7 @@ class GatewayApi(ModelAPI):
         super().__init__(model_name, base_url=endpoint.url, config=config or GenerateConfig())
         self._endpoint = endpoint
         self._recorder = recorder
+        self._client = client
 
     async def generate(
         self,
@@ -113,13 +119,9 @@ class GatewayApi(ModelAPI):
         body = self._body(input, tools, tool_choice, config)
         if self._recorder is not None:
             self._recorder.on_request(tool_results(input))
-        url = self._endpoint.url.rstrip("/")
-        async with httpx.AsyncClient(timeout=_TIMEOUT_SEC, verify=_tls()) as client:
-            headers = dict(self._endpoint.headers)
-            response = await client.post(f"{url}/chat/completions", json=body, headers=headers)
-        response.raise_for_status()
+        answer = await self._post(body)
         try:
-            output = _output(response.json(), self.model_name)
+            output = _output(answer, self.model_name)
         except (KeyError, TypeError, AttributeError, IndexError, ValidationError) as error:
             raise ValueError(f"the model's answer cannot be read: {error!r:.500}") from error
         if self._recorder is not None:
@@ -128,6 +130,17 @@ class GatewayApi(ModelAPI):
             reasoning = _reasoning(message)
             self._recorder.on_answer(message.text, reasoning, calls, started_at=started_at)
         return output
+
+    async def _post(self, body: dict[str, Any]) -> Any:  # noqa: ANN401 - JSON of a stranger
+        url = f"{self._endpoint.url.rstrip('/')}/chat/completions"
+        headers, shared = self._endpoint.headers, self._client
+        # A model that Inspect makes may be used in several event loops, so it keeps no connection.
+        async with (
+            _new_client(trust_env=True) if shared is None else nullcontext(shared) as client,
+            client.post(url, json=body, headers=headers, allow_redirects=False) as response,
+        ):
+            response.raise_for_status()
+            return json.loads(await response.read())
 
     def _body(
         self,
@@ -157,10 +170,10 @@ class GatewayApi(ModelAPI):
         return body
 
 
-@cache
-def _tls() -> ssl.SSLContext:
-    # Each client would read all certificates again, which takes longer than the call.
-    return httpx.create_ssl_context()
+def _new_client(*, trust_env: bool = False) -> aiohttp.ClientSession:
+    limits = aiohttp.ClientTimeout(total=None, sock_connect=_TIMEOUT_SEC, sock_read=_TIMEOUT_SEC)
+    connections = aiohttp.TCPConnector(limit=0)
+    return aiohttp.ClientSession(connector=connections, timeout=limits, trust_env=trust_env)
 
 
 def tool_results(messages: Sequence[ChatMessage]) -> list[tuple[str, str, bool]]:

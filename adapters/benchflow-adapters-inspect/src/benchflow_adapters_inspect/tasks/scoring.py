@@ -87,7 +87,8 @@ async def _model(
     """Yield the model of the scorers, and its recorded calls."""
     if evidence.judge is not None:
         # The engine's gateway records the calls, and counts them.
-        yield gateway_model(evidence.judge.model, evidence.judge.endpoint), tuple
+        async with gateway_model(evidence.judge.model, evidence.judge.endpoint) as model:
+            yield model, tuple
         return
     if judge is None:
         yield get_model("none/none"), tuple
@@ -98,7 +99,8 @@ async def _model(
         record = scratch if evidence.log_dir is None else evidence.log_dir / "model"
         async with HttpGateway(record, kind="same") as gateway:
             route = await gateway.open("scorers", node, upstream=judge)
-            yield gateway_model(name or "judge", route.endpoint), route.calls
+            async with gateway_model(name or "judge", route.endpoint) as model:
+                yield model, route.calls
 
 
 async def _scores(

@@ -11,7 +11,12 @@ Private functions of inspect-ai 0.3.285: `_eval.task.run.resolve_plan`,
 
 import asyncio
 from collections.abc import AsyncGenerator, Generator
-from contextlib import asynccontextmanager, contextmanager
+from contextlib import (
+    AbstractAsyncContextManager,
+    asynccontextmanager,
+    contextmanager,
+    nullcontext,
+)
 from copy import copy
 from typing import Any, Literal
 
@@ -61,26 +66,32 @@ async def solve(
     Call it in an asyncio task of its own. The setup solver has run before.
     """
     try:
-        task = load_inspect_task(folder.task)
-        model = _model(endpoint, model_name, recorder)
-        state = new_state(task, task.dataset[folder.index], folder.index, model)
-        before = SETUP_STATES.get(sandbox.id)
-        if before is not None:
-            restore_state(state, before)
-        enter_sample(task, state, model, OpenSandbox(sandbox, "", users=True))
-        try:
-            async with _active(task, state, folder.index):
-                limit, state = await _run(task, state, model)
-        except asyncio.CancelledError:
-            _record(recorder, sample_state() or state, "time")
-            raise
-        _record(recorder, state, limit)
+        async with _model(endpoint, model_name, recorder) as model:
+            await _solve(folder, sandbox, model, recorder)
     except TaskError as error:
         return AgentError(str(error), hint=error.hint)
     except (Exception, SystemExit) as error:  # noqa: BLE001 - a stranger's solver
         text = f"the solver failed: {type(error).__name__}: {error}"
         return _cause(error) or AgentError(f"{text:.2000}")
     return None
+
+
+async def _solve(
+    folder: SampleFolder, sandbox: Sandbox, model: Model, recorder: StepRecorder
+) -> None:
+    task = load_inspect_task(folder.task)
+    state = new_state(task, task.dataset[folder.index], folder.index, model)
+    before = SETUP_STATES.get(sandbox.id)
+    if before is not None:
+        restore_state(state, before)
+    enter_sample(task, state, model, OpenSandbox(sandbox, "", users=True))
+    try:
+        async with _active(task, state, folder.index):
+            limit, state = await _run(task, state, model)
+    except asyncio.CancelledError:
+        _record(recorder, sample_state() or state, "time")
+        raise
+    _record(recorder, state, limit)
 
 
 def _record(recorder: StepRecorder, state: TaskState, limit: str | None) -> None:
@@ -95,9 +106,11 @@ def _record(recorder: StepRecorder, state: TaskState, limit: str | None) -> None
     recorder.meta = {STATE_KEY: saved_state(state), "inspect_limit": limit}
 
 
-def _model(endpoint: Endpoint | None, name: str | None, recorder: StepRecorder) -> Model:
+def _model(
+    endpoint: Endpoint | None, name: str | None, recorder: StepRecorder
+) -> AbstractAsyncContextManager[Model]:
     if endpoint is None:
-        return get_model("none/none")
+        return nullcontext(get_model("none/none"))
     return gateway_model(name or "model", endpoint, recorder)
 
 
