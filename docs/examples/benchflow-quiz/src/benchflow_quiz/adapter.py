@@ -66,11 +66,11 @@ def _folders(source: str) -> list[Path]:
 
 
 def _listed(folder: Path) -> ListedTask:
-    refusals = []
+    refusals: tuple[TaskRefusal, ...] = ()
     try:
         _question(folder)
     except TaskError as error:
-        refusals.append(TaskRefusal.from_error(error))
+        refusals = (TaskRefusal.from_error(error),)
     return ListedTask(
         name=folder.name, path=folder, format="quiz", digest=_digest(folder), refusals=refusals
     )
