@@ -7,6 +7,7 @@ import pytest
 from benchflow_contracts.errors import SandboxError, SandboxLostError
 from benchflow_sandbox_remote import running_box, session
 from benchflow_sandbox_remote.records import (
+    MAX_PAYLOAD,
     MAX_RECORD,
     Frame,
     FrameKind,
@@ -135,12 +136,13 @@ def test_an_answer_twice_and_an_error_that_does_not_exist_are_errors_of_the_sand
 
 
 def test_a_link_that_confirms_nothing_cannot_use_up_the_memory(monkeypatch):
-    monkeypatch.setattr(session, "_MOST_UNCONFIRMED", 1 << 16)
-    # Each empty piece of an output is answered by a frame of credit.
-    flood = itertools.repeat(Frame(1, FrameKind.DATA, 1), 1 << 13)
+    monkeypatch.setattr(session, "_MOST_UNCONFIRMED", 1 << 8)
+    # An output that nobody reads is answered by frames of credit.
+    flood = itertools.repeat(Frame(1, FrameKind.DATA, 1, bytes(MAX_PAYLOAD)), 1 << 6)
 
     async def test(box, error):
-        with box.streams():
+        with box.streams() as streams:
+            streams.stdout.close()
             await box.session.start()
             with pytest.raises(LinkProtocolError, match="did not confirm"):
                 raise await error()

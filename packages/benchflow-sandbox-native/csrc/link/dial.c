@@ -57,10 +57,13 @@ static void write_line(int to, const unsigned char *from, size_t size)
     write_whole(to, line, length);
 }
 
-static int value_of(char letter)
+/* Return the six bits of a letter, or -1 for another character. */
+static int value_of(unsigned char letter)
 {
-    const char *at = letter == '\0' ? NULL : strchr(letters, letter);
-    return at == NULL ? -1 : (int)(at - letters);
+    static signed char after[256]; /* 0 for no letter */
+    for (int i = 0; after['A'] == 0 && i < 64; i++)
+        after[(unsigned char)letters[63 - i]] = (signed char)(64 - i);
+    return after[letter] - 1;
 }
 
 /* Decode each group of four letters; other characters, such as line breaks, separate lines. */
@@ -71,7 +74,7 @@ static void write_decoded(int to, const char *from, size_t size)
     static char decoded[PIECE + 3];
     size_t length = 0;
     for (size_t i = 0; i < size; i++) {
-        int value = value_of(from[i]);
+        int value = value_of((unsigned char)from[i]);
         if (value < 0 && from[i] != '=')
             continue;
         padding += from[i] == '=';

@@ -7,7 +7,8 @@
 #include <sys/socket.h>
 #include <unistd.h>
 
-enum { HEAD = sizeof(struct record), RESERVE = 1 << 12 };
+/* A confirmation of fewer bytes waits until other bytes are sent, or the host pings. */
+enum { HEAD = sizeof(struct record), RESERVE = 1 << 12, CONFIRM_BYTES = 1 << 15 };
 
 /* Bytes that the host has not confirmed: a ring whose first byte has the number `confirmed`. */
 static char *ring;
@@ -15,7 +16,7 @@ static uint64_t confirmed, written;
 
 static unsigned char expected[TOKEN_SIZE];
 static int connection = -1;
-static bool welcomed;
+static bool welcomed, pinged;
 static uint64_t sent;              /* of `written`, on this connection */
 static uint64_t received, counted; /* from the host, and confirmed to it */
 
@@ -62,7 +63,7 @@ void session_attach(int next)
     if (connection >= 0)
         close(connection);
     connection = next;
-    welcomed = false;
+    welcomed = pinged = false;
     incoming_size = outgoing_start = outgoing_end = 0;
 }
 
@@ -85,9 +86,11 @@ static void fill_outgoing(void)
 {
     if (!welcomed || outgoing_room() < HEAD)
         return;
-    if (counted < received) {
+    uint64_t news = received - counted;
+    if (pinged || news >= CONFIRM_BYTES || (news > 0 && sent < written)) {
         put_record(RECORD_CONFIRM, received, 0);
         counted = received;
+        pinged = false;
     }
     while (sent < written && outgoing_room() > HEAD) {
         size_t at = (size_t)(sent % MAX_UNCONFIRMED), size = (size_t)(written - sent);
@@ -167,7 +170,7 @@ static bool handle_record(const struct record *record, const char *bytes)
             confirmed = record->offset;
         return true;
     case RECORD_PING:
-        counted = received - (received > 0); /* confirm also when nothing is new */
+        pinged = true; /* confirm also when nothing is new */
         return true;
     default:
         return false;

@@ -249,8 +249,7 @@ void stream_frame(const struct frame *frame, const char *payload)
 static void report_state(struct stream *stream)
 {
     const size_t most = sizeof(struct frame) + sizeof(uint32_t);
-    if (stream->consumed > 0 && (stream->size == 0 || stream->consumed >= WINDOW / 4) &&
-        session_room() >= most) {
+    if (stream->consumed >= WINDOW / 4 && session_room() >= most) {
         report(stream, 0, FRAME_CREDIT, sizeof stream->consumed, &stream->consumed);
         stream->consumed = 0;
     }

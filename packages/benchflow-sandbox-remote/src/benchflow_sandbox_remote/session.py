@@ -24,6 +24,10 @@ _SILENCE_SECONDS = 25.0
 """A connection without a byte for this time is cut: the pings should have been answered."""
 _HELLO_SECONDS = 20.0
 _FIRST_PAUSE, _MAX_PAUSE = 0.1, 5.0
+_CONFIRM_BYTES = 1 << 15
+"""A confirmation of fewer bytes waits until other bytes or a ping are sent."""
+_GATHER_SECONDS = 0.001
+"""How long a frame that nobody waits for may wait for others, to be one write with them."""
 _RESERVE = 1 << 14
 """Bytes of `MAX_UNCONFIRMED` that only short frames may use."""
 _MOST_UNCONFIRMED = 1 << 24
@@ -77,6 +81,7 @@ class Session:
         self._records = RecordReader()
         """Of the current connection."""
         self._wake = asyncio.Event()
+        self._gathering: asyncio.TimerHandle | None = None
         self._task: asyncio.Task[None] | None = None
         self._error: SandboxError | None = None
         self.connections = 0
@@ -92,11 +97,23 @@ class Session:
         """The number of bytes that may be sent now. A short frame is always accepted."""
         return max(0, MAX_UNCONFIRMED - _RESERVE - len(self._unconfirmed))
 
-    def send(self, frame: Frame) -> None:
-        """Queue a frame. A frame after the end of the session is dropped."""
-        if self._error is None:
-            self._unconfirmed += frame.encode()
+    def send(self, frame: Frame, *, gather: bool = False) -> None:
+        """Queue a frame. A frame after the end of the session is dropped.
+
+        With `gather`, the frame may wait 1 ms for other frames, to be one write with them.
+        """
+        if self._error is not None:
+            return
+        self._unconfirmed += frame.encode()
+        if not gather:
             self._wake.set()
+        elif self._gathering is None:
+            loop = asyncio.get_running_loop()
+            self._gathering = loop.call_later(_GATHER_SECONDS, self._end_gathering)
+
+    def _end_gathering(self) -> None:
+        self._gathering = None
+        self._wake.set()
 
     def fail(self, error: SandboxError) -> None:
         """End the session: the other side does not do what it should."""
@@ -276,24 +293,39 @@ class Session:
             )
         new = record.payload[self._received - record.offset :]
         self._received += len(new)
-        self._wake.set()
+        if self._received - self._counted >= _CONFIRM_BYTES:
+            self._wake.set()
         for frame in self._frames.feed(new):
             self._on_frame(frame)
         if len(self._unconfirmed) > _MOST_UNCONFIRMED:
             raise LinkProtocolError(f"the link did not confirm {len(self._unconfirmed)} bytes")
 
     async def _write(self, transport: Transport) -> None:
+        loop = asyncio.get_running_loop()
+        next_ping = loop.time() + _PING_SECONDS
         while True:
             with suppress(TimeoutError):
-                async with asyncio.timeout(_PING_SECONDS):
+                async with asyncio.timeout_at(next_ping):
                     await self._wake.wait()
-            if not self._wake.is_set():
-                await transport.write(Record(RecordKind.PING, 0).encode())
             self._wake.clear()
-            if self._counted < self._received:
-                self._counted = self._received
-                await transport.write(Record(RecordKind.CONFIRM, self._counted).encode())
-            while (start := self._sent - self._confirmed) < len(self._unconfirmed):
-                piece = bytes(self._unconfirmed[start : start + MAX_RECORD])
-                offset, self._sent = self._sent, self._sent + len(piece)
-                await transport.write(Record(RecordKind.BYTES, offset, piece).encode())
+            # Also in a busy session: confirmations may wait for a ping.
+            is_ping = loop.time() >= next_ping
+            if is_ping:
+                next_ping = loop.time() + _PING_SECONDS
+            while data := self._next_write(is_ping=is_ping):
+                is_ping = False
+                await transport.write(data)
+
+    def _next_write(self, *, is_ping: bool) -> bytes:
+        """Return the records of one write. A confirmation of few bytes needs another record."""
+        start = self._sent - self._confirmed
+        piece = bytes(self._unconfirmed[start : start + MAX_RECORD])
+        records = [Record(RecordKind.PING, 0)] if is_ping else []
+        new = self._received - self._counted
+        if new >= _CONFIRM_BYTES or (new and (records or piece)):
+            self._counted = self._received
+            records.append(Record(RecordKind.CONFIRM, self._counted))
+        if piece:
+            records.append(Record(RecordKind.BYTES, self._sent, piece))
+            self._sent += len(piece)
+        return b"".join(record.encode() for record in records)

@@ -73,6 +73,8 @@ class _Output:
         self._consumed, self._broken, self._flushed = consumed, broken, flushed
         self._buffer = bytearray()
         self._room = WINDOW
+        self._owed = 0
+        """Bytes that the pipe took, and for which the link has no credit yet."""
         self._ending = self._waiting = False
 
     def add(self, data: bytes) -> None:
@@ -142,8 +144,16 @@ class _Output:
                 self.close()
 
     def _take(self, size: int) -> None:
-        self._room += size
-        self._consumed(size)
+        self._owed += size
+        if self._owed >= WINDOW // 4:
+            self.pay()
+
+    def pay(self) -> None:
+        """Give credit for every byte that the pipe took."""
+        owed, self._owed = self._owed, 0
+        if owed:
+            self._room += owed
+            self._consumed(owed)
 
     def _wait(self, *, wanted: bool) -> None:
         if wanted != self._waiting:
@@ -270,6 +280,11 @@ class _Stream:
             err=streams.stderr.buffered,
         )
 
+    def pay(self) -> None:
+        """Give the link all the credit that it may have."""
+        for output in self._outputs.values():
+            output.pay()
+
     def close_ends(self, closed: tuple[bool, ...]) -> None:
         """Close ends here that are closed in the state of the stream."""
         if closed[0] and self._input is not None:
@@ -356,7 +371,8 @@ class LinkStreams:
             raise self._session.error
         self._sweep()
         number, self._next = self._next, self._next + 1
-        self._session.send(Frame(number, FrameKind.OPEN))
+        # Nobody waits for the pipes, but for the process that gets them.
+        self._session.send(Frame(number, FrameKind.OPEN), gather=True)
         return self.open_stream(number)
 
     def open_stream(self, number: int) -> FifoStreams:
@@ -390,6 +406,8 @@ class LinkStreams:
             name: self._streams[streams.number].capture(streams)
             for name, streams in processes.items()
         }
+        for stream in self._streams.values():
+            stream.pay()  # the streams of a copy begin with whole windows
         known = {CONTROL, *(state.number for state in states.values())}
         others = tuple(number for number in self._streams if number not in known)
         return StreamsState(self._next, self._streams[CONTROL].credit, states, others)
@@ -429,7 +447,7 @@ class LinkStreams:
         """Let the link close its copies of the ends of a process."""
         numbers = {self._ends.pop(fd)[0] for fd in fds if fd in self._ends}
         for number in numbers:
-            self._session.send(Frame(number, FrameKind.RELEASE))
+            self._session.send(Frame(number, FrameKind.RELEASE), gather=True)
 
     def remove_unused(self, number: int) -> None:
         """Close a stream inside, now or after no process here has an end of it open. Idempotent."""
@@ -441,7 +459,7 @@ class LinkStreams:
         for number in [each for each in self._unused if self._streams[each].is_closed]:
             self._unused.discard(number)
             self._streams.pop(number).close()
-            self._session.send(Frame(number, FrameKind.CLOSE, ALL_ENDS))
+            self._session.send(Frame(number, FrameKind.CLOSE, ALL_ENDS), gather=True)
 
     async def drain(self, number: int) -> None:
         """Wait until the pipes of a stream here took all that its pipes inside have now."""

@@ -1,5 +1,7 @@
 """The users of a sandbox whose files only its guest can read."""
 
+import asyncio
+
 from benchflow_contracts.errors import SandboxError
 from benchflow_sandbox_native import InitError
 
@@ -28,8 +30,7 @@ class GuestAccounts:
         except InitError as error:
             raise SandboxError(f"the sandbox is gone: {error}") from error
         if version != self._version:
-            self.passwd = await _read(sandbox, "/etc/passwd")
-            self.group = await _read(sandbox, "/etc/group")
+            self.passwd, self.group = await _read_both(sandbox)
             self._accounts, self._version = Accounts(self.passwd, self.group), version
         return self._accounts.look_up(name)
 
@@ -63,6 +64,15 @@ class GuestAccounts:
 
 def _line(text: bytes) -> bytes:
     return text if text.endswith(b"\n") else text + b"\n"
+
+
+async def _read_both(sandbox: FifoBox) -> tuple[bytes, bytes]:
+    try:
+        async with asyncio.TaskGroup() as group:
+            files = [group.create_task(_read(sandbox, f"/etc/{n}")) for n in ("passwd", "group")]
+    except BaseExceptionGroup as errors:
+        raise errors.exceptions[0] from None
+    return files[0].result(), files[1].result()
 
 
 async def _read(sandbox: FifoBox, path: str) -> bytes:
