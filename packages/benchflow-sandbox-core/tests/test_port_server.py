@@ -1,6 +1,7 @@
 """Connections from inside that the host cannot serve."""
 
 import asyncio
+from types import SimpleNamespace
 
 import pytest
 from benchflow_contracts.errors import HostError
@@ -47,3 +48,36 @@ def test_forged_connections_do_not_use_up_the_memory():
         return len(box.attached)
 
     assert asyncio.run(main()) == 256
+
+
+class OfferingBox(Box):
+    """A sandbox whose guest takes offers."""
+
+    def __init__(self):
+        super().__init__()
+        self.on_attached = None
+        self.offered, self.closed = [], []
+
+    def streams(self):
+        number = len(self.offered) + 1
+        return SimpleNamespace(number=number, close=lambda: self.closed.append(number))
+
+    async def offer(self, stream):
+        self.offered.append(stream)
+
+
+def test_each_offered_stream_has_one_connection_and_a_forged_one_is_ignored():
+    async def main():
+        box = OfferingBox()
+        server = PortServer(box, object())
+        await asyncio.wait(list(server._serving))
+        assert box.offered == [1]
+        box.on_attached(9, 0)
+        assert not server._serving
+        box.on_attached(1, 1)  # nobody serves this port
+        await asyncio.wait(list(server._serving))
+        assert (box.offered, box.closed) == ([1, 2], [1])
+        await server.aclose()
+        assert box.closed == [1, 2]
+
+    asyncio.run(main())

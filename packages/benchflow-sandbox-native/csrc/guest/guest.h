@@ -22,6 +22,7 @@ enum {
     MAX_WAITS = 4096,
     MAX_CONNECTIONS_WAITING = 64, /* accepted, and not attached to a stream yet */
     MAX_LISTENERS = 16,
+    MAX_OFFERED = 16, /* streams for the next connections */
 };
 
 enum guest_operation {
@@ -30,6 +31,7 @@ enum guest_operation {
     GUEST_HANG_UP,
     GUEST_ABANDON,
     GUEST_ACCOUNTS,
+    GUEST_OFFER, /* a stream for the next connection to any port; it is not answered */
 };
 
 struct frame {
@@ -38,7 +40,8 @@ struct frame {
     uint32_t length;
 };
 
-/* To the host. The id 0 reports that the connection `value` waits on the port with index `which`. */
+/* To the host. The id 0 reports that the connection `value` waits on the port with index `which`,
+ * or, if `stage` is not 0, that the offered stream `value` has a connection to it. */
 struct answer {
     uint64_t id;
     uint32_t error;
@@ -55,6 +58,7 @@ int control_descriptor(void);
 void control_read(void); /* dispatches each complete frame */
 void answer_value(uint64_t id, uint32_t value);
 void report_connection(uint32_t connection, uint32_t port);
+void report_attached(uint32_t stream, uint32_t port);
 void answer_failure(uint64_t id, int error, enum stage stage);
 
 enum put_kind { PUT_END, PUT_DIRECTORY, PUT_FILE };
@@ -77,7 +81,8 @@ void port_open(uint16_t port);
 int port_descriptor(unsigned index); /* -1 if no further connection can wait */
 void port_accept(unsigned index);
 void connection_attach(uint64_t id, uint32_t connection, uint32_t stream);
-void connections_hang_up(void);
+void connections_hang_up(void); /* the host forgets what it has offered, too */
+void stream_offer(uint32_t stream);
 
 /* pump.c: both never return */
 void pump(int connection, int in, int out) __attribute__((noreturn));

@@ -5,6 +5,7 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <netinet/in.h>
+#include <netinet/tcp.h>
 #include <signal.h>
 #include <sys/socket.h>
 #include <unistd.h>
@@ -12,6 +13,8 @@
 static int listeners[MAX_LISTENERS];
 static unsigned listener_count;
 static int waiting[MAX_CONNECTIONS_WAITING]; /* 0 marks a free slot: no socket has that number */
+static uint32_t offered[MAX_OFFERED];
+static size_t offered_count;
 
 void port_open(uint16_t port)
 {
@@ -39,16 +42,6 @@ int port_descriptor(unsigned index)
     return index >= listener_count || vacant() < 0 ? -1 : listeners[index];
 }
 
-void port_accept(unsigned index)
-{
-    int slot = vacant();
-    int connection = slot < 0 ? -1 : accept4(listeners[index], NULL, NULL, SOCK_CLOEXEC);
-    if (connection < 0)
-        return;
-    waiting[slot] = connection;
-    report_connection((uint32_t)slot, index);
-}
-
 static void run_pump(int connection, int in, int out) __attribute__((noreturn));
 
 static void run_pump(int connection, int in, int out)
@@ -65,22 +58,57 @@ static void run_pump(int connection, int in, int out)
     pump(connection, in, out);
 }
 
+/* Start to copy between a connection and a stream. Returns -1 and errno if that fails. */
+static pid_t start_pump(int connection, uint32_t stream)
+{
+    int in = stream_open(stream, 0, O_RDONLY);
+    int out = stream_open(stream, 1, O_WRONLY);
+    pid_t pid = in < 0 || out < 0 ? -1 : fork();
+    if (pid == 0)
+        run_pump(connection, in, out);
+    int error = errno;
+    if (in >= 0)
+        close(in);
+    if (out >= 0)
+        close(out);
+    errno = error;
+    return pid;
+}
+
+void port_accept(unsigned index)
+{
+    const int on = 1;
+    int slot = vacant();
+    int connection = slot < 0 ? -1 : accept4(listeners[index], NULL, NULL, SOCK_CLOEXEC);
+    if (connection < 0)
+        return;
+    setsockopt(connection, IPPROTO_TCP, TCP_NODELAY, &on, sizeof on);
+    while (offered_count > 0) {
+        uint32_t stream = offered[--offered_count];
+        if (start_pump(connection, stream) < 0)
+            continue; /* the host has closed the stream */
+        close(connection);
+        report_attached(stream, index);
+        return;
+    }
+    waiting[slot] = connection;
+    report_connection((uint32_t)slot, index);
+}
+
+void stream_offer(uint32_t stream)
+{
+    if (offered_count < MAX_OFFERED)
+        offered[offered_count++] = stream;
+}
+
 void connection_attach(uint64_t id, uint32_t connection, uint32_t stream)
 {
     if (connection >= MAX_CONNECTIONS_WAITING || waiting[connection] == 0) {
         answer_failure(id, ENOENT, STAGE_REQUEST);
         return;
     }
-    int in = stream_open(stream, 0, O_RDONLY);
-    int out = stream_open(stream, 1, O_WRONLY);
-    pid_t pid = in < 0 || out < 0 ? -1 : fork();
-    if (pid == 0)
-        run_pump(waiting[connection], in, out);
+    pid_t pid = start_pump(waiting[connection], stream);
     int error = errno;
-    if (in >= 0)
-        close(in);
-    if (out >= 0)
-        close(out);
     close(waiting[connection]);
     waiting[connection] = 0;
     if (pid < 0)
@@ -91,6 +119,7 @@ void connection_attach(uint64_t id, uint32_t connection, uint32_t stream)
 
 void connections_hang_up(void)
 {
+    offered_count = 0;
     for (int slot = 0; slot < MAX_CONNECTIONS_WAITING; slot++) {
         if (waiting[slot] > 0)
             close(waiting[slot]);

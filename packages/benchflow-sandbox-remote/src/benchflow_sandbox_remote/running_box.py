@@ -59,6 +59,8 @@ class RemoteBox:
         )
         self.on_connection: OnConnection = _ignore
         """Called with each connection that waits inside for a port of the host."""
+        self.on_attached: OnConnection = _ignore
+        """Called with each offered stream that has a connection inside to a port of the host."""
         self._lost_after = lost_after
         self.accounts = GuestAccounts()
         self.shell = "/bin/sh" if state is None else state.shell
@@ -109,6 +111,7 @@ class RemoteBox:
         self._init = FifoInit(
             self._streams,
             self._report_connection,
+            on_attached=self._report_attached,
             # A call waits as long as the session may take to connect again.
             prompt_seconds=self._lost_after + _READY_SECONDS,
         )
@@ -185,6 +188,9 @@ class RemoteBox:
 
     def _report_connection(self, connection: int, port: int) -> None:
         self.on_connection(connection, port)
+
+    def _report_attached(self, stream: int, port: int) -> None:
+        self.on_attached(stream, port)
 
     def _has_room(self) -> None:
         self._streams.check()
