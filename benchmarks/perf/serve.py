@@ -4,7 +4,8 @@ Sandboxes, agents and rewards are fakes in memory, so that the service and the e
 Requests go over HTTP on the loopback, from a client in the same process: its time counts, too.
 
 - submit: the time of `POST /v1/rollouts` while 1,000 rollouts wait.
-- null_rollouts: CPU time of the process for each rollout of 256 that run at once.
+- null_rollouts: CPU time of the process for each rollout of 256 that run at once. The garbage
+  collector has the threshold that `bench` sets.
 - cancel: the time of `DELETE` for a rollout whose agent never ends.
 - result: the time of `GET .../result` of a null rollout.
 
@@ -13,6 +14,7 @@ One JSON line per bench on stdout.
 
 import argparse
 import asyncio
+import gc
 import sys
 import tempfile
 import time
@@ -119,6 +121,7 @@ def main() -> None:
     parser.add_argument("--queued", type=int, default=1000)
     parser.add_argument("--rollouts", type=int, default=256)
     given = parser.parse_args()
+    gc.set_threshold(200_000)  # As `bench` does.
     where = MEMORY if MEMORY.is_dir() else None
     with tempfile.TemporaryDirectory(dir=where) as directory:
         home = Path(directory)

@@ -118,13 +118,23 @@ class PauseSwitch:
     ) -> Generator[None]:
         """Call `on_pause` and `on_resume` inside the block; `on_pause` at once during a pause."""
         key = object()
-        self._followers[key] = on_pause, on_resume
+        self.add_follower(key, on_pause, on_resume)
         try:
             if self.is_paused:
                 on_pause()
             yield
         finally:
-            del self._followers[key]
+            self.remove_follower(key)
+
+    def add_follower(
+        self, key: object, on_pause: Callable[[], None], on_resume: Callable[[], None]
+    ) -> None:
+        """Call `on_pause` and `on_resume` until `remove_follower` gets the same key."""
+        self._followers[key] = on_pause, on_resume
+
+    def remove_follower(self, key: object) -> None:
+        """Call the functions of this key no more."""
+        del self._followers[key]
 
     def begin_freeze(self) -> Callable[[], None]:
         """Note that a freeze is in progress. Return a function that notes its end. Idempotent."""
@@ -193,7 +203,7 @@ def running_time() -> float:
 class RunningTimeout:
     """As `asyncio.timeout`, without the time in which the rollout is paused."""
 
-    __slots__ = ("_following", "_is_suspended", "_left", "_switch", "_timeout")
+    __slots__ = ("_is_suspended", "_left", "_switch", "_timeout")
 
     def __init__(self, seconds: float | None, switch: PauseSwitch | None = None) -> None:
         self._left = seconds
@@ -218,8 +228,7 @@ class RunningTimeout:
 
     async def __aenter__(self) -> Self:
         await self._timeout.__aenter__()
-        self._following = self._switch.follow(self._stop, self._run)
-        self._following.__enter__()
+        self._switch.add_follower(self, self._stop, self._run)
         self._run()
         return self
 
@@ -229,7 +238,7 @@ class RunningTimeout:
         error: BaseException | None,
         traceback: TracebackType | None,
     ) -> None:
-        self._following.__exit__(None, None, None)
+        self._switch.remove_follower(self)
         await self._timeout.__aexit__(kind, error, traceback)
 
     def _run(self) -> None:

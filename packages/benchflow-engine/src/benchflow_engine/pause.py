@@ -37,7 +37,8 @@ async def pausable_sandboxes(provider: SandboxProvider) -> AsyncGenerator[Sandbo
         with switch.follow(freezer.freeze_all, freezer.thaw_all):
             yield PausableProvider(provider, switch, freezer)
     finally:
-        await run_shielded(freezer.aclose())
+        if freezer.is_busy:
+            await run_shielded(freezer.aclose())
 
 
 class SandboxFreezer:
@@ -64,6 +65,11 @@ class SandboxFreezer:
     def thaw_all(self) -> None:
         """Begin to thaw each sandbox."""
         self._thawed.set()
+
+    @property
+    def is_busy(self) -> bool:
+        """Whether a sandbox is frozen, or is about to be."""
+        return bool(self._tasks)
 
     async def aclose(self) -> None:
         """Thaw each sandbox."""

@@ -195,7 +195,11 @@ async def run_in(  # noqa: PLR0913 - one keyword per part of a run
     """
     rollout_id = directory.name if directory else rollout_id or new_rollout_id(task.id)
     identity = identity or RolloutIdentity()
-    hidden = secrets_of(config, (task.id, rollout_id)) | {secret := token_urlsafe(24)}
+    hidden = secrets_of(config, (task.id, rollout_id))
+    # Only a token for sandboxes outside has the secret. To mask it costs time at each event.
+    secret = None if config.model.access.mode == "tunnel" else token_urlsafe(24)
+    if secret is not None:
+        hidden |= {secret}
     with redacting(SecretRedactor(hidden)):
         async with open_gateways(config, directory, on_answer, secret) as (gateway, judge, probe):
             planes = replace(assemble(config, task, provider, gateway), judge=judge)

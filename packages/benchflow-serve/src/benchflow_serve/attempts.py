@@ -1,5 +1,6 @@
 """The next run of a rollout: its task, its configuration and its model."""
 
+import asyncio
 from pathlib import Path
 
 from benchflow_contracts import BenchFlowError, Task, UsageError
@@ -22,8 +23,8 @@ class EndpointKeyLostError(BenchFlowError):
     default_hint = "submit the rollout again, or register the endpoint as a policy"
 
 
-def attempt_of(entry: Entry, use: ModelUse, parts: ServiceParts) -> Attempt:
-    """Return the next run of a rollout. Call this in a thread.
+async def attempt_of(entry: Entry, use: ModelUse, parts: ServiceParts) -> Attempt:
+    """Return the next run of a rollout.
 
     Raises:
         BenchFlowError: Its task was changed, or the key of its endpoint is lost.
@@ -34,6 +35,9 @@ def attempt_of(entry: Entry, use: ModelUse, parts: ServiceParts) -> Attempt:
     endpoint = use.first.endpoint if isinstance(use, PolicyUse) else None
     if isinstance(use, FixedModel) and use.endpoint is not None:
         endpoint = policy_endpoint(use.endpoint)
+    task = entry.loaded_task
+    if task is None:
+        task = await asyncio.to_thread(task_of, entry, parts)
     config = configure(
         settings.config, entry.request, endpoint=endpoint, agents=settings.allow_agents
     )
@@ -42,7 +46,7 @@ def attempt_of(entry: Entry, use: ModelUse, parts: ServiceParts) -> Attempt:
         rollout=entry.id,
         number=len(saved.attempts),
         directory=saved.attempts[-1],
-        task=task_of(entry, parts),
+        task=task,
         config=config,
         model=use,
         switch=entry.switch,
@@ -72,4 +76,6 @@ def has_network(task: Task, *, offline: bool) -> bool:
         return False
     config = task.config
     modes = {config.environment.network, config.agent.network, config.verifier.network}
-    return not modes <= {None, "none", "model-only"} or bool(task.parts.services)
+    # A directory of our own format has no services.
+    services = () if task.own_parts is None else task.own_parts.services
+    return not modes <= {None, "none", "model-only"} or bool(services)

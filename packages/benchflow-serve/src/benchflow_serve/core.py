@@ -197,6 +197,8 @@ class RolloutService:
         """
         entry = self.board.find(ident)
         place = self.board.queue.position(entry)
+        if place is None:
+            return entry.status
         return entry.status.model_copy(update={"queue_position": place})
 
     def statuses(self) -> Sequence[RolloutStatus]:
@@ -404,6 +406,8 @@ class RolloutService:
             RequestRefusedError: The request asks for it, and its work may have effects outside.
         """
         choice = request.on_restart or self.settings.on_restart
+        if choice != "rerun":
+            return False
         reaches_out = has_network(task, offline=self.settings.config.offline)
         if request.on_restart == "rerun" and reaches_out:
             raise RequestRefusedError(
@@ -411,7 +415,7 @@ class RolloutService:
                 hint="leave out on_restart, or use a task with network = 'none'",
                 where="on_restart",
             )
-        return choice == "rerun" and not reaches_out
+        return not reaches_out
 
     def _require_room(self, count: int) -> None:
         board = self.board

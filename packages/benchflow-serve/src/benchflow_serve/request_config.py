@@ -29,6 +29,9 @@ def configure(
     config = _with_agent(base, request.agent, agents)
     if endpoint is not None:
         config = configured_for(config, endpoint)
+    sets_nothing = request.branch is None and request.seed is None and not request.sampling
+    if endpoint is None and sets_nothing:
+        return config  # The values of the server are valid.
     tables: dict[str, Any] = config.model_dump()
     if request.branch is not None:
         tables["branch"] = dict(request.branch)

@@ -398,7 +398,7 @@ class RolloutBoard:
     async def _run(self, entry: Entry, use: ModelUse) -> None:
         fold = TreeFold()
         try:
-            attempt = await asyncio.to_thread(attempt_of, entry, use, self._parts)
+            attempt = await attempt_of(entry, use, self._parts)
             result = await self._parts.runner.run(attempt, partial(self._on_event, entry, fold))
             self._finish(entry, result.record, result.tree)
         except asyncio.CancelledError:

@@ -139,10 +139,12 @@ def _digest_of(line: str, where: str) -> str:
     return token_digest(line)
 
 
-def require_token(
+async def require_token(
     connection: ASGIConnection[Any, Any, Any, Any], handler: BaseRouteHandler
 ) -> None:
     """Allow requests with a token. The guard of the whole application.
+
+    It is `async` because Litestar calls another guard in a thread.
 
     Raises:
         NotAuthorizedException: The request has no valid token.

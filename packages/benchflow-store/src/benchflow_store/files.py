@@ -174,24 +174,26 @@ def write_text(path: Path, text: str, *, mode: int = 0o666) -> None:
 
 
 def _replace(path: Path, data: bytes, mode: int = 0o666) -> None:
-    scratch = path.with_name(f".{path.name}.tmp")
+    # A text costs less than a path, and each rollout writes several files.
+    directory, name = os.path.split(path)
+    scratch = os.path.join(directory, f".{name}.tmp")  # noqa: PTH118
     try:
         try:
             descriptor = _create(scratch, mode)
         except (FileNotFoundError, FileExistsError):
-            scratch.parent.mkdir(parents=True, exist_ok=True)
-            scratch.unlink(missing_ok=True)
+            path.parent.mkdir(parents=True, exist_ok=True)
+            Path(scratch).unlink(missing_ok=True)
             descriptor = _create(scratch, mode)
         with os.fdopen(descriptor, "wb") as file:
             file.write(data)
-        os.replace(scratch, path)  # noqa: PTH105 - `Path.replace` makes a third path
+        os.replace(scratch, path)  # noqa: PTH105
     except OSError as error:
         with suppress(OSError):
-            scratch.unlink(missing_ok=True)
+            Path(scratch).unlink(missing_ok=True)
         raise StoreError(f"cannot write {str(path)!r}: {error.strerror}") from error
 
 
-def _create(path: Path, mode: int) -> int:
+def _create(path: str, mode: int) -> int:
     return os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, mode)
 
 
@@ -200,8 +202,12 @@ def _write_json(path: Path, data: object, *, mode: int = 0o666) -> None:
 
 
 def _write_lines(path: Path, rows: Iterable[Mapping[str, Any]]) -> None:
-    path.parent.mkdir(parents=True, exist_ok=True)
-    with path.open("w", encoding="utf-8") as file:
+    try:
+        file = path.open("w", encoding="utf-8")
+    except FileNotFoundError:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        file = path.open("w", encoding="utf-8")
+    with file:
         for row in rows:
             file.write(_LINES.encode(row) + "\n")
 

@@ -32,7 +32,7 @@ def has_own_seal(config: Mapping[str, Any]) -> bool:
 
 
 def _secret() -> Seal:
-    state = os.environ.get("XDG_STATE_HOME") or Path("~/.local/state").expanduser()
+    state = os.environ.get("XDG_STATE_HOME") or os.path.expanduser("~/.local/state")  # noqa: PTH111
     return Seal(Path(state, "benchflow", "record-seal"))
 
 

@@ -188,7 +188,13 @@ def write_tree(tree: RolloutTree, directory: Path) -> None:
 def _redact(value: object) -> object:
     if isinstance(value, dict):
         items = cast("dict[str, object]", value).items()
-        return {name: _redact_item(name, item) for name, item in items}
+        # Most values are numbers and None, and this runs for each rollout.
+        return {
+            name: item
+            if item is None or isinstance(item, int | float)
+            else _redact_item(name, item)
+            for name, item in items
+        }
     if isinstance(value, list):
         return [_redact(item) for item in cast("list[object]", value)]
     return value

@@ -24,7 +24,6 @@ from benchflow_contracts import (
     Task,
 )
 
-from benchflow_kernel.branch import MachineSlots
 from benchflow_kernel.config import RolloutConfig
 from benchflow_kernel.events import EventCallback, EventLog
 from benchflow_kernel.faults import boundary, node_error, within
@@ -228,7 +227,6 @@ class Rollout:
             self._directory,
             self._failures,
             await self._capabilities(plan),
-            MachineSlots.of_this_machine(),
         )
         try:
             position = await self._begin(plan, root)

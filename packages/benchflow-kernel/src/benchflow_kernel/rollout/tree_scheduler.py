@@ -78,7 +78,6 @@ class TreeScheduler:
         directory: Path | None,
         failures: FailureLog,
         capabilities: SandboxCapabilities,
-        machine: MachineSlots,
     ) -> None:
         policy = plan.config.branch
         budget = BranchBudget() if policy is None else policy.budget
@@ -88,7 +87,6 @@ class TreeScheduler:
         self._journal = journal
         self._directory = directory
         self._failures = failures
-        self._machine = machine
         self._slots = asyncio.Semaphore(1 if policy is None else budget.concurrency)
         self._services = ForkServices(
             selector=FidelitySelector(capabilities, deadlines.provision),
@@ -127,7 +125,7 @@ class TreeScheduler:
             await stack.enter_async_context(self._slots)
             is_called = start.policy is not None and start.policy.kind == "caller"
             if not (start.main or is_called):
-                await stack.enter_async_context(self._machine.slot())
+                await stack.enter_async_context(MachineSlots.of_this_machine().slot())
             return stack.pop_all()
 
     def adopt(self, position: Position) -> None:

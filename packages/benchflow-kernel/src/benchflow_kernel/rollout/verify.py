@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
-from typing import cast
+from typing import TYPE_CHECKING, cast
 
 from benchflow_contracts import (
     NO_REWARDS,
@@ -16,13 +16,13 @@ from benchflow_contracts import (
     Reward,
     RolloutNode,
     RolloutTree,
+    Sandbox,
     Task,
     VerifyResult,
     blame,
     expect_host,
     needs_processes,
 )
-from benchflow_contracts.cause import SupportsMemoryKills
 from benchflow_contracts.pausing import running_time, running_timeout
 
 from benchflow_kernel.faults import classify
@@ -34,6 +34,9 @@ from benchflow_kernel.world.identity import identity_of
 from .judging import judged
 from .record import Journal
 from .step_return import step_return
+
+if TYPE_CHECKING:
+    from benchflow_contracts.cause import SupportsMemoryKills
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,7 +105,7 @@ async def _score_all(
     plan: Plan, journal: Journal, world: World, node_id: str, subject: _Subject
 ) -> None:
     expect_host(world.sandbox)
-    kills = world.sandbox.memory_kills() if isinstance(world.sandbox, SupportsMemoryKills) else 0
+    kills = _memory_kills(world.sandbox)
     state = None if plan.config.capture_state == "none" else await world.query()
     if state is not None:
         journal.record_state(node_id, state, is_graded=True)
@@ -123,6 +126,13 @@ async def _score_all(
             meta = {**result.meta, "agent_memory_kills": kills}
             result = result.model_copy(update={"meta": meta})
         journal.append(NodeScored, node=node_id, name=subject.name_of(reward), result=result)
+
+
+def _memory_kills(sandbox: Sandbox) -> int:
+    # An isinstance check of a protocol costs more than writing an event.
+    if not hasattr(sandbox, "memory_kills"):
+        return 0
+    return cast("SupportsMemoryKills", sandbox).memory_kills()
 
 
 def _with_token_mark(plan: Plan, result: VerifyResult) -> VerifyResult:

@@ -26,4 +26,4 @@ def identity_of(plan: Plan, node: str) -> RolloutIdentity:
 
 
 def _total_sec(deadlines: Deadlines) -> float:
-    return sum(float(seconds) for seconds in deadlines.model_dump().values())
+    return sum(float(seconds) for _, seconds in deadlines)

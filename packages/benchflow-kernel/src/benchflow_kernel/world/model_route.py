@@ -47,6 +47,8 @@ def complete_calls(route: ModelRoute, calls: Sequence[ModelCall]) -> tuple[Model
 
 def reader_of(route: ModelRoute | None) -> MessageReader | None:
     """Return what reads the conversation of a route, if the route can."""
+    if route is None:
+        return None
     return route.messages if isinstance(route, SupportsMessages) else None
 
 

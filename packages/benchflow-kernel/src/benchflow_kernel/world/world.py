@@ -10,7 +10,7 @@ from contextlib import (
 )
 from functools import partial
 from pathlib import Path
-from typing import Literal
+from typing import Literal, cast
 
 from benchflow_contracts import (
     MODEL_DOOR,
@@ -451,10 +451,11 @@ class World:
     def _report_created(self, sandbox: Sandbox) -> None:
         images: Mapping[str, str] = {}
         doors: Mapping[str, DoorPath] = {}
-        if isinstance(sandbox, HasImageDigests):
-            images = sandbox.image_digests
-        if isinstance(sandbox, HasDoors):
-            doors = sandbox.door_paths
+        # An isinstance check of a protocol costs more than writing an event.
+        if hasattr(sandbox, "image_digests"):
+            images = cast("HasImageDigests", sandbox).image_digests
+        if hasattr(sandbox, "door_paths"):
+            doors = cast("HasDoors", sandbox).door_paths
         if (path := self._plan.model_path) is not None:
             doors = {**doors, MODEL_DOOR: path}
         if images or doors:
