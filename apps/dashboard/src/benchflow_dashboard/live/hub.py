@@ -21,11 +21,11 @@ from .reader import QUEUE, Delivery, LiveReader, Subscription
 
 TOPICS: Final = ("runs", "monitor")
 """What a page may watch beside rollouts. `runs` also covers jobs."""
-_LOG_SEC: Final = 0.05
+_LOG_SEC: Final = 0.02
+"""How often the logs of running rollouts are looked at."""
 _ENDED_SEC: Final = 1.0
 _BREATH_SEC: Final = 0.05
-"""The least time between two frames of a topic. The logs of running rollouts are looked at each
-`_LOG_SEC + _BREATH_SEC`."""
+"""The least time between two frames of a topic or of a rollout."""
 MAX_READERS: Final = 1_000
 MAX_OF_USER: Final = 50
 MAX_OF_ADDRESS: Final = 200
@@ -179,12 +179,14 @@ class LiveHub:
     async def _run(self) -> None:
         while True:
             await self._wait()
+            has_news = True
             try:
-                self._publish_topics()
-                await self._read_logs()
+                has_news = self._publish_topics()
+                has_news |= await self._read_logs()
             except Exception as error:  # noqa: BLE001 - one bad log must not end the streams
                 _logger.warning("a live update failed: %s", error)
-            await asyncio.sleep(_BREATH_SEC)
+            if has_news:
+                await asyncio.sleep(_BREATH_SEC)
 
     async def _wait(self) -> None:
         seconds = None
@@ -196,7 +198,8 @@ class LiveHub:
                 await self._wake.wait()
         self._wake.clear()
 
-    def _publish_topics(self) -> None:
+    def _publish_topics(self) -> bool:
+        """Send the changed topics. Return whether there are any."""
         with self._lock:
             changed, self._changed = self._changed, set()
         versions = self.versions()
@@ -205,17 +208,21 @@ class LiveHub:
             for reader in self._readers:
                 if topic in reader.subscription.topics:
                     reader.push(delivery)
+        return bool(changed)
 
-    async def _read_logs(self) -> None:
+    async def _read_logs(self) -> bool:
+        """Send the new events of all logs. Return whether there are any."""
         used = {name for reader in self._readers for name in reader.positions}
         self._tails = {name: tail for name, tail in self._tails.items() if name in used}
         if not self._tails:
-            return
+            return False
         tails = dict(self._tails)
-        for name, read in (await asyncio.to_thread(_read_all, tails)).items():
+        reads = await asyncio.to_thread(_read_all, tails)
+        for name, read in reads.items():
             tail, before = tails[name], tails[name].seq
             tail.apply(read)
             self._publish_events(name, tail, read, before)
+        return bool(reads)
 
     def _publish_events(self, name: str, tail: LogTail, read: LogRead, before: int) -> None:
         readers = [reader for reader in self._readers if name in reader.positions]

@@ -129,12 +129,10 @@ const isOfReader = (name, element) =>
   (name === "tabindex" && element.getAttribute("role") === "treeitem") ||
   (name === "data-near" && element.localName === "g");
 
-// tree.js has changed the tree already. A list without its content has not changed.
-const isPatched = (old, next) => old.id === "tree" || next.matches?.("ol[data-same]");
-
+// A list without its content has not changed.
 const callbacks = {
   beforeNodeMorphed: (old, next) =>
-    !isPatched(old, next) && !(old.isEqualNode && old.isEqualNode(next)),
+    !next.matches?.("ol[data-same]") && !(old.isEqualNode && old.isEqualNode(next)),
   beforeAttributeUpdated: (name, element) => !isOfReader(name, element),
 };
 
@@ -145,6 +143,16 @@ const changedChoices = () =>
   [...document.querySelectorAll("main select")]
     .filter((list) => [...list.options].some((each) => each.selected !== each.defaultSelected))
     .map((list) => [list, list.value]);
+
+// Of a region with regions inside, the rest does not change, apart from its attributes.
+const patchRegion = (region, next) => {
+  if (!region.querySelector("[data-live-region]")) {
+    Idiomorph.morph(region, next, { callbacks });
+    return;
+  }
+  for (const { name, value } of next.attributes)
+    if (region.getAttribute(name) !== value) region.setAttribute(name, value);
+};
 
 const patch = (text) => {
   const page = new DOMParser().parseFromString(text, "text/html");
@@ -157,7 +165,7 @@ const patch = (text) => {
   const choices = changedChoices();
   for (const region of document.querySelectorAll("[data-live-region]")) {
     const next = page.getElementById(region.id);
-    if (next) Idiomorph.morph(region, next, { callbacks });
+    if (next) patchRegion(region, next);
   }
   for (const [list, value] of choices)
     if ([...list.options].some((each) => each.value === value)) list.value = value;

@@ -3,8 +3,7 @@
 "use strict";
 
 const tree = {
-  items: [],
-  levels: [],
+  items: null, // in the order of the document; null until a key or a click needs them
   chunks: [],
   current: null,
   selected: null,
@@ -15,20 +14,24 @@ const tree = {
 
 const treeRoot = () => document.querySelector("#tree");
 
+const allItems = () => (tree.items ||= [...treeRoot().querySelectorAll('[role="treeitem"]')]);
+const levelAt = (at) => Number(allItems()[at]?.getAttribute("aria-level") ?? 0);
+const isItem = (element) => Boolean(element?.matches('#tree [role="treeitem"]'));
+
 const readTree = () => {
   const root = treeRoot();
-  tree.items = root ? [...root.querySelectorAll('[role="treeitem"]')] : [];
-  tree.levels = tree.items.map((item) => Number(item.getAttribute("aria-level")));
+  tree.items = null;
   tree.chunks = root
     ? [...root.querySelectorAll("g[data-box]")].map((group) => {
         const [left, top, right, bottom] = group.dataset.box.split(" ").map(Number);
         return { group, left, top, right, bottom, hidden: !group.hasAttribute("data-near") };
       })
     : [];
-  for (const item of tree.items)
-    if (item.getAttribute("tabindex") !== "-1") item.setAttribute("tabindex", "-1");
-  tree.selected = root ? root.querySelector('[aria-selected="true"]') : null;
-  setCurrent(tree.selected || tree.items[0]);
+  if (!root) return;
+  // Nodes that the server has sent.
+  for (const item of root.querySelectorAll("a:not([tabindex])")) item.setAttribute("tabindex", "-1");
+  tree.selected = root.querySelector('[aria-selected="true"]');
+  setCurrent(tree.selected || root.querySelector('[role="treeitem"]'));
 };
 
 // The node that Tab leads to.
@@ -108,7 +111,7 @@ const reveal = (item) => {
 };
 
 const focusItem = (at) => {
-  const item = tree.items[at];
+  const item = allItems()[at];
   if (!item) return false;
   setCurrent(item);
   reveal(item);
@@ -175,23 +178,23 @@ const swapPane = (text) => {
   if (again) again.focus();
 };
 
-const focused = () => tree.items.indexOf(tree.current);
+const focused = () => allItems().indexOf(tree.current);
 
 const parentOf = (at) => {
   let above = at - 1;
-  while (above >= 0 && tree.levels[above] >= tree.levels[at]) above -= 1;
+  while (above >= 0 && levelAt(above) >= levelAt(at)) above -= 1;
   return above;
 };
 
 const siblingOf = (at, step) => {
-  for (let next = at + step; next >= 0 && next < tree.items.length; next += step) {
-    if (tree.levels[next] < tree.levels[at]) return -1;
-    if (tree.levels[next] === tree.levels[at]) return next;
+  for (let next = at + step; next >= 0 && next < allItems().length; next += step) {
+    if (levelAt(next) < levelAt(at)) return -1;
+    if (levelAt(next) === levelAt(at)) return next;
   }
   return -1;
 };
 
-const childOf = (at) => (tree.levels[at + 1] > tree.levels[at] ? at + 1 : -1);
+const childOf = (at) => (levelAt(at + 1) > levelAt(at) ? at + 1 : -1);
 
 const treeKeys = {
   j: () => focusItem(focused() + 1),
@@ -218,7 +221,7 @@ const arrows = {
   ArrowRight: treeKeys.l,
   ArrowLeft: treeKeys.h,
   Home: () => focusItem(0),
-  End: () => focusItem(tree.items.length - 1),
+  End: () => focusItem(allItems().length - 1),
   " ": () => select(tree.current),
 };
 
@@ -226,8 +229,8 @@ document.addEventListener(
   "keydown",
   (event) => {
     if (event.ctrlKey || event.altKey || event.metaKey || event.isComposing) return;
-    if (!tree.items.length || document.querySelector("dialog[open]")) return;
-    const isInTree = tree.items.includes(document.activeElement);
+    if (!tree.current || document.querySelector("dialog[open]")) return;
+    const isInTree = isItem(document.activeElement);
     let action = isInTree ? arrows[event.key] : undefined;
     if (!action && document.documentElement.dataset.keys !== "off") {
       const isTyping = /^(input|select|textarea)$/i.test(event.target.tagName);
@@ -251,7 +254,7 @@ const nearItem = (event) => {
 };
 
 const onStrip = (link) => {
-  focusItem(tree.items.indexOf(document.getElementById(link.getAttribute("href").slice(1))));
+  focusItem(allItems().indexOf(document.getElementById(link.getAttribute("href").slice(1))));
 };
 
 const onPart = (link) => {
@@ -271,12 +274,12 @@ const onPart = (link) => {
 
 const onNode = (item) => {
   if (isFolded(item)) location.assign(carry(item.getAttribute("href")));
-  else focusItem(tree.items.indexOf(item));
+  else focusItem(allItems().indexOf(item));
 };
 
 document.addEventListener("click", (event) => {
   if (event.button || event.ctrlKey || event.metaKey || event.shiftKey || event.altKey) return;
-  if (!tree.items.length) return;
+  if (!tree.current) return;
   const strip = event.target.closest("#overview a");
   const part = event.target.closest("#pane a[data-part]");
   const tool = event.target.closest(".tools a");
@@ -297,7 +300,7 @@ document.addEventListener("click", (event) => {
 // A node that was chosen comes before a live update.
 document.addEventListener("live:patch", (event) => {
   if (tree.timer || tree.request) event.preventDefault();
-  tree.focus = tree.items.includes(document.activeElement) ? document.activeElement.id : null;
+  tree.focus = isItem(document.activeElement) ? document.activeElement.id : null;
 });
 
 // Groups are matched by the digest of their content, or by their first node. A group without its
@@ -347,7 +350,9 @@ const copyAttribute = (name, from, to) => {
 
 document.addEventListener("live:page", ({ detail: { page, callbacks } }) => {
   const [root, next] = [treeRoot(), page.getElementById("tree")];
-  if (root && next) patchTree(root, next, callbacks);
+  if (!root || !next) return;
+  patchTree(root, next, callbacks);
+  copyAttribute("data-drawing", next.parentElement, root.parentElement);
 });
 
 document.addEventListener("live:patched", () => {
@@ -368,7 +373,7 @@ document.addEventListener("live:patched", () => {
 
 const beginTree = () => {
   readTree();
-  if (!tree.items.length) return;
+  if (!tree.current) return;
   const frame = document.querySelector("#tree-scroll");
   let isPending = false;
   const later = () => {

@@ -64,7 +64,7 @@ class TreeCache:
     def __init__(self, *, entries: int = _ENTRIES, size: int = _BYTES) -> None:
         """Create an empty cache with room for `entries`, and for drawings of `size` characters."""
         self._entries, self._size = entries, size
-        self._cached: OrderedDict[Hashable, tuple[object, int]] = OrderedDict()
+        self._cached: OrderedDict[tuple[Hashable, ...], tuple[object, int]] = OrderedDict()
         self._sent: OrderedDict[str, frozenset[str]] = OrderedDict()
         self._lock = threading.Lock()
 
@@ -113,13 +113,18 @@ class TreeCache:
         key = (loaded.stored.directory, loaded.signature, choices, visible)
         return self._get(key, compute)
 
-    def _get(self, key: Hashable, compute: Callable[[], tuple[_Result, int]]) -> _Result:
+    def _get(
+        self, key: tuple[Hashable, ...], compute: Callable[[], tuple[_Result, int]]
+    ) -> _Result:
         with self._lock:
             if key in self._cached:
                 self._cached.move_to_end(key)
                 return cast("_Result", self._cached[key][0])
         result, size = compute()
         with self._lock:
+            # Nobody asks for an earlier state of a log again.
+            for each in [each for each in self._cached if each[0] == key[0] and each[1] != key[1]]:
+                del self._cached[each]
             self._cached[key] = (result, size)
             total = sum(size for _, size in self._cached.values())
             while len(self._cached) > 1 and (

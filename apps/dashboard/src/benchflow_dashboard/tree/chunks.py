@@ -41,25 +41,23 @@ class ChunkBuilder:
         self.left = self.right = self.x
         self.top = self.bottom = self.y
 
-    def ends_before(self, name: str, x: int, y: int) -> bool:
-        """Return whether the next node, `name` at `x`, `y`, begins another chunk.
+    def ends_before(self, name: str) -> bool:
+        """Return whether the node `name` begins another chunk, wherever the node is.
 
         After a change, the limits of chunks soon are again what they were, because of the ids.
         """
-        if len(self.items) >= _FEWEST and _is_limit(name):
-            return True
-        return bool(self.items) and not self.fits(x, y)
+        return len(self.items) >= _FEWEST and _is_limit(name)
 
-    def fits(self, x: int, y: int) -> bool:
-        """Return whether the chunk stays small with a point at `x`, `y`."""
-        width = max(self.right, x) - min(self.left, x)
-        height = max(self.bottom, y) - min(self.top, y)
-        return width <= _EXTENT[0] and height <= _EXTENT[1]
-
-    def cover(self, x: int, y: int) -> None:
-        """Extend the chunk by a point."""
-        self.left, self.right = min(self.left, x), max(self.right, x)
-        self.top, self.bottom = min(self.top, y), max(self.bottom, y)
+    def cover(self, x: int, y: int) -> bool:
+        """Extend the chunk by a point. Return whether the chunk stays small; if not, keep it."""
+        left = x if x < self.left else self.left
+        right = x if x > self.right else self.right
+        top = y if y < self.top else self.top
+        bottom = y if y > self.bottom else self.bottom
+        if right - left > _EXTENT[0] or bottom - top > _EXTENT[1]:
+            return False
+        self.left, self.right, self.top, self.bottom = left, right, top, bottom
+        return True
 
     def add_edge(self, css: str, start: tuple[int, int], end: tuple[int, int]) -> None:
         """Draw an edge from the right of a parent to the left of its child."""

@@ -75,9 +75,11 @@ class DisplayTree:
         return place
 
 
-def in_order(children: Sequence[RolloutNode]) -> Sequence[RolloutNode]:
+def in_order(children: Sequence[RolloutNode], *, backwards: bool = False) -> Sequence[RolloutNode]:
     """Return siblings by their ids: `n9` is before `n10`."""
-    return sorted(children, key=_id_order) if len(children) > 1 else children
+    if len(children) < 2:
+        return children
+    return sorted(children, key=_id_order, reverse=backwards)
 
 
 def depth_first(root: RolloutNode) -> Iterator[RolloutNode]:
@@ -86,7 +88,8 @@ def depth_first(root: RolloutNode) -> Iterator[RolloutNode]:
     while stack:
         node = stack.pop()
         yield node
-        stack.extend(reversed(in_order(node.children)))
+        if node.children:
+            stack += in_order(node.children, backwards=True)
 
 
 def _id_order(node: RolloutNode) -> tuple[int, str]:
@@ -99,7 +102,7 @@ def _whole(tree: RolloutTree) -> DisplayTree:
     while stack:
         node, parent = stack.pop()
         place = display.add(node, parent)
-        stack.extend((child, place) for child in reversed(in_order(node.children)))
+        stack += [(child, place) for child in in_order(node.children, backwards=True)]
     return display
 
 
@@ -108,15 +111,17 @@ def _without_chains(tree: RolloutTree, folding: Folding) -> DisplayTree:
     stack = [(tree.root, -1)]
     while stack:
         node, parent = stack.pop()
-        run = _chain_from(node, folding.visible)
+        # Only a node with one child begins a chain.
+        run = _chain_from(node, folding.visible) if len(node.children) == 1 else ()
         if len(run) >= SHORTEST_CHAIN and node.id not in folding.opened:
             place = display.add(node, parent, "chain", len(run))
         else:
             place = parent
-            for each in run or [node]:
+            for each in run or (node,):
                 place = display.add(each, place)
-        end = run[-1] if run else node
-        stack.extend((child, place) for child in reversed(in_order(end.children)))
+        below = (run[-1] if run else node).children
+        if below:
+            stack += [(child, place) for child in in_order(below, backwards=True)]
     return display
 
 

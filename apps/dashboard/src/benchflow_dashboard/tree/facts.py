@@ -36,8 +36,9 @@ class TreeFacts:
         values = {name: v for name, v in values_below(tree.root).items() if v is not None}
         is_running = tree.status == "running"
         weights = answer_weights(tree)
-        given = [node for node in nodes if weights.get(node.id) != 0]
-        worst = _worst(given, values) or _worst(nodes, values)
+        drops = [(drop, node) for node in nodes if (drop := _drop(node, values)) is not None]
+        given = [(drop, node) for drop, node in drops if weights.get(node.id) != 0]
+        worst = _worst(given) or _worst(drops)
         return cls(
             values=values,
             order={node.id: place for place, node in enumerate(nodes)},
@@ -77,13 +78,13 @@ def _is_open(node: RolloutNode) -> bool:
 def _is_failure(node: RolloutNode, *, is_running: bool) -> bool:
     if node.error is not None:
         return True
-    if node.step is not None and any(o.status == "failed" for o in node.step.observations):
+    observations = () if node.step is None else node.step.observations
+    if observations and any(each.status == "failed" for each in observations):
         return True
-    return not node.children and node.reward is None and not is_running
+    return not is_running and not node.children and node.reward is None
 
 
-def _worst(nodes: Sequence[RolloutNode], values: Mapping[str, Value]) -> RolloutNode | None:
-    drops = [(drop, node) for node in nodes if (drop := _drop(node, values)) is not None]
+def _worst(drops: Sequence[tuple[float, RolloutNode]]) -> RolloutNode | None:
     lowest, node = min(drops, key=lambda pair: pair[0], default=(0.0, None))
     return node if lowest < 0 else None
 

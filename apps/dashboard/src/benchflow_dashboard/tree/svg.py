@@ -196,10 +196,9 @@ class _Pen:
         chunks = [chunk]
         for place, parent in enumerate(parents):
             x, y = xs[place], ys[place]
-            if chunk.ends_before(nodes[place].id, x, y):
+            if chunk.ends_before(nodes[place].id) or not chunk.cover(x, y):
                 chunk = ChunkBuilder(x, y)
                 chunks.append(chunk)
-            chunk.cover(x, y)
             if parent >= 0:
                 self._draw_edge(chunk, far, parent, place)
             chunk.items.append(self._item(place, positions[place], chunk))
@@ -214,11 +213,7 @@ class _Pen:
             css = "edge ghost"
         elif node.id in self.marks.best:
             css = "edge best"
-        if chunk.fits(*start):
-            chunk.cover(*start)
-        else:
-            chunk = far
-        chunk.add_edge(css, start, end)
+        (chunk if chunk.cover(*start) else far).add_edge(css, start, end)
 
     def _item(self, place: int, position: tuple[int, int], chunk: ChunkBuilder) -> str:
         display = self.display
@@ -228,17 +223,22 @@ class _Pen:
         kind = kind_of(node, fold, is_running=name in self.marks.running)
         label = "" if fold else self.measure.labels.get(name, "")
         below = bool(display.children[place])
-        shown = self._shown(node, kind, label, hidden, has_children=below)
         expanded = f' aria-expanded="{"false" if fold else "true"}"' if below or fold else ""
         quoted = quote_id(name)
         url = self.links.unfolding(name) if fold else f"?sel={quoted}{self.suffix}"
         css = self.measure.classes.get(name, "")
+        if self.detail == "shapes" and not fold and name != self.marks.a:
+            # Most nodes of a large tree: a shape without text.
+            words, text = self._words(name, kind, label, hidden), ""
+        else:
+            shown = self._shown(node, kind, label, hidden, has_children=below)
+            words = self._name(node, kind, label, shown, hidden)
+            text = self._text(place, x, y, kind, shown)
         return (
             f'<a id="t-{quoted}" href="{url}#t-{quoted}" role="treeitem"'
             f' aria-level="{display.depths[place] + 1}" aria-posinset="{position[0]}"'
-            f' aria-setsize="{position[1]}"{expanded}'
-            f' aria-label="{self._name(node, kind, label, shown, hidden)}">'
-            f"{shape(kind, x, y, css)}{self._text(place, x, y, kind, shown)}</a>"
+            f' aria-setsize="{position[1]}"{expanded} aria-label="{words}">'
+            f"{shape(kind, x, y, css)}{text}</a>"
         )
 
     def _shown(
@@ -263,14 +263,17 @@ class _Pen:
     ) -> str:
         """Return the escaped accessible name: the visible text, then the rest."""
         parts = [" ".join(filter(None, (shown[0], "".join(shown[1:]))))]
-        if self.detail != "text":
-            parts.append(_escaped(node.id))
-        parts.append(words_of(kind, hidden, has_number=bool(label)))
-        if label:
-            parts.append(f"{self.measure.unit} {label}")
+        parts.append(self._words(node.id, kind, label, hidden))
         if len(self.display.nodes) < NAMED_NODES:
             parts.append(escape(one_line(_title(node), _NAME)))
         return ", ".join(filter(None, parts))
+
+    def _words(self, name: str, kind: Kind, label: str, hidden: int) -> str:
+        """Return the part of an accessible name that a drawing of shapes has too."""
+        words = words_of(kind, hidden, has_number=bool(label))
+        if label:
+            words = f"{words}, {self.measure.unit} {label}"
+        return words if self.detail == "text" else f"{_escaped(name)}, {words}"
 
     def _text(self, place: int, x: int, y: int, kind: Kind, shown: tuple[str, ...]) -> str:
         values, *title = shown

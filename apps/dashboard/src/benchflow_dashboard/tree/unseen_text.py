@@ -1,6 +1,7 @@
 """The texts of nodes that a drawing does not show, so that a browser finds them in the page."""
 
 from dataclasses import dataclass
+from itertools import islice
 from typing import Final
 
 from benchflow_contracts import RolloutTree
@@ -35,11 +36,8 @@ class UnseenText:
         if detail_of(len(display.nodes)) == "text":
             shown = zip(display.nodes, display.folds, strict=True)
             seen = {node.id for node, fold in shown if fold != "chain"}
-        unseen = [
-            node
-            for node in depth_first(tree.root)
-            if node.parent is not None and node.id not in seen
-        ]
-        rows = tuple((node.id, title_of(node)) for node in unseen[:MOST])
+        seen.add(tree.root.id)
+        unseen = (node for node in depth_first(tree.root) if node.id not in seen)
+        rows = tuple((node.id, title_of(node)) for node in islice(unseen, MOST))
         digest = digest_of(f"{links} {rows}")
-        return cls(rows, max(len(unseen) - MOST, 0), digest)
+        return cls(rows, len(tree.index) - len(seen) - len(rows), digest)

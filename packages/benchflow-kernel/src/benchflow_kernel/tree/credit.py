@@ -29,7 +29,8 @@ def values_below(node: RolloutNode) -> dict[str, Value | None]:
     for item in reversed(list(node.subtree)):
         match item.children:
             case []:
-                values[item.id] = _summary([(1.0, item.reward)], "uniform")
+                reward = item.reward
+                values[item.id] = None if reward is None else _summary([(1.0, reward)], "uniform")
             case [only]:
                 values[item.id] = values[only.id]
             case several:
@@ -38,6 +39,8 @@ def values_below(node: RolloutNode) -> dict[str, Value | None]:
 
 
 def _value_of_fork(fork: RolloutNode, below: Sequence[Value | None]) -> Value | None:
+    if not any(below):
+        return None
     weights = child_weights(fork)
     returns = [None if v is None else v.mean for v in below]
     is_weighted = weights is not None or any(v and v.weighting == "answers" for v in below)

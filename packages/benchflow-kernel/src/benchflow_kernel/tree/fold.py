@@ -167,9 +167,9 @@ def fold(events: Iterable[Event]) -> RolloutTree:
 
 def _apply_step(state: TreeFold, event: StepFinished) -> None:
     parent = state.node(event.parent, event)
-    node = RolloutNode(id=event.node, parent=parent, step=event.step, label=event.label)
+    took = state.times.record_step(event)
+    node = RolloutNode(event.node, parent, event.step, label=event.label, took_sec=took)
     state.add(node, event)
-    node.took_sec = state.times.record_step(event)
 
 
 def _apply_failure(state: TreeFold, event: NodeFailed) -> None:
