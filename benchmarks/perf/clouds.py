@@ -7,6 +7,7 @@ peers are the same work by the local provider itself, in the same run.
 """
 
 import asyncio
+import datetime as dt
 import os
 import shutil
 import sys
@@ -29,6 +30,7 @@ AGENT = "import time\nwhile True: time.sleep(1)"
 """A Python of about 5 MB."""
 SPEC = SandboxSpec(user="root", workdir="/")
 AGENT_MB, FILES, STARTS = 400, 40, 5
+TERMS = CloudTerms(date=dt.date(2026, 11, 29), source="a benchmark")
 FREE_MB = 8 * AGENT_MB
 """The agent, its archives, the upload, and its copies in the sandboxes of the build."""
 
@@ -91,10 +93,9 @@ async def sdk_forks(sandbox: AsyncSandbox) -> list[float]:
 
 async def provider_forks(url: str) -> list[float]:
     """Return the milliseconds of each fork by our provider, with a link to each child."""
-    terms = CloudTerms(date="2026-11-29", source="a benchmark")
     times = list[float]()
     async with E2bProvider(
-        api_key="e2b_test", api_url=url, sandbox_url=url, terms=terms
+        api_key="e2b_test", api_url=url, sandbox_url=url, terms=TERMS
     ) as provider:
         sandbox = await provider.create(SPEC)
         await sandbox.spawn(["python3", "-c", AGENT])
@@ -144,13 +145,12 @@ async def baked_agent(local: LocalProvider) -> None:
     if shutil.disk_usage(tempfile.gettempdir()).free < FREE_MB << 20:
         print(f"clouds.agent400 needs {FREE_MB} MB of disk: skipped", file=sys.stderr)
         return
-    terms = CloudTerms(date="2026-11-29", source="a benchmark")
     with tempfile.TemporaryDirectory() as directory:
         bundle = await asyncio.to_thread(write_agent, Path(directory))
         spec = SPEC.model_copy(update={"bundles": (bundle,)})
         async with (
             e2b_server(local) as (server, url),
-            E2bProvider(api_key="e2b_test", api_url=url, sandbox_url=url, terms=terms) as provider,
+            E2bProvider(api_key="e2b_test", api_url=url, sandbox_url=url, terms=TERMS) as provider,
         ):
             began = time.perf_counter()
             await (await provider.create(spec)).teardown()

@@ -44,6 +44,22 @@ def test_a_cloud_without_room_is_asked_again_when_it_says(with_provider):
     with_provider(test)
 
 
+def test_a_cloud_that_never_answers_a_creation_is_a_fault_of_the_moment(with_provider, monkeypatch):
+    monkeypatch.setattr(RemoteProvider, "create_seconds", 0.05)
+
+    async def test(provider):
+        async def silent(spec, **options):
+            await asyncio.Event().wait()
+
+        provider.cloud.create = silent
+        with pytest.raises(HostError, match=r"within 0.05 s: create a sandbox") as error:
+            await provider.create(SPEC)
+        assert error.value.retryable
+        assert await listed(provider) == []
+
+    with_provider(test)
+
+
 @pytest.mark.parametrize("kind", [CredentialsError, QuotaError])
 def test_an_account_that_refuses_is_not_asked_again(with_provider, kind):
     async def test(provider):

@@ -27,6 +27,7 @@ from benchflow_sandbox_remote import (
     matches,
     network_proof,
     prove_closed,
+    shell,
     wait_for_start,
 )
 
@@ -184,3 +185,27 @@ def test_the_first_row_that_fits_gives_the_error_and_the_block_its_remedy(error,
         raise error
     assert (type(caught.value), caught.value.hint) == (kind, hint)
     assert getattr(caught.value, "retry_after", None) == (7 if "slow" in str(error) else None)
+
+
+def test_a_command_that_never_reports_its_end_is_given_up(monkeypatch):
+    monkeypatch.setattr(shell, "_RUN_SECONDS", 0.05)
+
+    class SilentCloud:
+        async def is_running(self, sandbox):
+            return True
+
+        async def start_command(self, sandbox, argv):
+            return SilentCommand()
+
+    class SilentCommand:
+        is_closed = False
+
+        async def finish(self, stdin):
+            await asyncio.Event().wait()
+
+        async def aclose(self):
+            SilentCommand.is_closed = True
+
+    with pytest.raises(HostError, match=r"within 0.05 s: run 'true'"):
+        asyncio.run(shell.ShellSandbox(SilentCloud(), "pod").run(["true"]))
+    assert SilentCommand.is_closed

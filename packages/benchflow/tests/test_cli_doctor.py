@@ -30,6 +30,16 @@ class Grading(Small):
     can = {"kill_all": True}
 
 
+class Cloud(Grading):
+    name = "cloud"
+    static_capabilities = SandboxCapabilities(
+        isolation="vm", kill_all=True, notes={"services": "use another provider"}
+    )
+
+    async def capabilities(self):
+        return self.static_capabilities
+
+
 class Absent(Small):
     name = "absent"
 
@@ -131,6 +141,15 @@ def test_a_provider_that_can_grade_passes_with_its_notes_as_remedies(
     finding = findings(capsys)["sandbox small_provider:Grading"]
     assert finding["status"] == "warn"
     assert finding["remedies"] == ["live: install an engine", "network: load a module"]
+
+
+def test_what_a_provider_has_on_no_machine_is_not_a_warning(
+    provider: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert run(["doctor", "--sandbox-import-path", f"{provider}:Cloud", "--json"]) == 0
+    finding = findings(capsys)["sandbox small_provider:Cloud"]
+    assert finding["status"] == "ok"
+    assert finding["remedies"] == ["services: use another provider"]
 
 
 def test_the_levels_of_freeze_and_snapshots_are_shown(

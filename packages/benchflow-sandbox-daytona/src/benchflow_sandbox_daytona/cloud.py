@@ -35,8 +35,7 @@ _MARK = {"benchflow": "sandbox"}
 _SECRETS = "benchflow-secrets"
 """The label of a sandbox with secrets. Its value is their key."""
 _OTHER_LABELS = {*_MARK, _SECRETS, "code-toolbox-language"}
-_CREATE_SECONDS = 600
-"""The limit of one try, in which Daytona may pull an image."""
+_CREATE_SECONDS = 600  # of one try, in which Daytona may pull an image
 _SECONDS, _SHORT, _FORGET_SECONDS = 60, 20, 10
 _MAX_LOG = 1 << 28
 """The most output of a connection, which Daytona keeps in files until the session is deleted."""

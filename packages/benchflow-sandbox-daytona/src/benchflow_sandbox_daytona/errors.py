@@ -4,8 +4,9 @@ import benchflow_contracts.errors as ours
 import daytona
 from benchflow_sandbox_remote import UNREADABLE, ErrorRow, ErrorTable, matches
 
-_ANY = daytona.DaytonaError
-KEY = "set DAYTONA_API_KEY to a key that may write and delete sandboxes"
+from .provider import KEY
+
+_ANY, _TIMEOUT = daytona.DaytonaError, daytona.DaytonaTimeoutError
 _IMAGE = "name an image that Daytona can pull, or a snapshot of your account"
 _LATER = "check the connection to Daytona, or try again later"
 
@@ -29,8 +30,7 @@ typed_errors = ErrorTable(
     ErrorRow(None, matches(_ANY, 404, 410)),
     ErrorRow(ours.SandboxUnsupportedError, matches(_ANY, 400, 422), hint=_IMAGE),
     ErrorRow(ours.SandboxUnsupportedError, matches(_ANY, text="build_failed"), hint=_IMAGE),
-    ErrorRow(ours.HostError, daytona.DaytonaConnectionError, hint=_LATER),
-    ErrorRow(ours.HostError, daytona.DaytonaTimeoutError, hint=_LATER),
+    ErrorRow(ours.HostError, daytona.DaytonaConnectionError, _TIMEOUT, hint=_LATER),
     ErrorRow(ours.HostError, matches(_ANY, *range(500, 600)), hint=_LATER),
     ErrorRow(ours.HostError, matches(_ANY, text="error state"), hint=_LATER),
     ErrorRow(ours.HostError, _is_unreadable, hint=_LATER),

@@ -4,8 +4,7 @@ from typing import Unpack
 
 from benchflow_sandbox_remote import RemoteOptions, RemoteProvider, options_of
 
-from .cloud import DaytonaCloud
-from .errors import KEY
+KEY = "set DAYTONA_API_KEY to a key that may write and delete sandboxes"
 
 
 class DaytonaProvider(RemoteProvider):
@@ -26,9 +25,11 @@ class DaytonaProvider(RemoteProvider):
         **options: Unpack[RemoteOptions],
     ) -> None:
         config = options_of("DAYTONA_", api_key=api_key, api_url=api_url, target=target)
-        cloud = DaytonaCloud(config, vm=self.registry_name == "daytona-vm")
-        account = config.get("api_key", "")
-        super().__init__(self.registry_name, cloud, account=account, **options)
+        self.check_key(name := self.registry_name, key := config.get("api_key", ""))
+        from .cloud import DaytonaCloud  # noqa: PLC0415 - it loads the SDK
+
+        cloud = DaytonaCloud(config, vm=name == "daytona-vm")
+        super().__init__(name, cloud, account=key, **options)
 
 
 class DaytonaVmProvider(DaytonaProvider):

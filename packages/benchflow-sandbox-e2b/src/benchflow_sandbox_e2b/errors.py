@@ -5,7 +5,8 @@ import httpx
 from benchflow_sandbox_remote import ErrorRow, ErrorTable, matches
 from e2b import exceptions as e2b
 
-KEY = "set E2B_API_KEY to a valid key of your account"
+from .provider import KEY
+
 _CONNECTION = "check the connection to E2B, or try again later"
 _ANY, _BUILD = e2b.SandboxException, e2b.BuildException
 _IMAGE = "name an image that E2B can pull"

@@ -4,8 +4,7 @@ from typing import Unpack
 
 from benchflow_sandbox_remote import RemoteOptions, RemoteProvider, account_file, options_of
 
-from .cloud import E2bCloud
-from .errors import KEY
+KEY = "set E2B_API_KEY to a valid key of your account"
 
 
 class E2bProvider(RemoteProvider):
@@ -33,6 +32,8 @@ class E2bProvider(RemoteProvider):
         connection = options_of(
             "E2B_", api_key=api_key, api_url=api_url, sandbox_url=sandbox_url, domain=domain
         )
-        key = connection.get("api_key", "")
+        self.check_key("e2b", key := connection.get("api_key", ""))
+        from .cloud import E2bCloud  # noqa: PLC0415 - it loads the SDK
+
         cloud = E2bCloud(connection, account_file("e2b", key).with_suffix(".builds"))
         super().__init__("e2b", cloud, account=key, **options)

@@ -6,7 +6,8 @@ from google.protobuf.message import DecodeError
 from grpclib.exceptions import GRPCError, ProtocolError, StreamTerminatedError
 from modal import exception as modal
 
-KEY = "run `modal token new`, or set MODAL_TOKEN_ID and MODAL_TOKEN_SECRET"
+from .provider import KEY
+
 _CONNECTION = "check the connection to Modal"
 _SERVER = "check MODAL_SERVER_URL, or try again later"
 _IMAGE = "push the image to a public registry"

@@ -1,11 +1,13 @@
 """The provider `modal`."""
 
+import os
+from pathlib import Path
 from typing import Unpack
 
 from benchflow_sandbox_remote import RemoteOptions, RemoteProvider
 
-from .cloud import ModalCloud
-from .errors import KEY
+KEY = "run `modal token new`, or set MODAL_TOKEN_ID and MODAL_TOKEN_SECRET"
+_FILE = "~/.modal.toml"
 
 
 class ModalProvider(RemoteProvider):
@@ -27,5 +29,10 @@ class ModalProvider(RemoteProvider):
         app: str = "benchflow",
         **options: Unpack[RemoteOptions],
     ) -> None:
+        file = Path(os.environ.get("MODAL_CONFIG_PATH", _FILE)).expanduser()
+        given = token_id or os.environ.get("MODAL_TOKEN_ID")
+        self.check_key("modal", given or ("a file" if file.exists() else ""))
+        from .cloud import ModalCloud  # noqa: PLC0415 - it loads the SDK
+
         cloud = ModalCloud(app, token_id, token_secret)
         super().__init__("modal", cloud, account=cloud.account, **options)

@@ -3,6 +3,7 @@
 from .cloud import (
     UNREADABLE,
     Cloud,
+    CloudImage,
     CloudRecord,
     CloudSandbox,
     CreateOptions,
@@ -88,6 +89,7 @@ __all__ = [
     "BuildStep",
     "BuiltImages",
     "Cloud",
+    "CloudImage",
     "CloudRecord",
     "CloudSandbox",
     "CloudTerms",

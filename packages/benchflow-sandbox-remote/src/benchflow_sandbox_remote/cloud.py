@@ -113,6 +113,16 @@ class CloudRecord:
     """Seconds since the epoch."""
 
 
+@dataclass(frozen=True, slots=True)
+class CloudImage:
+    """One image in the list of a cloud that BenchFlow built."""
+
+    id: str
+    name: str
+    used_at: float
+    """When it was built, or when the last sandbox started from it: seconds since the epoch."""
+
+
 class Lease(TypedDict):
     """What a cloud stores with each sandbox."""
 
@@ -214,6 +224,15 @@ class SnapshotCloud(Cloud, Protocol):
 
     async def discard(self, snapshot: str) -> None:
         """Delete a snapshot by its name. Idempotent."""
+        ...
+
+
+@runtime_checkable
+class ListsImages(SnapshotCloud, Protocol):
+    """A cloud that lists the images that BenchFlow built there. `discard` deletes them by id."""
+
+    def images(self) -> AsyncIterator[CloudImage]:
+        """Yield the images of the account that BenchFlow built, of any runner."""
         ...
 
 

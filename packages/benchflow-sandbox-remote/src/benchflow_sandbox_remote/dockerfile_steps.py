@@ -19,6 +19,7 @@ from .plain_dockerfile import PlainDockerfile, stage_context
 from .transport import PROGRAM
 
 _VARIABLE = re.compile(r"\$(?:\{(\w+)\}|(\w+))")
+_PLAIN = re.compile(r"[\w./@+=:,~ -]+")
 _NAME = re.compile(r"[a-z_][a-z0-9_-]*", re.IGNORECASE)
 
 
@@ -42,6 +43,20 @@ class CopyStep:
     mode: int | None = None
     root: Path = Path()
     """A path of the host."""
+
+    def path_below_root(self, cloud: str) -> str:
+        """Return the source without its first `/`, for a cloud that treats it as a pattern.
+
+        Raises:
+            SandboxUnsupportedError: The path of `root` has special characters.
+        """
+        text = str(self.root.resolve()).lstrip("/")
+        if not _PLAIN.fullmatch(text):
+            raise SandboxUnsupportedError(
+                f"{cloud} cannot copy {str(self.root)!r}: its path has special characters",
+                hint="move it to a path of letters, digits and ./@+=:,~ -",
+            )
+        return posixpath.join(text, self.source).rstrip("/")
 
 
 @dataclass(frozen=True, slots=True)

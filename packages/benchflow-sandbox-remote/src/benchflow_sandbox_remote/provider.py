@@ -36,6 +36,7 @@ from .cloud import (
     CloudSandbox,
     HasImage,
     HasSize,
+    ListsImages,
     SnapshotCloud,
     SupportsBuilds,
     SupportsConnect,
@@ -58,6 +59,8 @@ _EXTENSIONS = 4
 """How often a lifetime is extended before it would end."""
 _PROBE_SECONDS = 120.0
 _CLOCK_SKEW = 300.0
+_UNUSED_SECONDS = 24 * 3600.0
+"""No cloud lets a sandbox live longer, so that no job uses an image without a start meanwhile."""
 _LIST_SECONDS, _MOST_LISTED, _FORGET_SECONDS = 300.0, 100_000, 10.0
 _logger = logging.getLogger(__name__)
 T = TypeVar("T")
@@ -85,6 +88,8 @@ class RemoteProvider(BaseProvider):
     """
 
     optional_fields = frozenset({"image", "ports"})
+    create_seconds = 900.0
+    """The limit of a creation with all of its tries, in which a cloud may pull an image."""
     package: str | None = None
     """The Python package whose `capabilities.toml` and `terms.toml` count without arguments."""
     key_hint: str | None = None
@@ -102,6 +107,7 @@ class RemoteProvider(BaseProvider):
         terms: CloudTerms | None = None,
         account: str = "",
     ) -> None:
+        self.check_key(name, account)
         super().__init__(allow_unisolated=allow_unisolated)
         if self.package is not None:
             capabilities = capabilities or load_capabilities(self.package, name)
@@ -110,7 +116,6 @@ class RemoteProvider(BaseProvider):
         self.name = name
         self.static_capabilities = capabilities
         self._cloud = cloud
-        self._has_key = self.key_hint is None or bool(account)
         self._lifetime, self._lost_after = lifetime, lost_after
         self._owner = Owner()
         self._terms = terms
@@ -127,14 +132,20 @@ class RemoteProvider(BaseProvider):
             else None
         )
 
-    def _check_key(self) -> None:
-        """Raise `CredentialsError` if the account has keys, and none is set."""
-        if not self._has_key:
-            raise CredentialsError(f"{self.name}: no key", hint=self.key_hint)
+    @classmethod
+    def check_key(cls, name: str, account: str) -> None:
+        """Check that a key is set, if the cloud has keys.
+
+        A provider calls this before it imports an SDK that loads slowly.
+
+        Raises:
+            CredentialsError: `account` is empty.
+        """
+        if cls.key_hint is not None and not account:
+            raise CredentialsError(f"{name}: no key", hint=cls.key_hint)
 
     async def ready(self) -> None:
         """Check the account; see `SupportsConnect`."""
-        self._check_key()
         if isinstance(self._cloud, SupportsConnect):
             await self._cloud.connect()
 
@@ -184,9 +195,9 @@ class RemoteProvider(BaseProvider):
 
         Raises:
             SandboxUnsupportedError: The cloud does not support the spec.
+            HostError: The cloud did not answer within `create_seconds`. It may be tried again.
             SandboxError: The sandbox did not start, and nothing is left behind.
         """
-        self._check_key()
         stored = None if image is None else self._stored(image)
         refuse_unsupported(spec, self.name, await self.capabilities())
         self._refuse_fields(spec)
@@ -256,8 +267,9 @@ class RemoteProvider(BaseProvider):
         key = secrets.token_hex(16)
         options: dict[str, Any] = {"key": key, "labels": {**labels, KEY: key}}
         options["lifetime"] = self._lifetime
+        creating = self._retried(partial(create, spec, **options), self._await_permit)
         try:
-            return await self._retried(partial(create, spec, **options), self._await_permit)
+            return await answer_of(creating, "create a sandbox", self.create_seconds)
         except BaseException as error:
             if not isinstance(error, AccountError):
                 await finish(self._forget(key))
@@ -347,7 +359,6 @@ class RemoteProvider(BaseProvider):
 
     async def _listed(self) -> AsyncIterator[CloudRecord]:
         """Yield the list of the cloud, which a server could continue without an end."""
-        self._check_key()
         clock, every = asyncio.get_running_loop().time, self._cloud.list(OWNER)
         ends = clock() + _LIST_SECONDS
         for _ in range(_MOST_LISTED):
@@ -375,13 +386,31 @@ class RemoteProvider(BaseProvider):
 
         A deadline counts as passed five minutes after it by this machine's clock, because the
         clock of the runner that set it may be another one.
+
+        With `built_images`, the images that no sandbox started from for a day are selected, too.
+        Their records have the names of the images as ids.
         """
         now = time.time() - _CLOCK_SKEW
         records = [each async for each in self.sandboxes() if each.wanted(policy, now)]
         if not policy.dry_run:
             for record in records:
                 await answer_of(self._cloud.delete(record.id), "delete a sandbox")
+        if policy.built_images and isinstance(self._cloud, ListsImages):
+            records += await self._reap_images(self._cloud, now, dry_run=policy.dry_run)
         return records
+
+    async def _reap_images(
+        self, cloud: ListsImages, now: float, *, dry_run: bool
+    ) -> list[SandboxRecord]:
+        async with asyncio.timeout(_LIST_SECONDS):
+            every = [each async for each in cloud.images()]
+        unused = [each for each in every if each.used_at < now - _UNUSED_SECONDS]
+        for each in [] if dry_run else unused:
+            await answer_of(cloud.discard(each.id), "delete an image")
+        return [
+            SandboxRecord(id=one.name, provider=self.name, owner_alive=None, created_at=one.used_at)
+            for one in unused
+        ]
 
     async def aclose(self) -> None:
         """Delete all sandboxes of this instance, and close the cloud's connections. Idempotent."""

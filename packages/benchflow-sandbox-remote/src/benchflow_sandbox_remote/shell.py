@@ -11,6 +11,7 @@ from benchflow_contracts.errors import CapacityError
 from benchflow_contracts.identity import RolloutIdentity
 from benchflow_sandbox_core.shield import finish
 
+from .cloud import answer_of
 from .errors import check_exit
 from .transport import PROGRAM, Transport
 
@@ -21,7 +22,7 @@ while read -r ends < /.benchflow/ends && [ "$ends" -gt "$(date +%s)" ]; do sleep
 _EXTEND = """echo $(($(date +%s) + $0)) > /.benchflow/ends.new
 mv /.benchflow/ends.new /.benchflow/ends"""
 
-_FIRST_PAUSE, _MAX_PAUSE = 0.1, 5.0
+_FIRST_PAUSE, _MAX_PAUSE, _RUN_SECONDS = 0.1, 5.0, 90.0
 
 
 async def wait_for_start(
@@ -126,7 +127,10 @@ class ShellSandbox:
         await self.run(["/bin/sh", "-c", script, path, f"{mode:o}"], content)
 
     async def run(self, argv: Sequence[str], stdin: bytes = b"") -> None:
-        """Run a command to its end."""
+        """Run a short command to its end; see `answer_of`."""
+        await answer_of(self._run(argv, stdin), f"run {argv[0]!r}", _RUN_SECONDS)
+
+    async def _run(self, argv: Sequence[str], stdin: bytes) -> None:
         async with aclosing(await self._command(argv)) as command:
             check_exit(shlex.join(argv), *await command.finish(stdin))
 

@@ -9,7 +9,13 @@ from collections.abc import AsyncIterator
 from dataclasses import dataclass
 from typing import Literal
 
-from benchflow_contracts import BenchFlowError, Model, SandboxCapabilities, SandboxProvider
+from benchflow_contracts import (
+    BaseProvider,
+    BenchFlowError,
+    Model,
+    SandboxCapabilities,
+    SandboxProvider,
+)
 from benchflow_engine.config import RunConfig
 from benchflow_engine.flags import RunFlags
 from benchflow_engine.planes import open_provider
@@ -271,16 +277,20 @@ async def _isolation(name: str, provider: SandboxProvider) -> Finding:
         parts.append("nothing can be graded: a sandbox can neither be frozen nor emptied")
     return Finding(
         check=name,
-        status=_status(capabilities),
+        status=_status(provider, capabilities),
         detail="; ".join(parts),
         remedies=tuple(f"{key}: {note}" for key, note in sorted(capabilities.notes.items())),
     )
 
 
-def _status(capabilities: SandboxCapabilities) -> Status:
+def _status(provider: SandboxProvider, capabilities: SandboxCapabilities) -> Status:
+    """Return a warning if the probe found something missing that other machines can have."""
     if capabilities.freeze == "none" and not capabilities.kill_all:
         return "fail"
-    return "warn" if capabilities.notes else "ok"
+    notes = set(capabilities.notes.items())
+    if isinstance(provider, BaseProvider):
+        notes -= set(provider.static_capabilities.notes.items())
+    return "warn" if notes else "ok"
 
 
 async def _orphans(name: str, provider: SandboxProvider) -> Finding:
