@@ -2,6 +2,7 @@
 
 import asyncio
 import sys
+from datetime import timedelta
 
 import pytest
 from benchflow_contracts.bundle import Bundle
@@ -12,6 +13,7 @@ from benchflow_contracts.errors import (
 )
 from benchflow_contracts.image import ImageRecipe
 from benchflow_contracts.sandbox import SandboxSpec
+from benchflow_contracts.sandbox_record import ReapPolicy
 
 OWN = {"user": "", "workdir": ""}
 
@@ -177,6 +179,22 @@ def test_a_template_that_was_deleted_is_built_again(with_provider):
             await provider.create(spec)
         await provider.create(spec)
         assert [each.status for each in server.templates.builds] == ["error", "ready"]
+
+    with_provider(test)
+
+
+def test_templates_that_no_sandbox_used_for_a_day_are_listed_and_deleted(with_provider):
+    async def test(provider, server):
+        await provider.create(SandboxSpec(image="debian:12"))
+        (build,) = server.templates.builds
+        policy = ReapPolicy(built_images=True)
+        assert await provider.reap(policy) == []
+        build.used -= timedelta(days=2)
+        listed = await provider.reap(policy.model_copy(update={"dry_run": True}))
+        assert [each.id[:10] for each in listed] == ["benchflow-"]
+        assert await provider.reap(ReapPolicy()) == []
+        assert await provider.reap(policy) == listed
+        assert await provider.reap(policy) == []
 
     with_provider(test)
 

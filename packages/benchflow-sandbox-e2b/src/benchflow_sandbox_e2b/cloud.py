@@ -1,6 +1,7 @@
 """An account at E2B, or at a server with its API."""
 
 import asyncio
+import re
 import shlex
 from collections.abc import AsyncGenerator, AsyncIterator, Mapping, Sequence
 from contextlib import suppress
@@ -14,8 +15,8 @@ from benchflow_contracts.errors import SandboxError
 from benchflow_contracts.sandbox import SandboxSpec, SnapshotLevel
 from benchflow_sandbox_core.image_config import ImageConfig
 from benchflow_sandbox_remote.limited_pyqwest import limit_answers
-from e2b.api import proxy_to_config
-from e2b.api.client_async import get_pyqwest_transport
+from e2b.api import client_async, handle_api_exception, proxy_to_config
+from e2b.api.client.api.templates import get_templates
 from e2b.connection_config import READ_TIMEOUT
 
 from .errors import typed_errors
@@ -23,6 +24,7 @@ from .templates import SCHEME, TAG, TemplateBuild
 
 _DEFAULT = "base"
 """E2B's own template, which every account has."""
+_BUILT = re.compile(r"(?<![\w-])benchflow-[0-9a-f]{40}$")
 _COMMAND_SECONDS = 60
 _SNAPSHOT = "ask E2B to enable snapshots of files, or use agents that can be forked live"
 
@@ -139,7 +141,9 @@ class E2bCloud:
             config = e2b.ConnectionConfig(**connection)
             proxy = proxy_to_config(config.proxy)
         for seconds in (None, READ_TIMEOUT):  # the SDK shares these two between all of its calls
-            shared = get_pyqwest_transport(proxy, seconds, http_version=config.http_version)
+            shared = client_async.get_pyqwest_transport(
+                proxy, seconds, http_version=config.http_version
+            )
             limit_answers(shared, files="/files")
         build_of = partial(TemplateBuild, connection)
         self._images = remote.BuiltImages(
@@ -217,9 +221,26 @@ class E2bCloud:
             await e2b.AsyncSandbox.kill(sandbox, **self._connection)
 
     async def discard(self, snapshot: str) -> None:
-        """Delete a snapshot. Idempotent."""
+        """Delete a snapshot, or a template. Idempotent."""
         with typed_errors("delete a snapshot"):
             await e2b.AsyncSandbox.delete_snapshot(snapshot, **self._connection)
+
+    async def images(self) -> AsyncIterator[remote.CloudImage]:
+        """Yield the templates of the account that BenchFlow built."""
+        with typed_errors("list the templates"):
+            sdk: Any = client_async
+            client = sdk.get_api_client(e2b.ConnectionConfig(**self._connection))
+            answer: Any = await get_templates.asyncio_detailed(client=client)
+            if answer.status_code >= 300:
+                raise handle_api_exception(answer)
+            found = [
+                remote.CloudImage(each.template_id, built[0], used.timestamp())
+                for each in answer.parsed
+                if (built := _BUILT.search("".join(each.names[:1])))
+                if (used := each.last_spawned_at or each.updated_at)
+            ]
+        for each in found:
+            yield each
 
     async def aclose(self) -> None:
         """Do nothing: the SDK's connections belong to the event loop."""

@@ -1,13 +1,9 @@
 """Templates of an account, each built once from an image, with the link and the bundles."""
 
-import posixpath
-import re
 from collections.abc import Mapping
-from pathlib import Path
 from typing import Any
 
 import benchflow_sandbox_remote as remote
-from benchflow_contracts.errors import SandboxUnsupportedError
 from benchflow_contracts.scratch import scratch_directory
 from benchflow_sandbox_core.image_config import ImageConfig
 from e2b import AsyncTemplate
@@ -18,7 +14,6 @@ from .errors import typed_errors
 SCHEME = "template://"
 TAG = "v1"
 """Also the version of our steps. E2B knows a name with a tag once a build of the tag is ready."""
-_PLAIN = re.compile(r"[\w./@+=:,~ -]+")
 _PATHS = ":/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 """E2B's addition to the variable PATH of a build."""
 
@@ -68,20 +63,9 @@ def _add_step(builder: Any, step: remote.BuildStep) -> None:  # noqa: ANN401 - a
         case remote.RunStep():  # by bash as a login shell
             builder.run_cmd(step.command, user=step.user)
         case remote.CopyStep():
-            source = posixpath.join(_relative(step.root), step.source).rstrip("/")
+            source = step.path_below_root("E2B")  # E2B puts it into a shell script
             builder.copy(source, step.target, user=step.owner, mode=step.mode)
         case remote.WorkdirStep():
             builder.set_workdir(step.path)
         case remote.EnvStep():
             builder.set_envs({step.name: step.value})
-
-
-def _relative(path: Path) -> str:
-    """Return a path below `/`. E2B treats it as a pattern, and puts it into a shell script."""
-    text = str(path.resolve()).lstrip("/")
-    if not _PLAIN.fullmatch(text):
-        raise SandboxUnsupportedError(
-            f"E2B cannot copy {str(path)!r}: its path has special characters",
-            hint="move it to a path of letters, digits and ./@+=:,~ -",
-        )
-    return text

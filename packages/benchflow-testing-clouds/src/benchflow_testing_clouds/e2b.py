@@ -131,7 +131,8 @@ class E2bServer:
         elif method == "POST" and path.endswith(("/snapshots", "/fork")):
             await self._copy(path, await body_of(receive), send)
         elif method == "DELETE" and path.startswith("/templates/"):
-            was_there = await self.discard(path.split("/")[2])
+            name = path.split("/")[2]
+            was_there = self.templates.delete(name) or await self.discard(name)
             await respond(send, 204 if was_there else 404, None if was_there else _NOT_FOUND)
         elif method in {"GET", "DELETE"} and re.fullmatch("/sandboxes/[^/]+", path):
             await self._one(method, path.split("/")[2], send)
@@ -195,6 +196,7 @@ class E2bServer:
                 own |= {"network": "model-only", "doors": doors}
             build = self.templates.ready(name)
             if build is not None:
+                build.used = datetime.now(UTC)
                 own["env"] = {**build.env, **env}
             spec = self._templates[name] if build is None else build.spec
             sandbox = await self._provider.create(

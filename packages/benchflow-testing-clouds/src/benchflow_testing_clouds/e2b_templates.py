@@ -70,6 +70,7 @@ class Build:
     env: dict[str, str] = field(default_factory=dict[str, str])
     user: str = "user"
     workdir: str = "/home/user"
+    used: datetime = field(default_factory=lambda: datetime.now(UTC))
 
     def log(self, message: str, level: str = "info") -> None:
         """Add lines to the log."""
@@ -115,6 +116,7 @@ class Templates:
         parts = path.strip("/").split("/")
         routes: dict[tuple[str, ...], Callable[..., Awaitable[tuple[int, Any]]]] = {
             ("POST", "v3", "templates"): self._request,
+            ("GET", "templates"): self._list,
             ("GET", "templates", "aliases", "*"): self._alias,
             ("GET", "templates", "*", "files", "*"): self._file,
             ("POST", "v2", "templates", "*", "builds", "*"): self._start,
@@ -167,6 +169,34 @@ class Templates:
                 old.status = "error"
         self.builds.append(Build(secrets.token_hex(16), template, names))
         return self.builds[-1]
+
+    async def _list(self) -> tuple[int, Any]:
+        return 200, [
+            {
+                "templateID": build.template,
+                "buildID": build.id,
+                "buildStatus": build.status,
+                "public": False,
+                "names": [f"team/{alias}"],
+                "aliases": [alias],
+                **dict.fromkeys(("createdAt", "updatedAt"), build.used.isoformat()),
+                "lastSpawnedAt": build.used.isoformat(),
+                "createdBy": None,
+                **dict.fromkeys(("cpuCount", "memoryMB", "diskSizeMB", "spawnCount"), 1),
+                "buildCount": 1,
+                "envdVersion": "0.5.9",
+            }
+            for alias, template in self._names.items()
+            for build in self.builds
+            if build.template == template and build.status == "ready"
+        ]
+
+    def delete(self, template: str) -> bool:
+        """Delete a template by its id; return whether it existed."""
+        names = [name for name, each in self._names.items() if each == template]
+        for name in names:
+            del self._names[name]
+        return bool(names)
 
     async def _alias(self, name: str) -> tuple[int, Any]:
         alias, colon, _ = name.partition(":")

@@ -86,7 +86,7 @@ async def prune(
         scope: Job of the sandboxes, by the name of its directory (default: any).
         label: Label of the sandboxes, as KEY=VALUE (default: any). Repeatable.
         overdue: Also sandboxes of active runs that are past their deadline. Their rollouts fail.
-        images: Also unused images that were built from Dockerfiles of tasks.
+        images: Also unused images that were built for tasks, and templates of E2B.
         dry_run: Dry run: the sandboxes and directories are listed and not deleted.
     """
     async with open_provider(configuration(options)) as provider:
@@ -108,7 +108,8 @@ async def prune(
         print_json({"sandboxes": sandboxes, "directories": directories})
         return
     verb = "would delete" if dry_run else "deleted"
-    note(f"{verb} {len(deleted)} sandboxes and {len(directories)} temporary directories")
+    kinds = "sandboxes and images" if images else "sandboxes"
+    note(f"{verb} {len(deleted)} {kinds} and {len(directories)} temporary directories")
     for name in [*(record.id for record in deleted), *directories]:
         note(f"  {name}")
     _note_others(records, overdue_records if not overdue else [])
