@@ -10,7 +10,7 @@ from contextlib import (
 )
 from functools import partial
 from pathlib import Path
-from typing import Literal, cast
+from typing import Literal
 
 from benchflow_contracts import (
     MODEL_DOOR,
@@ -21,8 +21,6 @@ from benchflow_contracts import (
     DoorPath,
     Environment,
     EnvState,
-    HasDoors,
-    HasImageDigests,
     ModelCall,
     ModelRoute,
     OutsideState,
@@ -449,13 +447,9 @@ class World:
         self.phases.set_sandbox(self._sandbox, agent_step)
 
     def _report_created(self, sandbox: Sandbox) -> None:
-        images: Mapping[str, str] = {}
-        doors: Mapping[str, DoorPath] = {}
         # An isinstance check of a protocol costs more than writing an event.
-        if hasattr(sandbox, "image_digests"):
-            images = cast("HasImageDigests", sandbox).image_digests
-        if hasattr(sandbox, "door_paths"):
-            doors = cast("HasDoors", sandbox).door_paths
+        images: Mapping[str, str] = getattr(sandbox, "image_digests", None) or {}
+        doors: Mapping[str, DoorPath] = getattr(sandbox, "door_paths", None) or {}
         if (path := self._plan.model_path) is not None:
             doors = {**doors, MODEL_DOOR: path}
         if images or doors:
