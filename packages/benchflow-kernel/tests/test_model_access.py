@@ -1,13 +1,15 @@
 """How a sandbox reaches the model: chosen by what the provider and the task's network allow."""
 
+import asyncio
 import time
 from typing import get_args
 
 import pytest
 from benchflow_contracts import Endpoint, NetworkMode
 from benchflow_contracts.gateway import CallBudget
-from benchflow_kernel import GroupBranch, ModelConfig
+from benchflow_kernel import GroupBranch, ModelConfig, ValueBranch
 from benchflow_kernel.config import AccessConfig
+from benchflow_kernel.world.world import World
 from benchflow_testing.fakes import FakeModelGateway, FakeSandboxProvider
 
 URL = "https://gw.example:8443"
@@ -16,9 +18,18 @@ URL = "https://gw.example:8443"
 class PublicGateway(FakeModelGateway):
     """A fake gateway whose routes have a URL for other machines."""
 
+    def __init__(self):
+        super().__init__()
+        self.has_child = asyncio.Event()
+        self.open_nodes = []
+        """For each route, the nodes whose tokens were valid when it was opened."""
+
     async def open(self, rollout_id, node, **options):
+        self.open_nodes.append([each.node for each in self.routes if not each.closed])
         route = await super().open(rollout_id, node, **options)
-        route.budget = options["budget"]
+        route.node, route.budget = node, options["budget"]
+        if len(self.routes) > 1:
+            self.has_child.set()
 
         async def publish(*, seconds):
             route.seconds = seconds
@@ -158,3 +169,28 @@ def test_a_live_fork_is_refused_because_its_agent_has_the_token_of_its_parent(re
 def test_a_configuration_that_cannot_work_is_refused(wrong):
     with pytest.raises(ValueError, match=r"needs the URL|address with a port|less than or equal"):
         AccessConfig(**wrong)
+
+
+def test_the_token_of_a_parent_is_of_no_use_when_a_child_with_its_files_starts(
+    reach, rig, monkeypatch
+):
+    rig.config["branch"] = GroupBranch(n=2)
+    close = World.aclose
+
+    async def close_late(world):
+        await rig.gateway.has_child.wait()
+        return await close(world)
+
+    monkeypatch.setattr(World, "aclose", close_late)
+    tree, _ = reach("token", outside=["token"])
+    assert tree.status == "completed"
+    root, *children = rig.gateway.open_nodes
+    assert (root, len(children)) == ([], 2)
+    assert all("n0" not in nodes for nodes in children)
+
+
+def test_a_parent_with_a_token_does_not_continue_beside_children_with_its_files(reach, rig):
+    rig.config["branch"] = GroupBranch(n=2, then=ValueBranch(n=2))
+    tree, _ = reach("token", outside=["token"])
+    assert tree.error.type == "UsageError"
+    assert "in their files" in tree.error.message

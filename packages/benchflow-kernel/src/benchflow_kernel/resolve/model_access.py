@@ -35,7 +35,8 @@ def choose_access(
     the capabilities.
 
     Raises:
-        UsageError: The rollout forks live, which an agent with its own token does not survive.
+        UsageError: The rollout forks live, which an agent with its own token does not survive, or
+            a child could use the token of a parent that continues.
         SandboxUnsupportedError: The provider, or the network of the task, does not allow the path.
     """
     access = config.model.access
@@ -63,7 +64,7 @@ def choose_access(
             "; ".join(f"model access {path!r}: {why}" for path, why in reasons.items()),
             hint="use --model-access tunnel, or a sandbox with this path",
         )
-    _check_forks(config, capabilities)
+    _check_forks(config, capabilities, chosen)
     return chosen
 
 
@@ -104,7 +105,15 @@ def _refusal(
     return reason or f"the provider cannot open the network {policy.mode!r} for {host!r} alone"
 
 
-def _check_forks(config: RolloutConfig, can: SandboxCapabilities | None) -> None:
+def _check_forks(config: RolloutConfig, can: SandboxCapabilities | None, path: OutsidePath) -> None:
+    policy = config.branch
+    while policy is not None:
+        if path == "token" and policy.kind == "value":
+            raise UsageError(
+                "a branch that continues beside its children has a token that is in their files",
+                hint="use --model-access tunnel, or another --branch than value",
+            )
+        policy = policy.then
     forks = config.branch is not None or config.keep.which != "none"
     if forks and can is not None and "live" in can.snapshot_levels:
         raise UsageError(

@@ -224,6 +224,7 @@ class TreeScheduler:
                 await run_shielded(close)
             else:
                 start_shielded(close, teardowns)
+                await run_shielded(world.withdraw_token())  # before the children start
         return result
 
     async def _run(

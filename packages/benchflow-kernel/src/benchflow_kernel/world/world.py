@@ -405,6 +405,13 @@ class World:
             await self._revert("sandbox", "tearing down the sandbox", revert, errors)
         return errors
 
+    async def withdraw_token(self) -> None:
+        """Close a model route whose token is in the sandbox, and so in its snapshots."""
+        if self._route is not None and self._plan.model_path == "token":
+            await self._revert(
+                "sandbox", "closing the model route", self._route.aclose, self._leaks
+            )
+
     async def _revert(
         self,
         boundary: Literal["environment", "sandbox"],
