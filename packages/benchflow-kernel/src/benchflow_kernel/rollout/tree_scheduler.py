@@ -224,7 +224,8 @@ class TreeScheduler:
                 await run_shielded(close)
             else:
                 start_shielded(close, teardowns)
-                await run_shielded(world.withdraw_token())  # before the children start
+                if self._plan.model_path == "token":  # which the children's files may have
+                    await run_shielded(world.close_route(self._failures.leaks))
         return result
 
     async def _run(

@@ -383,8 +383,7 @@ class World:
     async def aclose(self) -> list[BenchFlowError]:
         """Revert everything and return the errors. Every layer is attempted.
 
-        Each layer has the full teardown deadline, so that a layer that hangs cannot keep
-        the layers below it alive.
+        Each layer has the full teardown deadline: a layer that hangs cannot keep others alive.
         """
         errors, self._leaks = self._leaks, []
         try:
@@ -397,20 +396,16 @@ class World:
             revert = self._environment.teardown
             await self._revert("environment", "tearing down the environment", revert, errors)
         await self.save_service_logs()
-        # First, so that a token that is still in a sandbox is of no use.
-        if self._route is not None:
-            await self._revert("sandbox", "closing the model route", self._route.aclose, errors)
+        await self.close_route(errors)
         if self._sandbox is not None:
             revert = self._sandbox.teardown
             await self._revert("sandbox", "tearing down the sandbox", revert, errors)
         return errors
 
-    async def withdraw_token(self) -> None:
-        """Close a model route whose token is in the sandbox, and so in its snapshots."""
-        if self._route is not None and self._plan.model_path == "token":
-            await self._revert(
-                "sandbox", "closing the model route", self._route.aclose, self._leaks
-            )
+    async def close_route(self, errors: list[BenchFlowError]) -> None:
+        """Close the model route: a token in the sandbox or its snapshots is then of no use."""
+        if self._route is not None:
+            await self._revert("sandbox", "closing the model route", self._route.aclose, errors)
 
     async def _revert(
         self,
