@@ -365,7 +365,7 @@ def test_a_rubric_that_scores_groups_gives_its_rewards_to_a_group_alone(
 def test_a_group_of_conversations_has_no_reward_that_a_live_state_would_change(
     old: Path, tmp_path: Path, lives: bool
 ) -> None:
-    """The first answer of one rollout is right. With `lives`, a function asks who has won."""
+    """One rollout answers correctly at once. With `lives`, a reward function reads the winner."""
     arguments = json.dumps({"compares": True, "lives": lives})
     said = ["50", "10", "21", _END, "21", _END]
     output = run_group(old, "old_guess", arguments, one_by_one(said, spoken=True), 2, tmp_path)

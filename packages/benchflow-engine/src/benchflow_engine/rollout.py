@@ -195,11 +195,9 @@ async def run_in(  # noqa: PLR0913 - one keyword per part of a run
     """
     rollout_id = directory.name if directory else rollout_id or new_rollout_id(task.id)
     identity = identity or RolloutIdentity()
-    hidden = secrets_of(config, (task.id, rollout_id))
     # Only a token for sandboxes outside has the secret. To mask it costs time at each event.
     secret = None if config.model.access.mode == "tunnel" else token_urlsafe(24)
-    if secret is not None:
-        hidden |= {secret}
+    hidden = secrets_of(config, (task.id, rollout_id)) | ({secret} if secret else set[str]())
     with redacting(SecretRedactor(hidden)):
         async with open_gateways(config, directory, on_answer, secret) as (gateway, judge, probe):
             planes = replace(assemble(config, task, provider, gateway), judge=judge)
@@ -208,10 +206,7 @@ async def run_in(  # noqa: PLR0913 - one keyword per part of a run
             continues = continuation is not None and continuation.kept is not None
             await check_provider(config, task, planes, continues=continues)
             if directory is not None:
-                recorded = recorded_config(config, (task.id, rollout_id))
-                write_inputs(directory, task, config.ran_with, recorded)
-                if continuation is not None:
-                    write_prior_calls(directory, continuation.calls)
+                _write_beginning(directory, task, config, rollout_id, continuation)
             start = run_rollout if continuation is None else continuation.run
             times = _TimedEvents()
             try:
@@ -234,6 +229,20 @@ async def run_in(  # noqa: PLR0913 - one keyword per part of a run
         if directory is not None:
             write_outcome(directory, tree, record, task, times.events)
     return RunResult(tree=tree, record=record, directory=directory)
+
+
+def _write_beginning(
+    directory: Path,
+    task: Task,
+    config: RunConfig,
+    rollout_id: str,
+    continuation: "Continuation | None",
+) -> None:
+    """Write what is known before the rollout runs."""
+    recorded = recorded_config(config, (task.id, rollout_id))
+    write_inputs(directory, task, config.ran_with, recorded)
+    if continuation is not None:
+        write_prior_calls(directory, continuation.calls)
 
 
 class _TimedEvents:

@@ -33,7 +33,7 @@ class QuizAdapter:
         """Return the quizzes by name.
 
         Raises:
-            TaskError: There is no quiz.
+            TaskError: `source` has no quiz.
             UsageError: A dataset is named.
         """
         if dataset is not None:
