@@ -130,6 +130,9 @@ def _run(given: dict[str, object], fds: Sequence[int]) -> NoReturn:
         os.chdir(str(given["cwd"]))
         os.environ.clear()
         os.environ.update(given["env"])
+        # As an interpreter that starts. Those of the process that forks may be there already.
+        added = os.environ.get("PYTHONPATH", "").split(os.pathsep)
+        sys.path[:0] = [path for path in added if path and path not in sys.path]
         tempfile.tempdir = None
         sys.argv = ["bench", *given["words"]]
         importlib.import_module("benchflow.cli").main()
