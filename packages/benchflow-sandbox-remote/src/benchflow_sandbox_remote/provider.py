@@ -60,7 +60,7 @@ _EXTENSIONS = 4
 _PROBE_SECONDS = 120.0
 _CLOCK_SKEW = 300.0
 _UNUSED_SECONDS = 24 * 3600.0
-"""No cloud lets a sandbox live longer, so that no job uses an image without a start meanwhile."""
+"""E2B lets no sandbox live longer, so a job that uses an image has started one within this time."""
 _LIST_SECONDS, _MOST_LISTED, _FORGET_SECONDS = 300.0, 100_000, 10.0
 _logger = logging.getLogger(__name__)
 T = TypeVar("T")
