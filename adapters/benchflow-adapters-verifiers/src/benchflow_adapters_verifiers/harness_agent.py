@@ -6,6 +6,7 @@ from pathlib import Path
 from uuid import uuid4
 
 from benchflow_contracts import (
+    AgentCapabilities,
     AgentError,
     AgentNeeds,
     BaseAgent,
@@ -27,6 +28,7 @@ class HarnessAgent(BaseAgent):
     """Lets `run` act on the first prompt of a rollout. Further prompts are refused."""
 
     name = "verifiers-harness"
+    static_capabilities = AgentCapabilities(protocol="verifiers", nudges=False)
 
     def __init__(
         self,
@@ -82,23 +84,34 @@ class HarnessSession(BaseSession):
         self._run = run
 
     async def run_turn(self, prompt: str) -> StopReason:
-        """Run the harness to its end, and report the run as one step."""
+        """Run the harness, and report the run as one step.
+
+        Raises:
+            AgentError: The harness failed, or the prompt is a second one.
+            AgentTimeoutError: The harness did not end in time.
+        """
         if self.steps:
             raise AgentError(
                 "the task has a second prompt, and a harness of verifiers gets only one",
                 hint="serve the task by bench serve, with an agent of BenchFlow",
             )
-        began = time.time()
-        message = await self._run(self.sandbox, prompt)
+        began, message = time.time(), ""
+
+        async def work() -> StopReason:
+            nonlocal message
+            message = await self._run(self.sandbox, prompt)
+            return "end_turn"
+
+        reason = await self.limit_turn(work())
         self.add_step(
             Step(
                 id=uuid4().hex,
                 role=self.role.name,
                 prompt=prompt,
                 message=message,
-                stop_reason="end_turn",
+                stop_reason=reason,
                 started_at=began,
                 finished_at=time.time(),
             )
         )
-        return "end_turn"
+        return reason

@@ -1,6 +1,8 @@
 """Base classes for agents that do not speak ACP."""
 
+import asyncio
 from abc import ABC, abstractmethod
+from collections.abc import Awaitable
 from pathlib import Path
 from uuid import uuid4
 
@@ -15,7 +17,8 @@ from .agent import (
     StepHandler,
 )
 from .ask import Answer
-from .errors import AgentError, SnapshotError
+from .errors import AgentError, AgentTimeoutError, SnapshotError
+from .pausing import running_timeout
 from .sandbox import Sandbox
 from .step import Step, StopReason
 
@@ -61,7 +64,10 @@ class BaseAgent(ABC):
 
 
 class BaseSession(ABC):
-    """A `Session` that needs `run_turn`, which calls `add_step`. It cannot be saved."""
+    """A `Session` that needs `run_turn`, which calls `add_step`. It cannot be saved.
+
+    `run_turn` may let `limit_turn` apply the time limit of the role, and `cancel`.
+    """
 
     def __init__(self, sandbox: Sandbox, role: Role) -> None:
         self.sandbox = sandbox
@@ -69,6 +75,7 @@ class BaseSession(ABC):
         self._id = uuid4().hex
         self._steps: list[Step] = []
         self._is_closed = False
+        self._cancelling: asyncio.Timeout | None = None
         self._on_step: StepHandler | None = None
         self.ask_user: AskUserHandler | None = None
         """Answers an Ask. Set before the first prompt."""
@@ -110,8 +117,31 @@ class BaseSession(ABC):
         """Set `ask_user`."""
         self.ask_user = handler
 
-    async def cancel(self) -> None:  # noqa: B027 - a default, not a hole
-        """Do nothing: a turn ends by itself."""
+    async def limit_turn(self, work: Awaitable[StopReason]) -> StopReason:
+        """Await the work of a turn. Return its stop reason, or `cancelled` after `cancel`.
+
+        Raises:
+            AgentTimeoutError: The work took longer than the role allows. Pauses do not count.
+        """
+        limit = running_timeout(self.role.timeout_sec)
+        cancelling = self._cancelling = asyncio.timeout(None)
+        try:
+            async with limit, cancelling:
+                return await work
+        except TimeoutError as error:
+            if cancelling.expired():
+                return "cancelled"
+            if not limit.expired():
+                raise
+            text = f"the turn took more than {self.role.timeout_sec:g} s"
+            raise AgentTimeoutError(text) from error
+        finally:
+            self._cancelling = None
+
+    async def cancel(self) -> None:
+        """End the work that `limit_turn` awaits. Without such work, do nothing."""
+        if self._cancelling is not None and self._cancelling.when() is None:
+            self._cancelling.reschedule(asyncio.get_running_loop().time())
 
     async def snapshot(self) -> SessionSnapshot:
         """Refuse: the session cannot be saved."""

@@ -164,6 +164,8 @@ class ToolTurns(BaseSession):
         """The steps of the parent, if the session resumes from files."""
         self._answer: Answer | None = None
         """The answer that the next step follows."""
+        self._prompt: str | None = None
+        """The prompt that the next step follows."""
         if state is not None:
             self._steps, self.ask = list(state.steps), state.ask
         self._on_activity: ActivityHandler | None = None
@@ -178,6 +180,7 @@ class ToolTurns(BaseSession):
         Raises:
             AgentTimeoutError: The turn took too long, or the caller was silent for too long.
         """
+        self._prompt = prompt
         return await self._run(prompt)
 
     async def answer(self, answer: Answer) -> StopReason:
@@ -215,27 +218,27 @@ class ToolTurns(BaseSession):
         return self._tree.of_sandbox(self.sandbox.id)
 
     async def _run(self, prompt: str) -> StopReason:
-        driver, limit = self._driver, self.role.timeout_sec
+        driver = self._driver
         specs = [spec for each in self._tools for spec in each.specs]
         driver.tools, driver.sandbox = (*specs, SUBMIT_SPEC), self.sandbox
         driver.begin_turn(prompt)
-        scope = running_timeout(limit)
         try:
-            async with driver.closable(), scope:
-                stop = await self._serve()
-        except TimeoutError as error:
-            if not scope.expired():
-                raise
+            async with driver.closable():
+                stop = await self.limit_turn(self._serve())
+        except AgentTimeoutError as error:
             self._record_cut_actions()
-            driver.end(f"the turn took more than {limit:g} s")
-            raise AgentTimeoutError(driver.reason or "") from error
+            driver.end(str(error))
+            raise
         except asyncio.CancelledError:
             driver.end("it was forked, and its children continue" if driver.children else None)
             raise
         except BaseException as error:
             driver.end(f"{error!s:.300}" or type(error).__name__)
             raise
-        if stop == "end_turn":
+        if stop == "cancelled":
+            self._record_cut_actions()
+            self.add_step(self._step(time.time(), stop_reason=stop))
+        if stop in {"end_turn", "cancelled"}:
             driver.end_turn()
         return stop
 
@@ -383,9 +386,11 @@ class ToolTurns(BaseSession):
                 ),
             )
         answer, self._answer = self._answer, None
+        prompt, self._prompt = self._prompt, None
         return Step(
             id=f"step-{self.earlier_steps + len(self._steps) + 1}",
             role=self.role.name,
+            prompt=prompt,
             skills=self.role.skills,
             message=message,
             tool_calls=() if call is None else (call,),

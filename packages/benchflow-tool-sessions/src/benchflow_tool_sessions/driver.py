@@ -112,8 +112,9 @@ class Driver:
         self._set("open")
 
     def end_turn(self) -> None:
-        """Let the caller wait for the next prompt or for the end."""
+        """Let the caller wait for the next prompt or for the end. Refuse a call that was cut."""
         self._set("between")
+        self._refuse(self._current)
 
     def end(self, reason: str | None) -> None:
         """Refuse all further requests. Idempotent; the first reason counts."""
@@ -127,7 +128,7 @@ class Driver:
         """End the session without a verdict, unless its result is graded already."""
         self._is_closed = True
         self.end(reason)
-        if self._closing is not None:
+        if self._closing is not None and self._closing.when() is None:
             self._closing.reschedule(asyncio.get_running_loop().time())
 
     @asynccontextmanager

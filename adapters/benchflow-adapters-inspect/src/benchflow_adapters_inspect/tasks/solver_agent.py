@@ -11,7 +11,6 @@ from benchflow_contracts import (
     MODEL_DOOR,
     AgentCapabilities,
     AgentError,
-    AgentTimeoutError,
     BaseAgent,
     BaseSession,
     BenchFlowError,
@@ -91,8 +90,6 @@ class SolverSession(BaseSession):
     def __init__(self, sandbox: Sandbox, role: Role, folder: SampleFolder) -> None:
         super().__init__(sandbox, role)
         self.folder = folder
-        self._limit: asyncio.Timeout | None = None
-        self._is_cancelled = False
 
     async def run_turn(self, prompt: str) -> StopReason:
         """Run the solver to its end, to a limit of the task, or until `cancel`.
@@ -119,30 +116,23 @@ class SolverSession(BaseSession):
         work = solve(self.folder, self.sandbox, endpoint, self.role.model, recorder)
         stop_reason: StopReason | None = None
         failure: BenchFlowError | None = None
+
+        async def run() -> StopReason:
+            nonlocal failure
+            # The context variables of Inspect are set in a task, so they are gone after it.
+            async with asyncio.TaskGroup() as group:
+                solving = group.create_task(work)
+            failure = solving.result()
+            return "end_turn"
+
         try:
-            async with asyncio.timeout(self.role.timeout_sec) as self._limit:
-                # The context variables of Inspect are set in a task, so they are gone after it.
-                async with asyncio.TaskGroup() as group:
-                    solving = group.create_task(work)
-            failure, stop_reason = solving.result(), "end_turn"
-        except TimeoutError:
-            if not self._is_cancelled:
-                text = f"the solver did not end within {self.role.timeout_sec:g} s"
-                raise AgentTimeoutError(text) from None
-            stop_reason = "cancelled"
+            reason = stop_reason = await self.limit_turn(run())
         finally:
-            self._limit = None
             # A solver that was cut off has recorded the state that it reached.
             recorder.close(stop_reason)
         if failure is not None:
             raise failure
-        return "cancelled" if self._is_cancelled else "end_turn"
-
-    async def cancel(self) -> None:
-        """End the solver. The state that it reached is recorded."""
-        if self._limit is not None and not self._is_cancelled:
-            self._is_cancelled = True
-            self._limit.reschedule(asyncio.get_running_loop().time())
+        return reason
 
 
 class StepRecorder:

@@ -1,6 +1,5 @@
 """An agent that reads its task and acts on the host, as a solver of another framework does."""
 
-import asyncio
 import time
 from collections.abc import Awaitable, Callable
 from pathlib import Path
@@ -8,7 +7,7 @@ from uuid import uuid4
 
 from benchflow_contracts.agent import AgentCapabilities, Role, SessionSnapshot
 from benchflow_contracts.base_agent import BaseAgent, BaseSession
-from benchflow_contracts.errors import AgentError, AgentTimeoutError
+from benchflow_contracts.errors import AgentError
 from benchflow_contracts.sandbox import Sandbox
 from benchflow_contracts.step import Step, StopReason
 from benchflow_contracts.task import Task
@@ -67,23 +66,17 @@ class FakeHostSession(BaseSession):
         super().__init__(sandbox, role)
         self.task = task
         self._solve = solve
-        self._limit: asyncio.Timeout | None = None
-        self._is_cancelled = False
 
     async def run_turn(self, prompt: str) -> StopReason:
         """Run `solve` to its end, until `cancel`, or as long as the role allows."""
         began, message = time.time(), ""
-        self._is_cancelled = False
-        try:
-            async with asyncio.timeout(self.role.timeout_sec) as self._limit:
-                message = await self._solve(self.task, self.sandbox, prompt)
-        except TimeoutError:
-            if not self._is_cancelled:
-                text = f"the solver did not end within {self.role.timeout_sec} s"
-                raise AgentTimeoutError(text) from None
-        finally:
-            self._limit = None
-        reason: StopReason = "cancelled" if self._is_cancelled else "end_turn"
+
+        async def work() -> StopReason:
+            nonlocal message
+            message = await self._solve(self.task, self.sandbox, prompt)
+            return "end_turn"
+
+        reason = await self.limit_turn(work())
         step = Step(
             id=uuid4().hex,
             role=self.role.name,
@@ -95,9 +88,3 @@ class FakeHostSession(BaseSession):
         )
         self.add_step(step)
         return reason
-
-    async def cancel(self) -> None:
-        """End the running turn."""
-        if self._limit is not None and not self._is_cancelled:
-            self._is_cancelled = True
-            self._limit.reschedule(asyncio.get_running_loop().time())
