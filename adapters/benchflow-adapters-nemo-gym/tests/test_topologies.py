@@ -214,6 +214,26 @@ async def test_an_outer_program_finds_the_sandbox_by_the_rollout_and_an_agent_do
         await outer.aclose()
 
 
+@in_loop
+async def test_a_program_in_the_sandbox_cannot_start_a_container_of_its_own(task: Task) -> None:
+    """The agent gets neither new namespaces nor the engine of the host."""
+    async with serving(task, "whole-interaction") as http:
+        reply = await seed(http, task)
+        descriptor = SessionDescriptor.model_validate(reply["benchflow"])
+        assert descriptor.sandbox is not None
+        assert descriptor.sandbox.spec is not None
+        outer = BrokerClient(f"{http.base_url}/sandboxes", TOKEN)
+        request = LeaseRequest(spec=descriptor.sandbox.spec, identity=descriptor.identity)
+        lease = await outer.acquire(request)
+        for kinds in ("--user --map-root-user --mount", "--mount --pid --fork"):
+            done = await outer.exec(lease.ref, CommandRequest(cmd=f"unshare {kinds} true"))
+            assert "Operation not permitted" in done.stderr
+        sockets = "ls /var/run/docker.sock /run/containerd/containerd.sock"
+        done = await outer.exec(lease.ref, CommandRequest(cmd=sockets))
+        assert done.stdout == ""
+        await outer.aclose()
+
+
 def episode(task: Task, name: str = "session-1") -> dict[str, Any]:
     return {
         "resources_session_id": name,
