@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from benchflow_testing import reward_checks
 from inspect_judge import PROGRAMS, run_inspect, run_program
 from scripted_llm import ModelReply, ModelRequest, ScriptedLlm, ToolUse
 
@@ -143,6 +144,11 @@ def test_the_agent_of_solvers_passes_the_conformance_kit(task_dir: Path) -> None
     assert results["failed"] == []
     for name in ("a_turn_acts_in_its_own_sandbox", "nothing_of_an_abandoned_turn_runs_on"):
         assert f"{name}: " in results["passed"]
+
+
+def test_the_rewards_of_scorers_pass_the_conformance_kit(task_dir: Path) -> None:
+    results = run_program(task_dir, "reward_kit.py")
+    assert results == {"failed": [], "checks": 2 * len(reward_checks())}
 
 
 def test_a_message_limit_of_the_task_ends_its_solver_which_is_scored(task_dir: Path) -> None:
