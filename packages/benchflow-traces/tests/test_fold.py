@@ -6,6 +6,7 @@ import dataclasses
 import json
 from typing import Any
 
+import pytest
 from benchflow_traces import LogRecord, ObservedRollout, Span, SpanEvent, observed_rollouts
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -162,6 +163,16 @@ def test_a_cycle_of_parents_ends() -> None:
     (rollout,) = observed_rollouts([_span(1, 2, "chat"), _span(2, 1, "chat")])
 
     assert not rollout.complete
+
+
+@pytest.mark.parametrize("child_start", [0, 9])
+def test_a_span_that_is_its_own_parent_is_a_step(child_start: int) -> None:
+    outer = _span(1, 1, "chat", gen_ai__usage__input_tokens=5, gen_ai__usage__output_tokens=1)
+    inner = dataclasses.replace(_span(2, 1, "chat"), start_ns=child_start)
+
+    (rollout,) = observed_rollouts([inner, outer])
+
+    assert [step.id for step in rollout.steps] == [outer.span_id]
 
 
 def test_content_in_a_log_record_belongs_to_its_span() -> None:

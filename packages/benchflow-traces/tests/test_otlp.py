@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 from benchflow_traces import OtlpError, decode_logs, decode_traces, observed_rollouts
+from benchflow_traces.messages import read_json
 from benchflow_traces.otlp import MAX_BODY
 from google.protobuf.json_format import MessageToDict
 from hypothesis import given
@@ -130,6 +131,17 @@ def test_any_content_of_messages_folds(messages: object) -> None:
     (rollout,) = observed_rollouts(decode_traces(body, PROTOBUF))
 
     assert len(rollout.steps) == 1
+
+
+@given(st.text() | _JSON.map(json.dumps))
+def test_json_is_read_as_the_standard_library_reads_it(text: str) -> None:
+    try:
+        expected = repr(json.loads(text))
+    except ValueError:
+        with pytest.raises(ValueError, match="char"):
+            read_json(text)
+    else:
+        assert repr(read_json(text)) == expected
 
 
 def test_a_lone_surrogate_in_a_message_is_replaced() -> None:

@@ -1,7 +1,8 @@
 """Group spans and log records by conversation."""
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
+from typing import NamedTuple
 
 from .dialects.registry import read_log, read_span
 from .facts import Reading
@@ -12,8 +13,7 @@ MAX_LEVELS = 100
 """Parents of a span that are looked at. A program could send a chain of all its spans."""
 
 
-@dataclass(frozen=True, slots=True)
-class Item:
+class Item(NamedTuple):
     """One span or log record, and what its dialect read."""
 
     id: str

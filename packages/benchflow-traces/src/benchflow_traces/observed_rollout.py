@@ -1,7 +1,8 @@
 """Fold the items of a conversation into a trajectory: the same tree that a rollout has."""
 
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
+from itertools import islice
 from typing import cast
 
 from benchflow_contracts import (
@@ -20,7 +21,7 @@ from benchflow_contracts import (
     Usage,
 )
 
-from .conversations import MAX_LEVELS, Item, conversations
+from .conversations import Item, conversations
 from .facts import (
     AgentRun,
     CalledTool,
@@ -38,6 +39,7 @@ from .facts import (
 )
 from .messages import bounded
 from .spans import LogRecord, Span
+from .surroundings import Surroundings, has
 
 _ENVIRONMENT = ("deployment.environment.name", "deployment.environment", "env")
 _LOOK_BACK = 200
@@ -129,10 +131,11 @@ def observed_rollout(key: str, items: Iterable[Item]) -> ObservedRollout:
     fold = _Fold(known)
     fold.run()
     spans = [item for item in known if not item.is_log]
+    complete = _is_complete(spans)
     times = [item for item in known if item.start_ns] or list(known)
     return ObservedRollout(
         id=key,
-        tree=_tree(key, fold, complete=_is_complete(spans)),
+        tree=_tree(key, fold, complete=complete),
         service=_resource(known, "service.name") or "unknown",
         version=_resource(known, "service.version"),
         environment=_resource(known, *_ENVIRONMENT),
@@ -140,7 +143,7 @@ def observed_rollout(key: str, items: Iterable[Item]) -> ObservedRollout:
         dialects=tuple(sorted({item.reading.dialect for item in known if item.reading})),
         started_at=min((item.start_ns for item in times), default=0) / 1e9,
         ended_at=max((item.end_ns for item in times), default=0) / 1e9,
-        complete=_is_complete(spans),
+        complete=complete,
         spans=len(known),
         unknown_spans=sum(item.reading is None for item in known),
         evaluations=tuple(fold.evaluations),
@@ -163,7 +166,7 @@ def observed_rollouts(
 class _Fold:
     def __init__(self, items: tuple[Item, ...]) -> None:
         self._items = items
-        self._by_id = {(item.trace, item.id): item for item in items}
+        self._surroundings = Surroundings(items)
         self.drafts: list[_Draft] = []
         self.failures: list[tuple[str, Failure]] = []
         self.evaluations: list[RewardEvent] = []
@@ -175,7 +178,7 @@ class _Fold:
 
     def run(self) -> None:
         """Apply all facts. Log records repeat what spans of model calls say, and add texts."""
-        has_calls = any(self._has(item, ModelCall) for item in self._items if not item.is_log)
+        has_calls = any(has(item, ModelCall) for item in self._items if not item.is_log)
         facts = [
             (item, fact)
             for item in self._items
@@ -194,7 +197,7 @@ class _Fold:
             case AgentRun():
                 self._agent_run(item, fact)
             case UserPrompt():
-                self._prompts[fact.role or self._role(item)] = bounded(fact.text)
+                self._prompts[fact.role or self._surroundings.role(item)] = bounded(fact.text)
             case ModelCall():
                 self._model_call(item, fact)
             case ModelText():
@@ -210,18 +213,18 @@ class _Fold:
 
     def _agent_run(self, item: Item, fact: AgentRun) -> None:
         if fact.prompt:
-            self._prompts[self._role(item)] = bounded(fact.prompt)
+            self._prompts[self._surroundings.role(item)] = bounded(fact.prompt)
         if fact.failure is not None:
             self.failures.append((fact.name, fact.failure))
 
     def _model_call(self, item: Item, fact: ModelCall) -> None:
-        if any(self._has(parent, ModelCall) for parent in self._above(item)):
+        if self._surroundings.of(item).call is not None:
             # Two libraries report one call. The outer span is the call.
             return
         for message in fact.input:
             for result in message.results:
                 self._result(result.id, result.content)
-        role = fact.role or self._role(item)
+        role = fact.role or self._surroundings.role(item)
         said = self._prompts.pop(role, None)
         draft = self._draft(item, role)
         draft.call = fact
@@ -233,18 +236,18 @@ class _Fold:
                 self._add_call(draft, named)
 
     def _model_text(self, item: Item, fact: ModelText) -> None:
-        draft = self._latest(fact.role or self._role(item))
+        draft = self._latest(fact.role or self._surroundings.role(item))
         if draft is not None and draft.call is not None and draft.call.output is None:
             draft.text = draft.text or bounded(fact.text)
 
     def _tool_run(self, item: Item, fact: ToolRun) -> None:
-        outer = next((parent for parent in self._above(item) if self._has(parent, ToolRun)), None)
+        outer = self._surroundings.of(item).tool
         if outer is not None:
             # Without its parent's step, a clock was wrong: the parent comes later, and counts.
             if (known := self._call_of_run.get((outer.trace, outer.id))) is not None:
                 _add_run(*known, fact)
             return
-        role = self._role(item)
+        role = self._surroundings.role(item)
         draft = self._caller(fact, role)
         if draft is None:
             draft = self._silent_call(role) or self._draft(item, role)
@@ -258,7 +261,7 @@ class _Fold:
         self._call_of_run[item.trace, item.id] = draft, call.id
 
     def _memory_use(self, item: Item, fact: MemoryUse) -> None:
-        draft = self._draft(item, self._role(item))
+        draft = self._draft(item, self._surroundings.role(item))
         draft.calls.append(CalledTool(item.id, fact.operation, kind="memory"))
         draft.runs[item.id] = ToolRun(
             item.id, fact.operation, result=fact.content or "", failure=fact.failure
@@ -275,7 +278,7 @@ class _Fold:
     def _evaluation(self, item: Item, fact: Evaluation) -> None:
         if fact.score is None or fact.score != fact.score or abs(fact.score) == float("inf"):
             return
-        places = (item, *self._above(item))
+        places = (item, *self._surroundings.above(item))
         drafts = (self._of_span.get((place.trace, place.id)) for place in places)
         draft = next((one for one in drafts if one is not None), None)
         notes = {"label": fact.label, "explanation": fact.explanation}
@@ -296,8 +299,10 @@ class _Fold:
         return draft
 
     def _latest(self, role: str) -> _Draft | None:
-        recent = reversed(self.drafts[-_LOOK_BACK:])
-        return next((draft for draft in recent if draft.role == role), None)
+        for draft in islice(reversed(self.drafts), _LOOK_BACK):
+            if draft.role == role:
+                return draft
+        return None
 
     def _silent_call(self, role: str) -> _Draft | None:
         """Return the latest step of an agent, if it is a model call whose tools are unknown.
@@ -313,7 +318,7 @@ class _Fold:
         """Return the latest step that called the tool and has no run of this call yet."""
         if fact.id:
             return self._draft_of_call.get(fact.id)
-        for draft in reversed(self.drafts[-_LOOK_BACK:]):
+        for draft in islice(reversed(self.drafts), _LOOK_BACK):
             if any(_is_call_of(call, fact, draft) for call in draft.calls):
                 return draft if draft.role == role else None
         return None
@@ -325,25 +330,6 @@ class _Fold:
     def _result(self, call_id: str, content: str) -> None:
         if (draft := self._draft_of_call.get(call_id)) is not None:
             draft.results.setdefault(call_id, content)
-
-    def _above(self, item: Item) -> Iterator[Item]:
-        seen = {item.id}
-        parent = self._by_id.get((item.trace, item.parent or ""))
-        while parent is not None and parent.id not in seen and len(seen) < MAX_LEVELS:
-            seen.add(parent.id)
-            yield parent
-            parent = self._by_id.get((parent.trace, parent.parent or ""))
-
-    def _role(self, item: Item) -> str:
-        for place in (item, *self._above(item)):
-            for fact in place.reading.facts if place.reading else ():
-                if isinstance(fact, AgentRun):
-                    return fact.name[:200]
-        return "agent"
-
-    @staticmethod
-    def _has(item: Item, kind: type[ModelCall | ToolRun]) -> bool:
-        return item.reading is not None and any(isinstance(f, kind) for f in item.reading.facts)
 
 
 def _is_call_of(call: CalledTool, fact: ToolRun, draft: _Draft) -> bool:
@@ -358,14 +344,13 @@ def _add_run(draft: _Draft, call_id: str, fact: ToolRun) -> None:
     if known is None:
         draft.runs[call_id] = fact
         return
-    draft.runs[call_id] = replace(
-        known,
+    draft.runs[call_id] = known._replace(
         result=fact.result if known.result is None else known.result,
         failure=known.failure or fact.failure,
     )
     if call_id in draft.unreported:
         draft.calls = [
-            replace(call, arguments=_union(call.arguments, fact.arguments))
+            call._replace(arguments=_union(call.arguments, fact.arguments))
             if call.id == call_id
             else call
             for call in draft.calls

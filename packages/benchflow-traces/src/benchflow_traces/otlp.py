@@ -25,6 +25,8 @@ MAX_BODY = 16 * 2**20
 MAX_DEPTH = 32
 """Levels of nested attribute values. A deeper value becomes None."""
 
+_ERROR = Status.STATUS_CODE_ERROR
+
 MessageT = TypeVar("MessageT", bound=Message)
 
 
@@ -136,26 +138,30 @@ def _spans(request: ExportTraceServiceRequest) -> Iterator[Span]:
     for resource in request.resource_spans:
         program = _attributes(resource.resource.attributes)
         for scope in resource.scope_spans:
+            library = scope.scope.name
             for span in scope.spans:
-                if not (_is_id(span.trace_id, 16) and _is_id(span.span_id, 8)):
+                trace, identifier, parent = span.trace_id, span.span_id, span.parent_span_id
+                if not (_is_id(trace, 16) and _is_id(identifier, 8)):
                     continue
-                parent = span.parent_span_id
+                start, status = span.start_time_unix_nano, span.status
                 yield Span(
-                    trace_id=span.trace_id.hex(),
-                    span_id=span.span_id.hex(),
+                    trace_id=trace.hex(),
+                    span_id=identifier.hex(),
                     parent_id=parent.hex() if _is_id(parent, 8) else None,
                     name=span.name,
-                    start_ns=span.start_time_unix_nano,
-                    end_ns=max(span.start_time_unix_nano, span.end_time_unix_nano),
-                    failed=span.status.code == Status.STATUS_CODE_ERROR,
-                    message=span.status.message,
+                    start_ns=start,
+                    end_ns=max(start, span.end_time_unix_nano),
+                    failed=status.code == _ERROR,
+                    message=status.message,
                     attributes=_attributes(span.attributes),
                     events=tuple(
-                        SpanEvent(e.name, e.time_unix_nano, _attributes(e.attributes))
-                        for e in span.events
+                        [
+                            SpanEvent(e.name, e.time_unix_nano, _attributes(e.attributes))
+                            for e in span.events
+                        ]
                     ),
                     resource=program,
-                    scope=scope.scope.name,
+                    scope=library,
                 )
 
 
@@ -191,6 +197,8 @@ def _value(value: AnyValue, depth: int) -> Attribute:
     kind = value.WhichOneof("value")
     if kind is None or depth > MAX_DEPTH:
         return None
+    if kind == "string_value":
+        return value.string_value
     if kind == "array_value":
         return [_value(item, depth + 1) for item in value.array_value.values]
     if kind == "kvlist_value":

@@ -19,9 +19,10 @@ class SpanEvent:
     attributes: Attributes = field(default_factory=dict[str, Attribute])
 
 
-@dataclass(frozen=True, slots=True)
+# Not frozen, because that takes three times as long, and each span is made twice.
+@dataclass(slots=True)
 class Span:
-    """One operation of a program. `(trace_id, span_id)` identifies a span.
+    """One operation of a program. `(trace_id, span_id)` identifies a span. Do not change a span.
 
     All texts and numbers come from a foreign program: the caller must escape and bound them.
     """
@@ -94,8 +95,10 @@ def first_count(attributes: Attributes, *keys: str) -> int | None:
     """
     for key in keys:
         value = attributes.get(key)
+        if value is None:
+            continue
         if isinstance(value, str) and value.isascii() and value.isdigit() and len(value) < 19:
             value = int(value)
-        if isinstance(value, int | float) and not isinstance(value, bool) and 0 <= value < 2**63:
+        if isinstance(value, (int, float)) and not isinstance(value, bool) and 0 <= value < 2**63:
             return int(value)
     return None

@@ -25,8 +25,8 @@ from benchflow_traces.spans import Span
 
 def read_span(span: Span) -> Reading | None:
     """Return the facts of a record of `benchflow-monitor`, else None."""
-    text = span.text("benchflow.record")
-    record = None if text is None else parse_record(text)
+    text = span.attributes.get("benchflow.record")
+    record = parse_record(text) if isinstance(text, str) else None
     if record is None:
         return None
     return Reading("benchflow", tuple(_facts(record)), {"conversation": record.rollout})

@@ -82,7 +82,7 @@ def _facts(span: Span, operation: str) -> Iterator[Fact]:
 
 
 def _model_call(span: Span) -> ModelCall:
-    content = {**span.attributes, **_details_of(span.events)}
+    content = {**span.attributes, **_details_of(span.events)} if span.events else span.attributes
     asked = (
         *instructions_of(content.get("gen_ai.system_instructions")),
         *messages_of(content.get("gen_ai.input.messages")),

@@ -29,8 +29,8 @@ _PART = re.compile(r"contents\.(\d{1,4})\.message_content\.(type|text|thinking|r
 
 def read_span(span: Span) -> Reading | None:
     """Return the facts of a span with `openinference.span.kind`, else None."""
-    kind = span.text("openinference.span.kind")
-    if kind is None:
+    kind = span.attributes.get("openinference.span.kind")
+    if not isinstance(kind, str):
         return None
     fact = _fact(span, kind.upper())
     session = span.text("session.id")
