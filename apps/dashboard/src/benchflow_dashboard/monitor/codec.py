@@ -7,6 +7,8 @@ from dataclasses import dataclass, fields
 from typing import Any, Final, cast
 
 from benchflow_traces import LogRecord, Span, SpanEvent
+from benchflow_traces.messages import read_json
+from pydantic_core import to_json
 
 from .credentials import mask_credentials
 
@@ -48,7 +50,7 @@ def span_rows(spans: Iterable[Span], redact: Redaction = mask_credentials) -> li
             start_ns=min(span.start_ns, 2**63 - 1),
             end_ns=min(span.end_ns, 2**63 - 1),
             is_root=span.parent_id is None,
-            body=_body(_plain_fields(span) | {"events": _events(span)}, redact),
+            body=_body(_span_fields(span), redact),
         )
         for span in spans
     ]
@@ -58,7 +60,7 @@ def log_rows(records: Iterable[LogRecord], redact: Redaction = mask_credentials)
     """Return the rows of log records. Equal records have equal ids."""
     rows: list[SpanRow] = []
     for record in records:
-        body = _body(_plain_fields(record), redact)
+        body = _body(_record_fields(record), redact)
         conversation = _conversation(record.attributes)
         digest = hashlib.sha256(body.encode()).hexdigest()
         rows.append(
@@ -80,11 +82,11 @@ def parse_rows(bodies: Iterable[tuple[str, str]]) -> tuple[list[Span], list[LogR
     spans: list[Span] = []
     records: list[LogRecord] = []
     for identifier, body in bodies:
-        known = cast("dict[str, Any]", json.loads(body))
+        known = cast("dict[str, Any]", read_json(body))
         if identifier.startswith("log:"):
             records.append(LogRecord(**known))
         else:
-            known["events"] = tuple(SpanEvent(**event) for event in known["events"])
+            known["events"] = tuple([SpanEvent(**event) for event in known["events"]])
             spans.append(Span(**known))
     return spans, records
 
@@ -97,35 +99,60 @@ def _conversation(attributes: Mapping[str, object]) -> str | None:
     return None
 
 
-_NAMES: Final = {kind: tuple(f.name for f in fields(kind)) for kind in (Span, SpanEvent, LogRecord)}
+_RECORD: Final = tuple(field.name for field in fields(LogRecord))
 
 
-def _plain_fields(item: Span | SpanEvent | LogRecord) -> dict[str, Any]:
-    # `asdict` copies each attribute, and takes most of the time of a span.
-    return {name: getattr(item, name) for name in _NAMES[type(item)]}
+def _record_fields(record: LogRecord) -> dict[str, Any]:
+    return {name: getattr(record, name) for name in _RECORD}
 
 
-def _events(span: Span) -> list[dict[str, Any]]:
-    return [_plain_fields(event) for event in span.events]
+def _span_fields(span: Span) -> dict[str, Any]:
+    # By hand: `asdict` copies each attribute, and takes most of the time of a span.
+    return {
+        "trace_id": span.trace_id,
+        "span_id": span.span_id,
+        "parent_id": span.parent_id,
+        "name": span.name,
+        "start_ns": span.start_ns,
+        "end_ns": span.end_ns,
+        "failed": span.failed,
+        "message": span.message,
+        "attributes": span.attributes,
+        "events": [
+            {"name": event.name, "time_ns": event.time_ns, "attributes": event.attributes}
+            for event in span.events
+        ],
+        "resource": span.resource,
+        "scope": span.scope,
+    }
 
 
 def _body(item: Mapping[str, Any], redact: Redaction) -> str:
-    # ensure_ascii: Postgres refuses NUL, and UTF-8 has no lone surrogates.
-    text = _ENCODER.encode(item)
+    text = _encode(item)
     if len(text) > MAX_ROW:
-        text = _ENCODER.encode(_cut(item, MAX_ROW // 8))
+        text = _encode(_cut(item, MAX_ROW // 8))
     return redact(text)
 
 
+def _encode(item: object) -> str:
+    """Return an item as JSON in ASCII: Postgres refuses NUL, and UTF-8 has no lone surrogates."""
+    try:
+        data = to_json(item, bytes_mode="hex", inf_nan_mode="constants")
+    except ValueError:
+        # A lone surrogate, or a value that is nested too deep.
+        return _ENCODER.encode(item)
+    return data.decode() if data.isascii() else _ENCODER.encode(item)
+
+
 def _plain(value: object) -> str:
-    return value.hex()[:2000] if isinstance(value, bytes) else str(value)
+    return value.hex() if isinstance(value, bytes) else str(value)
 
 
 _ENCODER: Final = json.JSONEncoder(default=_plain, separators=(",", ":"))
 
 
 def _cut(value: object, limit: int) -> object:
-    if isinstance(value, str):
+    if isinstance(value, str | bytes):
         return value[:limit]
     if isinstance(value, Mapping):
         items = list(cast("Mapping[str, object]", value).items())[:200]

@@ -2,9 +2,10 @@
 
 from collections.abc import Generator, Iterable, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import astuple, dataclass
+from dataclasses import dataclass, fields
 from decimal import Decimal
 from importlib.resources import files
+from operator import attrgetter
 from pathlib import Path
 from typing import Final, Literal
 
@@ -51,6 +52,7 @@ _KEEP_EVAL: Final = (
     f"INSERT INTO monitor_evals ({_EVAL_COLUMNS}, job, mark)"  # noqa: S608 - names of this module
     f" VALUES ({', '.join(['?'] * 24)})"
 )
+_FACTS: Final = attrgetter(*(field.name for field in fields(RolloutFacts)))
 _KEEP_REWARD: Final = """
 INSERT INTO monitor_rewards (rollout, source, space, granularity, step, value, error)
 VALUES (?, ?, ?, ?, ?, ?, ?)
@@ -319,7 +321,7 @@ def _rollout_row(folded: FoldedRollout, now: float) -> Row:
         ",".join(rollout.models),
         ",".join(rollout.dialects),
         "" if error is None else f"{error.type}: {error.message}"[:1000],
-        *astuple(folded.facts),
+        *_FACTS(folded.facts),
     )
 
 

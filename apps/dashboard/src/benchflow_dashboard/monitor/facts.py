@@ -1,6 +1,5 @@
 """Numbers of one production rollout that need no reward: errors, loops, questions, tokens, cost."""
 
-import json
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
@@ -57,14 +56,14 @@ def facts_of(rollout: ObservedRollout, prices: Mapping[str, Price]) -> RolloutFa
 
 
 def count_loops(steps: Iterable[Step]) -> int:
-    """Return how often a tool call with the same arguments was made `LOOP_LENGTH` times running."""
+    """Return how often a tool call with equal arguments was made `LOOP_LENGTH` times running."""
     loops = length = 0
-    last: str | None = None
+    last: tuple[str | None, object] | None = None
     for step in steps:
         for call in step.tool_calls:
-            key = f"{call.name}:{json.dumps(call.raw_input, sort_keys=True, default=str)}"
-            length = length + 1 if key == last else 1
-            last = key
+            made = (call.name, call.raw_input)
+            length = length + 1 if made == last else 1
+            last = made
             loops += length == LOOP_LENGTH
     return loops
 

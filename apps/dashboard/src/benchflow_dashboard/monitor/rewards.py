@@ -42,9 +42,10 @@ class Loops:
     async def score(self, node: RolloutNode, evidence: Evidence) -> VerifyResult:
         """Look for loops on the path to `node`."""
         del evidence
-        if not any(step.tool_calls for step in node.steps):
+        steps = node.steps
+        if not any(step.tool_calls for step in steps):
             return _unscored("no tool was called", "action")
-        loops = count_loops(node.steps)
+        loops = count_loops(steps)
         return VerifyResult(reward=float(not loops), items={"loops": float(loops)}, space="action")
 
 
@@ -58,12 +59,9 @@ class MemoryOperations:
     async def score(self, node: RolloutNode, evidence: Evidence) -> VerifyResult:
         """Count the memory operations on the path to `node`."""
         del evidence
-        wanted = {
-            call.id for step in node.steps for call in step.tool_calls if call.kind == "memory"
-        }
-        seen = [
-            one for step in node.steps for one in step.observations if one.tool_call_id in wanted
-        ]
+        steps = node.steps
+        wanted = {call.id for step in steps for call in step.tool_calls if call.kind == "memory"}
+        seen = [one for step in steps for one in step.observations if one.tool_call_id in wanted]
         if not seen:
             return _unscored("no memory operation", "memory")
         good = sum(one.status == "completed" and bool(one.content) for one in seen)

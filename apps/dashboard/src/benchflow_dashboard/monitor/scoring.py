@@ -68,6 +68,8 @@ class OnlineScorer:
 
 def is_sampled(rollout: str, reward: str, share: float) -> bool:
     """Return whether `reward` scores this rollout. The same answer at each try."""
+    if share >= 1:
+        return True
     digest = hashlib.sha256(f"{reward}\0{rollout}".encode()).digest()
     return int.from_bytes(digest[:8]) < share * 2**64
 
