@@ -113,16 +113,14 @@ def message_of(item: Mapping[str, Any]) -> Message:
             texts.append(as_text(part))
             continue
         match part.get("type"):
-            case "text":
-                texts.append(part_text(part))
             case "tool_call" | "tool_use" | "function_call":
                 calls.append(_call(part))
             case "tool_call_response" | "tool_result" | "function_call_output":
                 results.append(_result(part))
             case "reasoning" | "thinking":
-                thoughts.append(part_text(part))
+                thoughts.append(_text_of(part))
             case _:
-                texts.append(part_text(part))
+                texts.append(_text_of(part))
     return Message(
         role=role,
         text=_joined(texts),
@@ -134,8 +132,10 @@ def message_of(item: Mapping[str, Any]) -> Message:
 
 def part_text(part: object) -> str:
     """Return the text of one part; a part without text becomes its type in brackets."""
-    if not _is_mapping(part):
-        return as_text(part)
+    return _text_of(part) if _is_mapping(part) else as_text(part)
+
+
+def _text_of(part: Mapping[str, Any]) -> str:
     for key in ("content", "text", "thinking", "reasoning"):
         if (value := part.get(key)) is not None:
             return as_text(value)

@@ -28,7 +28,7 @@ from benchflow_traces.messages import (
     messages_of,
     role_of,
 )
-from benchflow_traces.spans import Attribute, Attributes, Span, SpanEvent
+from benchflow_traces.spans import Attribute, Attributes, Span, SpanEvent, first_count
 
 from ._failures import failure_of
 
@@ -41,10 +41,9 @@ _NUMBERED = re.compile(r"gen_ai\.(prompt|completion)\.(\d{1,4})\.(.{1,200})")
 def read_span(span: Span) -> Reading | None:
     """Return the facts of a span with `gen_ai` attributes, else None."""
     operation = _operation(span)
-    evaluations = tuple(_evaluations(span))
-    if operation is None and not evaluations:
-        return None
-    facts: tuple[Fact, ...] = (*_facts(span, operation or ""), *evaluations)
+    facts: tuple[Fact, ...] = tuple(_evaluations(span))
+    if operation is not None and (fact := _fact(span, operation)) is not None:
+        facts = (fact, *facts)
     if not facts:
         return None
     conversation = span.text("gen_ai.conversation.id")
@@ -65,20 +64,21 @@ def _operation(span: Span) -> str | None:
     return "chat" if span.text("gen_ai.request.model") is not None else None
 
 
-def _facts(span: Span, operation: str) -> Iterator[Fact]:
+def _fact(span: Span, operation: str) -> Fact | None:
     if operation in _MODEL:
-        yield _model_call(span)
-    elif operation in _AGENT:
+        return _model_call(span)
+    if operation == "execute_tool":
+        return _tool_run(span)
+    if operation in _AGENT:
         name = span.text("gen_ai.agent.name", "gen_ai.workflow.name", "agent_name")
         prompts = (m.text for m in messages_of(span.attributes.get("gen_ai.input.messages")))
         prompt = next((text for text in prompts if text), None)
-        yield AgentRun(name or "agent", prompt=prompt, failure=failure_of(span))
-    elif operation == "execute_tool":
-        yield _tool_run(span)
-    elif operation.endswith(("_memory", "_memory_store")):
+        return AgentRun(name or "agent", prompt=prompt, failure=failure_of(span))
+    if operation.endswith(("_memory", "_memory_store")):
         content = span.attributes.get("gen_ai.memory.content", span.attributes.get("tool_response"))
         text = None if content is None else as_text(content)
-        yield MemoryUse(operation, content=text, failure=failure_of(span))
+        return MemoryUse(operation, content=text, failure=failure_of(span))
+    return None
 
 
 def _model_call(span: Span) -> ModelCall:
@@ -118,11 +118,12 @@ def _tool_run(span: Span) -> ToolRun:
 
 
 def _tokens(span: Span) -> Tokens:
+    known = span.attributes
     return Tokens(
-        input=span.count("gen_ai.usage.input_tokens", "gen_ai.usage.prompt_tokens"),
-        output=span.count("gen_ai.usage.output_tokens", "gen_ai.usage.completion_tokens"),
-        cached=span.count(
-            "gen_ai.usage.cache_read.input_tokens", "gen_ai.usage.cache_read_input_tokens"
+        first_count(known, "gen_ai.usage.input_tokens", "gen_ai.usage.prompt_tokens"),
+        first_count(known, "gen_ai.usage.output_tokens", "gen_ai.usage.completion_tokens"),
+        first_count(
+            known, "gen_ai.usage.cache_read.input_tokens", "gen_ai.usage.cache_read_input_tokens"
         ),
     )
 
@@ -215,7 +216,7 @@ def _content(value: object) -> object:
 
 
 def _evaluations(span: Span) -> Iterator[Evaluation]:
-    for attributes in (span.attributes, *(event.attributes for event in span.events)):
+    for attributes in (span.attributes, *[event.attributes for event in span.events]):
         name = attributes.get("gen_ai.evaluation.name")
         if isinstance(name, str):
             score = attributes.get("gen_ai.evaluation.score.value")
