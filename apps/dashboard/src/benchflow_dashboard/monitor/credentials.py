@@ -38,24 +38,31 @@ def _replacement(shape: str) -> str:
     return rf"\g<1>{MASK}" if shape.startswith("(") else MASK
 
 
-_TEXTS: Final = tuple((start, re.compile(shape), _replacement(shape)) for start, shape in _SHAPES)
+def _rare(start: str) -> str:
+    """Return a rare letter of a literal, else the literal: one letter is found much faster."""
+    return next((letter for letter in start if letter in "BJKSxz"), start)
+
+
+_TEXTS: Final = tuple(
+    (_rare(start), start, re.compile(shape), _replacement(shape)) for start, shape in _SHAPES
+)
 _DATA: Final = tuple(
-    (start.encode(), re.compile(shape.encode()), _replacement(shape).encode())
-    for start, shape in _SHAPES
+    (rare.encode(), start.encode(), re.compile(shape.pattern.encode()), replacement.encode())
+    for rare, start, shape, replacement in _TEXTS
 )
 
 
 def mask_credentials(text: str) -> str:
     """Return `text` with `MASK` in place of credentials."""
-    for start, shape, replacement in _TEXTS:
-        if start in text:
+    for rare, start, shape, replacement in _TEXTS:
+        if rare in text and start in text:
             text = shape.sub(replacement, text)
     return text
 
 
 def mask_credential_bytes(data: bytes) -> bytes:
     """Return `data` with `MASK` in place of credentials."""
-    for start, shape, replacement in _DATA:
-        if start in data:
+    for rare, start, shape, replacement in _DATA:
+        if rare in data and start in data:
             data = shape.sub(replacement, data)
     return data
