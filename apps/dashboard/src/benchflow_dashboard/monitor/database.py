@@ -141,9 +141,9 @@ class MonitorDatabase:
         with self._db.write_transaction():
             yield self
 
-    def tidy(self) -> None:
-        """Do the upkeep that is due."""
-        self._db.tidy(is_idle=True)
+    def tidy(self, *, is_idle: bool) -> None:
+        """Do the upkeep that is due. A caller without waiting spans is idle."""
+        self._db.tidy(is_idle=is_idle)
 
     def keep_spans(self, rows: Iterable[SpanRow], now: float) -> None:
         """Store spans durably, and open their traces. Repeats change nothing."""
@@ -210,8 +210,11 @@ class MonitorDatabase:
         return {row[0] for row in self._db.query(sql, (name, MAX_TRACES))}
 
     def _names(self, trace: str) -> set[str]:
-        sql = "SELECT DISTINCT conversation FROM monitor_spans WHERE trace = ?"
-        return {row[0] for row in self._db.query(sql, (trace,)) if row[0] is not None}
+        sql = (
+            "SELECT DISTINCT conversation FROM monitor_spans"
+            " WHERE trace = ? AND conversation IS NOT NULL"
+        )
+        return {row[0] for row in self._db.query(sql, (trace,))}
 
     def keep_conversations(self, folded: Iterable[FoldedConversation], now: float) -> None:
         """Store the rollouts of conversations in place of their earlier rows, with all rewards.

@@ -86,7 +86,7 @@ class SpanWriter:
                     database = None
             self._answer(group, error)
             if database is not None:
-                database.tidy()
+                database.tidy(is_idle=self._queue.empty())
         if database is not None:
             database.close()
 
