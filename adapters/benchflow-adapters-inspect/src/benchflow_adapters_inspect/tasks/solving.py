@@ -3,7 +3,8 @@
 Private functions of inspect-ai 0.3.285: `_eval.task.run.resolve_plan`,
 `_eval.task.generate.task_generate`, `solver._fork.set_task_generate`, `solver._chain.unroll`,
 `solver._plan.Plan`, `solver._task_state.sample_state`, `log._samples.active_sample`,
-`_util.exception.TerminateSampleError`, and the limits of `util._limit`.
+`_util.exception.TerminateSampleError`, `agent._acp.transport._acp_live_active`, and the limits of
+`util._limit`.
 """
 
 # mypy: disable-error-code="import-not-found"
@@ -33,6 +34,7 @@ from inspect_ai._eval.task.generate import task_generate
 from inspect_ai._eval.task.run import resolve_plan
 from inspect_ai._util.exception import TerminateSampleError
 from inspect_ai._util.notgiven import NOT_GIVEN
+from inspect_ai.agent._acp.transport import _acp_live_active
 from inspect_ai.log import transcript
 from inspect_ai.log._samples import active_sample
 from inspect_ai.model import Model, get_model
@@ -146,6 +148,8 @@ async def _setup(folder: SampleFolder, sandbox: Sandbox) -> dict[str, Any] | Ben
 async def _active(task: Task, state: TaskState, index: int) -> AsyncGenerator[None]:
     """Make the sample the running one of this context. Agents such as `react()` need that."""
     sample = task.dataset[index].model_copy(update={"id": state.sample_id})
+    # No client attaches to this sample. With this variable, Inspect prepares no events for one.
+    _acp_live_active.set(True)
     async with active_sample(
         task=task.name,
         log_location="",
@@ -206,7 +210,8 @@ def _generate(task: Task, model: Model) -> Any:  # noqa: ANN401 - Inspect's own 
             state=state,
             tool_calls=tool_calls,
             cache=NOT_GIVEN,
-            config=task.config.merge(kwargs),
+            # `merge` copies the whole configuration.
+            config=task.config.merge(kwargs) if kwargs else task.config,
         )
 
     return generate
