@@ -339,14 +339,14 @@ class TaskParts(Model):
     def of(cls, root: Path) -> "TaskParts":
         """Return the parts of a task of our own format."""
 
-        def found(*names: str) -> Path | None:
-            path = os.path.join(root, *names)  # noqa: PTH118 - each rollout asks, mostly in vain
+        def found(name: str) -> Path | None:
+            path = f"{root}/{name}"  # Each rollout asks, mostly in vain.
             return Path(path) if os.path.isdir(path) else None  # noqa: PTH112
 
         tests = found("tests")
         return cls(
-            files=found("environment", "files"),
-            skills=found("environment", "skills"),
+            files=found("environment/files"),
+            skills=found("environment/skills"),
             tests=() if tests is None else (tests,),
             solution=found("solution"),
         )

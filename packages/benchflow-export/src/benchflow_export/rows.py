@@ -7,6 +7,7 @@ that package. `tests/e2e/test_trainer_rows.py` checks this.
 
 import hashlib
 import json
+import os
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -150,18 +151,19 @@ def write_json_lines(
     Raises:
         StoreError: The file cannot be written, or a record is not JSON.
     """
-    scratch = path.with_name(f".{path.name}.tmp")
+    directory, name = os.path.split(path)
+    scratch = f"{directory}/.{name}.tmp"
     written = 0
     encode = _compact if is_compact else _LINES.encode
     try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        with scratch.open("w", encoding="utf-8") as file:
+        os.makedirs(directory, exist_ok=True)  # noqa: PTH103 - each rollout writes such a file
+        with open(scratch, "wb") as file:  # noqa: PTH123
             for record in records:
-                file.write(encode(record) + "\n")
+                file.write(encode(record).encode() + b"\n")
                 written += 1
-        scratch.replace(path)
+        os.replace(scratch, path)  # noqa: PTH105
     except (OSError, ValueError, TypeError) as error:
-        scratch.unlink(missing_ok=True)
+        Path(scratch).unlink(missing_ok=True)
         raise StoreError(f"cannot export to {str(path)!r}: {error}") from error
     return written
 

@@ -5,7 +5,6 @@ import os
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import asdict
 from pathlib import Path
 from typing import Any, Final
 
@@ -110,17 +109,17 @@ def write_inputs(directory: Path, task: Task, ran: RanWith, run: Mapping[str, ob
         "task_id": task.id,
         "task_digest": task.digest,
         "task_format": task.format,
-        "ran": asdict(ran),
+        "ran": {"agent": ran.agent, "model": ran.model, "sandbox": ran.sandbox},
         "run": run,
     }
     if task.override:
         config = {**config, "task_override": task.override}
-    path = directory / "config.json"
-    if path.exists() or (directory / "events.jsonl").exists():
+    path = f"{directory}/config.json"
+    if os.path.exists(path) or os.path.exists(f"{directory}/events.jsonl"):  # noqa: PTH110
         raise StoreError(f"{str(directory)!r} already has a rollout", hint="name a new directory")
     try:
         _write_json(path, seal_config(config), mode=0o600)
-        _write_json(directory / "prompts.json", [task.instruction, *task.config.user.nudges])
+        _write_json(f"{directory}/prompts.json", [task.instruction, *task.config.user.nudges])
     except OSError as error:
         raise StoreError(f"cannot write rollout {directory.name!r}: {error}") from error
 
@@ -135,9 +134,9 @@ def write_rollout(directory: Path, tree: RolloutTree, events: Sequence[Event]) -
         StoreError: A file cannot be written.
     """
     try:
-        _write_lines(directory / "rewards.jsonl", _reward_lines(tree))
-        _write_trajectories(directory / "trajectory", tree)
-        _write_json(directory / "timing.json", phase_times(events, tree))
+        _write_lines(f"{directory}/rewards.jsonl", _reward_lines(tree))
+        _write_trajectories(f"{directory}/trajectory", tree)
+        _write_json(f"{directory}/timing.json", phase_times(events, tree))
     except OSError as error:
         raise StoreError(f"cannot write rollout {directory.name!r}: {error}") from error
 
@@ -148,14 +147,14 @@ def write_result(directory: Path, record: RolloutRecord) -> None:
     Raises:
         StoreError: The file cannot be written.
     """
-    _write_json(directory / "result.json", record.model_dump(mode="json"))
+    _write_json(f"{directory}/result.json", record.model_dump(mode="json"))
 
 
-def _write_trajectories(directory: Path, tree: RolloutTree) -> None:
+def _write_trajectories(directory: str, tree: RolloutTree) -> None:
     leaves = tree.leaves
     for leaf in leaves:
         name = "acp_trajectory" if len(leaves) == 1 else f"acp_trajectory.{leaf.id}"
-        _write_lines(directory / f"{name}.jsonl", acp_events(leaf.steps))
+        _write_lines(f"{directory}/{name}.jsonl", acp_events(leaf.steps))
 
 
 def _reward_lines(tree: RolloutTree) -> Iterable[Mapping[str, Any]]:
@@ -170,18 +169,20 @@ def write_text(path: Path, text: str, *, mode: int = 0o666) -> None:
     Raises:
         StoreError: The file cannot be written. The old file stays.
     """
-    _replace(path, text.encode(), mode)
+    _replace(str(path), text.encode(), mode)
 
 
-def _replace(path: Path, data: bytes, mode: int = 0o666) -> None:
-    # A text costs less than a path, and each rollout writes several files.
+# Paths are texts here: they cost less than a `Path`, and each rollout writes several files.
+
+
+def _replace(path: str, data: bytes, mode: int = 0o666) -> None:
     directory, name = os.path.split(path)
     scratch = os.path.join(directory, f".{name}.tmp")  # noqa: PTH118
     try:
         try:
             descriptor = _create(scratch, mode)
         except (FileNotFoundError, FileExistsError):
-            path.parent.mkdir(parents=True, exist_ok=True)
+            os.makedirs(directory, exist_ok=True)  # noqa: PTH103
             Path(scratch).unlink(missing_ok=True)
             descriptor = _create(scratch, mode)
         with os.fdopen(descriptor, "wb") as file:
@@ -190,26 +191,26 @@ def _replace(path: Path, data: bytes, mode: int = 0o666) -> None:
     except OSError as error:
         with suppress(OSError):
             Path(scratch).unlink(missing_ok=True)
-        raise StoreError(f"cannot write {str(path)!r}: {error.strerror}") from error
+        raise StoreError(f"cannot write {path!r}: {error.strerror}") from error
 
 
 def _create(path: str, mode: int) -> int:
     return os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, mode)
 
 
-def _write_json(path: Path, data: object, *, mode: int = 0o666) -> None:
+def _write_json(path: str, data: object, *, mode: int = 0o666) -> None:
     _replace(path, pydantic_core.to_json(data, indent=2) + b"\n", mode)
 
 
-def _write_lines(path: Path, rows: Iterable[Mapping[str, Any]]) -> None:
+def _write_lines(path: str, rows: Iterable[Mapping[str, Any]]) -> None:
     try:
-        file = path.open("w", encoding="utf-8")
+        file = open(path, "wb")  # noqa: PTH123, SIM115
     except FileNotFoundError:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        file = path.open("w", encoding="utf-8")
+        os.makedirs(os.path.dirname(path), exist_ok=True)  # noqa: PTH103, PTH120
+        file = open(path, "wb")  # noqa: PTH123, SIM115
     with file:
         for row in rows:
-            file.write(_LINES.encode(row) + "\n")
+            file.write(_LINES.encode(row).encode() + b"\n")
 
 
 def rewards_jsonl(

@@ -65,9 +65,10 @@ def record_from_tree(
     probe: EndpointProbe | None = None,
 ) -> RolloutRecord:
     """Summarise a tree that has ended. `probe` is that of the agents' model endpoint."""
-    leaves = tree.leaves
+    nodes, leaves = list(tree.nodes), tree.leaves
     value = value_of(tree.root)
-    steps = [node.step for node in tree.nodes if node.step is not None]
+    steps = [node.step for node in nodes if node.step is not None]
+    error = _first_error(tree, leaves)
     only = leaves[0].results.get("reward") if len(leaves) == 1 else None
     return RolloutRecord(
         rollout_id=tree.rollout_id,
@@ -86,25 +87,25 @@ def record_from_tree(
         asks=sum(step.ask is not None for step in steps),
         leaves=len(leaves),
         scored=sum(leaf.reward is not None for leaf in leaves),
-        branches=sum(n.branch is not None and n.branch.children > 0 for n in tree.nodes),
-        error=_first_error(tree),
-        cause=_cause(tree),
+        branches=sum(n.branch is not None and n.branch.children > 0 for n in nodes),
+        error=error,
+        cause=_cause(leaves, error),
         images=tree.images,
-        verifier_images=_verifier_images(tree),
+        verifier_images=_verifier_images(nodes),
         slot=identity.slot,
         attempt=identity.attempt,
         epoch=identity.epoch,
         began_from=read_began_from(tree.meta),
-        judge=_judge_use(tree),
+        judge=_judge_use(nodes),
         **_limits(tree),
         endpoint_probe=probe,
         finished_at=time.time(),
     )
 
 
-def _judge_use(tree: RolloutTree) -> JudgeUse | None:
+def _judge_use(nodes: list[RolloutNode]) -> JudgeUse | None:
     """Return what all verdicts used of the judge's model; `None` if no reward asked it."""
-    verdicts = (verdict for node in tree.nodes for verdict in node.results.values())
+    verdicts = (verdict for node in nodes for verdict in node.results.values())
     used = [verdict.judge for verdict in verdicts if verdict.judge is not None]
     return sum(used, JudgeUse()) if used else None
 
@@ -190,14 +191,14 @@ def _integrity(leaves: list[RolloutNode]) -> dict[str, Any]:
     return {"integrity": worst, "tampered": tampered, "claimed": claimed}
 
 
-def _verifier_images(tree: RolloutTree) -> dict[str, str]:
-    verdicts = (verdict for node in tree.nodes for verdict in node.results.items())
+def _verifier_images(nodes: list[RolloutNode]) -> dict[str, str]:
+    verdicts = (verdict for node in nodes for verdict in node.results.items())
     return {name: str(v.meta["image"]) for name, v in verdicts if "image" in v.meta}
 
 
-def _first_error(tree: RolloutTree) -> NodeError | None:
+def _first_error(tree: RolloutTree, leaves: list[RolloutNode]) -> NodeError | None:
     failed = tree.error or next((node.error for node in tree.nodes if node.error), None)
-    verdicts = (leaf.results.get("reward") for leaf in tree.leaves)
+    verdicts = (leaf.results.get("reward") for leaf in leaves)
     verdicts_that_count = (verdict.counted() for verdict in verdicts if verdict is not None)
     verdict = next((verdict for verdict in verdicts_that_count if verdict.error), None)
     if verdict is None or verdict.error is None:
@@ -219,12 +220,11 @@ def _first_error(tree: RolloutTree) -> NodeError | None:
     )
 
 
-def _cause(tree: RolloutTree) -> Cause | None:
-    verdicts = [leaf.results["reward"] for leaf in tree.leaves if "reward" in leaf.results]
+def _cause(leaves: list[RolloutNode], error: NodeError | None) -> Cause | None:
+    verdicts = [leaf.results["reward"] for leaf in leaves if "reward" in leaf.results]
     cause = next((verdict.cause for verdict in verdicts if verdict.cause is not None), None)
     if cause is not None or any(verdict.reward is not None for verdict in verdicts):
         return cause
-    error = _first_error(tree)
     if error is None or error.type == NO_REWARDS:
         return None
     return Cause(by=error.caused_by, what=error.message)

@@ -7,6 +7,7 @@ import json
 import os
 from collections.abc import Mapping
 from contextlib import suppress
+from functools import cache
 from pathlib import Path
 from typing import Any, Final
 
@@ -32,7 +33,11 @@ def has_own_seal(config: Mapping[str, Any]) -> bool:
 
 
 def _secret() -> Seal:
-    state = os.environ.get("XDG_STATE_HOME") or os.path.expanduser("~/.local/state")  # noqa: PTH111
+    return _seal_in(os.environ.get("XDG_STATE_HOME") or os.path.expanduser("~/.local/state"))  # noqa: PTH111
+
+
+@cache
+def _seal_in(state: str) -> Seal:
     return Seal(Path(state, "benchflow", "record-seal"))
 
 

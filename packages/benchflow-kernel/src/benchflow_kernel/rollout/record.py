@@ -38,6 +38,8 @@ from benchflow_kernel.states import StateWriter
 from benchflow_kernel.tree import TreeFold, tree_to_bytes
 
 _HIDDEN = "[redacted]"
+_URLS = frozenset({"base_url", "upstream", "url"})
+_SECRET_TABLES = frozenset({"headers", "env"})
 
 _CREDENTIAL = re.compile(r"(?<=://)[^/@]*@|\?.*$")
 
@@ -152,7 +154,7 @@ def meta_of(task: Task, config: RolloutConfig, planes: Planes) -> dict[str, Any]
     variables are replaced, and each URL keeps only its host and path.
     """
     return {
-        "config": _redact(config.model_dump(mode="json")),
+        "config": _without_credentials(config.model_dump(mode="json")),
         "task_digest": task.digest,
         "grading": None if task.steps else config.isolation or task.grading,
         "provider": planes.provider.name,
@@ -173,39 +175,38 @@ def write_tree(tree: RolloutTree, directory: Path) -> None:
     Raises:
         StoreError: The file cannot be written.
     """
-    path = directory / "tree.json"
-    temporary = directory / ".tree.json.part"
+    path, temporary = f"{directory}/tree.json", f"{directory}/.tree.json.part"
     try:
-        with temporary.open("wb") as stream:
+        with open(temporary, "wb") as stream:  # noqa: PTH123 - each rollout writes this file
             stream.write(tree_to_bytes(tree))
             stream.flush()
             os.fsync(stream.fileno())
-        temporary.replace(path)
+        os.replace(temporary, path)  # noqa: PTH105
     except OSError as error:
-        raise StoreError(f"cannot write {str(path)!r}: {error}") from error
+        raise StoreError(f"cannot write {path!r}: {error}") from error
 
 
-def _redact(value: object) -> object:
-    if isinstance(value, dict):
-        items = cast("dict[str, object]", value).items()
-        # Most values are numbers and None, and this runs for each rollout.
-        return {
-            name: item
-            if item is None or isinstance(item, int | float)
-            else _redact_item(name, item)
-            for name, item in items
-        }
-    if isinstance(value, list):
-        return [_redact(item) for item in cast("list[object]", value)]
-    return value
+def _without_credentials(table: dict[str, Any]) -> dict[str, Any]:
+    """Remove the credentials from fresh JSON data, in place: a copy costs more than a step."""
+    for name, item in table.items():
+        if isinstance(item, str):
+            if name in _URLS:
+                table[name] = _CREDENTIAL.sub("", item)
+        elif isinstance(item, dict):
+            items = cast("dict[str, Any]", item)
+            hides = name in _SECRET_TABLES
+            table[name] = dict.fromkeys(items, _HIDDEN) if hides else _without_credentials(items)
+        elif isinstance(item, list):
+            _clean_items(cast("list[object]", item))
+    return table
 
 
-def _redact_item(name: str, item: object) -> object:
-    if isinstance(item, str):
-        return _CREDENTIAL.sub("", item) if name in {"base_url", "upstream", "url"} else item
-    if name in {"headers", "env"} and isinstance(item, dict):
-        return dict.fromkeys(cast("dict[str, object]", item), _HIDDEN)
-    return _redact(item)
+def _clean_items(items: list[object]) -> None:
+    for item in items:
+        if isinstance(item, dict):
+            _without_credentials(cast("dict[str, Any]", item))
+        elif isinstance(item, list):
+            _clean_items(cast("list[object]", item))
 
 
 @cache
