@@ -208,7 +208,7 @@ class RunningTimeout:
     def __init__(self, seconds: float | None, switch: PauseSwitch | None = None) -> None:
         self._left = seconds
         self._switch = switch or pause_switch()
-        self._timeout = asyncio.timeout(None)
+        self._timeout: asyncio.Timeout
         self._is_suspended = False
 
     @contextmanager
@@ -227,9 +227,10 @@ class RunningTimeout:
         return self._timeout.expired()
 
     async def __aenter__(self) -> Self:
+        due = None if self._switch.is_paused else self._due()
+        self._timeout = asyncio.timeout_at(due)
         await self._timeout.__aenter__()
         self._switch.add_follower(self, self._stop, self._run)
-        self._run()
         return self
 
     async def __aexit__(
@@ -244,7 +245,10 @@ class RunningTimeout:
     def _run(self) -> None:
         stands_still = self._is_suspended or self._switch.is_paused
         if self._left is not None and not stands_still and not self._timeout.expired():
-            self._timeout.reschedule(asyncio.get_running_loop().time() + self._left)
+            self._timeout.reschedule(self._due())
+
+    def _due(self) -> float | None:
+        return None if self._left is None else asyncio.get_running_loop().time() + self._left
 
     def _stop(self) -> None:
         due = self._timeout.when()
