@@ -103,7 +103,12 @@ def _check_wire(config: RunConfig, decl: "AgentDecl") -> None:
 
 
 async def check_provider(
-    config: RunConfig, task: Task, planes: Planes, *, continues: bool = False
+    config: RunConfig,
+    task: Task,
+    planes: Planes,
+    *,
+    rollout: RolloutConfig | None = None,
+    continues: bool = False,
 ) -> None:
     """Refuse a rollout that its provider cannot run, fork or grade, before it starts.
 
@@ -116,7 +121,7 @@ async def check_provider(
         UsageError: A fork is before a turn that does not exist, or the task has a limit that
             nothing applies.
     """
-    rollout = config.rollout_config()
+    rollout = rollout or config.rollout_config()
     check_foreign_limits(config, task, rollout, planes.agents)
     if not is_asked_first(planes.provider, rollout):
         return

@@ -56,7 +56,7 @@ from .task_formats import runnable_task
 
 Subscriber = Callable[[Event], None]
 _logger = logging.getLogger(__name__)
-_TIMED = (RolloutStarted, PhaseEntered, NodeScored, WorldClosed, RolloutFinished)
+_TIMED = {RolloutStarted, PhaseEntered, NodeScored, WorldClosed, RolloutFinished}
 
 
 @dataclass(frozen=True, slots=True)
@@ -197,23 +197,26 @@ async def run_in(  # noqa: PLR0913 - one keyword per part of a run
     identity = identity or RolloutIdentity()
     # Only a token for sandboxes outside has the secret. To mask it costs time at each event.
     secret = None if config.model.access.mode == "tunnel" else token_urlsafe(24)
-    hidden = secrets_of(config, (task.id, rollout_id)) | ({secret} if secret else set[str]())
-    with redacting(SecretRedactor(hidden)):
+    own = secrets_of(config, (task.id, rollout_id))
+    with redacting(SecretRedactor(own | {secret} if secret else own)):
         async with open_gateways(config, directory, on_answer, secret) as (gateway, judge, probe):
             planes = replace(assemble(config, task, provider, gateway), judge=judge)
             if prepare is not None:
                 planes = prepare(planes)
             continues = continuation is not None and continuation.kept is not None
-            await check_provider(config, task, planes, continues=continues)
+            rollout = config.rollout_config()
+            await check_provider(config, task, planes, rollout=rollout, continues=continues)
             if directory is not None:
-                _write_beginning(directory, task, config, rollout_id, continuation)
+                write_inputs(directory, task, config.ran_with, recorded_config(config, own))
+                if continuation is not None:
+                    write_prior_calls(directory, continuation.calls)
             start = run_rollout if continuation is None else continuation.run
             times = _TimedEvents()
             try:
                 async with pausable_sandboxes(planes.provider) as pausable:
                     tree = await start(
                         task,
-                        config.rollout_config(),
+                        rollout,
                         replace(planes, provider=pausable, shared_files=learner),
                         rollout_id=rollout_id,
                         identity=_identity(identity, rollout_id, planes),
@@ -231,20 +234,6 @@ async def run_in(  # noqa: PLR0913 - one keyword per part of a run
     return RunResult(tree=tree, record=record, directory=directory)
 
 
-def _write_beginning(
-    directory: Path,
-    task: Task,
-    config: RunConfig,
-    rollout_id: str,
-    continuation: "Continuation | None",
-) -> None:
-    """Write what is known before the rollout runs."""
-    recorded = recorded_config(config, (task.id, rollout_id))
-    write_inputs(directory, task, config.ran_with, recorded)
-    if continuation is not None:
-        write_prior_calls(directory, continuation.calls)
-
-
 class _TimedEvents:
     """Keeps the events from which the times of phases and verdicts follow: few, and small ones."""
 
@@ -253,7 +242,7 @@ class _TimedEvents:
 
     def receive(self, event: Event) -> None:
         """Keep an event of these kinds."""
-        if isinstance(event, _TIMED):
+        if type(event) in _TIMED:
             self.events.append(event)
 
 
