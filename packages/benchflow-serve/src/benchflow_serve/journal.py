@@ -37,6 +37,20 @@ class RolloutJournal:
         events.append(self.event(entry, kind, **fields))
         self._write(entry.id)
 
+    def add_event(self, entry: Entry, kind: str, **fields: Any) -> None:  # noqa: ANN401
+        """Record an event that leaves the state as it is recorded; later, if the disk is full."""
+        if entry.id in self._late:
+            self.record(entry, kind, **fields)
+            return
+        event = self.event(entry, kind, **fields)
+        try:
+            self._store.add_event(entry.id, event)
+        except StoreError as error:
+            self._late[entry.id] = entry, [event]
+            self._note(error)
+        else:
+            entry.wake()
+
     def save(self, entry: Entry) -> None:
         """Record the state of a rollout; later, if the disk is full."""
         self._late.setdefault(entry.id, (entry, []))

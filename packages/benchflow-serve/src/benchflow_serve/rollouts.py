@@ -56,7 +56,7 @@ _logger = logging.getLogger(__name__)
 _STOP_SEC: Final = 10.0
 _PARK_SEC: Final = 2.0
 _POLL_SEC: Final = 0.02
-_TREE_EVENTS: Final = (RolloutStarted, StepFinished, Branched, NodeScored)
+_TREE_EVENTS: Final = {RolloutStarted, StepFinished, Branched, NodeScored}
 
 
 class RolloutBoard:
@@ -419,13 +419,13 @@ class RolloutBoard:
     def _on_event(self, entry: Entry, fold: TreeFold, event: Event) -> None:
         if isinstance(event, UsageReported):
             entry.spend(event)
-        if not isinstance(event, _TREE_EVENTS):
+        if type(event) not in _TREE_EVENTS:
             return
         fold.apply(event)
         if isinstance(event, StepFinished) and event.step.usage is not None:
             self.tokens.add(event.step.usage.output_tokens)
         if isinstance(event, NodeScored) and event.name == "reward":
-            self._journal.record(entry, "leaf", leaf=leaf_score(fold.tree, event.node))
+            self._journal.add_event(entry, "leaf", leaf=leaf_score(fold.tree, event.node))
 
     def _on_swap(self, entry: Entry, version: str) -> None:
         entry.set_status(**versions_after(entry, version))

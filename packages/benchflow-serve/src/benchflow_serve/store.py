@@ -160,6 +160,12 @@ class ServiceStore:
             self._insert_key(key)
         self._db.tidy(is_idle=False)
 
+    def add_event(self, ident: str, event: RolloutEvent) -> None:
+        """Record an event of a rollout whose state does not change."""
+        with self._write():
+            self._insert_event(ident, event)
+        self._db.tidy(is_idle=False)
+
     def _insert_key(self, key: tuple[str, IdempotentRequest] | None) -> None:
         if key is not None:
             name, request = key
