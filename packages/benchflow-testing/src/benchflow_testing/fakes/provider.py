@@ -4,11 +4,12 @@ import asyncio
 import itertools
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from benchflow_contracts import RolloutIdentity
-from benchflow_contracts.container import ContainerOptions
+from benchflow_contracts.container import NO_OPTIONS
 from benchflow_contracts.errors import (
     SandboxError,
     SandboxUnsupportedError,
@@ -229,7 +230,7 @@ class FakeSandboxProvider:
             raise SandboxUnsupportedError("a model endpoint needs another network than 'none'")
         if spec.allowed_hosts and spec.network != "allowlist":
             raise UsageError(f"allowed hosts need the network 'allowlist', not {spec.network!r}")
-        if spec.services or spec.container != ContainerOptions():
+        if spec.services or spec.container != NO_OPTIONS:
             raise SandboxUnsupportedError("a fake sandbox does not have services")
         if spec.recipe is not None:
             raise SandboxUnsupportedError("a fake sandbox does not build images")
@@ -244,18 +245,25 @@ class FakeSandboxProvider:
         )
 
     def _machine(self, spec: SandboxSpec) -> FakeMachine:
-        files = FakeFileSystem()
-        for path in ("/bin", "/dev", "/etc", "/usr/bin", "/var", f"/home/{spec.user}"):
-            files.mkdir(path, parents=True)
-        files.mkdir("/root", mode=0o700)
-        files.mkdir("/tmp", mode=0o777)  # noqa: S108 - a path inside the fake
-        files.put("/dev/null", b"", mode=0o666)
-        files.mkdir(spec.workdir, parents=True)
-        files.chown(spec.workdir, spec.user)
-        files.chown(f"/home/{spec.user}", spec.user)
+        files = _image_files(spec.user, spec.workdir).copy()
         for path, content in self._files.items():
             files.put(path, content)
         return FakeMachine(files, FakeGate(self.sleep))
+
+
+@cache
+def _image_files(user: str, workdir: str) -> FakeFileSystem:
+    """Return the files of the fake image, to be copied."""
+    files = FakeFileSystem()
+    for path in ("/bin", "/dev", "/etc", "/usr/bin", "/var", f"/home/{user}"):
+        files.mkdir(path, parents=True)
+    files.mkdir("/root", mode=0o700)
+    files.mkdir("/tmp", mode=0o777)  # noqa: S108 - a path inside the fake
+    files.put("/dev/null", b"", mode=0o666)
+    files.mkdir(workdir, parents=True)
+    files.chown(workdir, user)
+    files.chown(f"/home/{user}", user)
+    return files
 
 
 def _with_defaults(spec: SandboxSpec) -> SandboxSpec:
