@@ -75,7 +75,7 @@ class VerifyResult(Model):
     def integrity(self) -> Integrity | None:
         """The integrity grade; `None` if the grading sandbox did not have files of the agent."""
         report = self.meta.get("integrity")
-        if not isinstance(report, Mapping):
+        if report is None or not isinstance(report, Mapping):  # The second check costs more.
             return None
         grade = cast("Mapping[str, object]", report).get("grade")
         return cast("Integrity", grade) if grade in get_args(Integrity) else None

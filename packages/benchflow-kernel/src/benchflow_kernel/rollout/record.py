@@ -187,7 +187,7 @@ def write_tree(tree: RolloutTree, directory: Path) -> None:
 
 
 def _without_credentials(table: dict[str, Any]) -> dict[str, Any]:
-    """Remove the credentials from fresh JSON data, in place: a copy costs more than a step."""
+    """Remove the credentials from fresh JSON data, in place: this runs for each rollout."""
     for name, item in table.items():
         if isinstance(item, str):
             if name in _URLS:

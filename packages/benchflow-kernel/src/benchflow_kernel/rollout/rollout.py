@@ -46,6 +46,8 @@ from .verify import is_ungraded
 
 _logger = logging.getLogger(__name__)
 
+_NO_CAPABILITIES = SandboxCapabilities(isolation="none")
+
 
 async def run_rollout(
     task: Task,
@@ -279,7 +281,7 @@ class Rollout:
     async def _capabilities(self, plan: Plan) -> SandboxCapabilities:
         """Return the provider's capabilities. Do not ask without a fork or a saved checkpoint."""
         if not needs_capabilities(plan.config):
-            return SandboxCapabilities(isolation="none")
+            return _NO_CAPABILITIES
         with boundary("sandbox"):
             capabilities = await self._planes.provider.capabilities()
         check_turns(plan)
