@@ -1,7 +1,6 @@
 """Connections from inside that the host cannot serve."""
 
 import asyncio
-from types import SimpleNamespace
 
 import pytest
 from benchflow_contracts.errors import HostError
@@ -50,34 +49,53 @@ def test_forged_connections_do_not_use_up_the_memory():
     assert asyncio.run(main()) == 256
 
 
-class OfferingBox(Box):
-    """A sandbox whose guest takes offers."""
+class AcceptingBox:
+    """A sandbox that reports open connections."""
+
+    on_accepted = None
+
+
+class Writer:
+    """A writer that notes its abort."""
 
     def __init__(self):
-        super().__init__()
-        self.on_attached = None
-        self.offered, self.closed = [], []
+        self.transport, self.is_aborted = self, False
 
-    def streams(self):
-        number = len(self.offered) + 1
-        return SimpleNamespace(number=number, close=lambda: self.closed.append(number))
-
-    async def offer(self, stream):
-        self.offered.append(stream)
+    def abort(self):
+        self.is_aborted = True
 
 
-def test_each_offered_stream_has_one_connection_and_a_forged_one_is_ignored():
+class Patient:
+    """A server that never ends a connection."""
+
+    async def accept(self, reader, writer):
+        await asyncio.Event().wait()
+
+
+@pytest.mark.parametrize("index", [1, 2, 65535])
+def test_an_open_connection_that_nobody_serves_is_closed(index):
     async def main():
-        box = OfferingBox()
-        server = PortServer(box, object())
-        await asyncio.wait(list(server._serving))
-        assert box.offered == [1]
-        box.on_attached(9, 0)
-        assert not server._serving
-        box.on_attached(1, 1)  # nobody serves this port
-        await asyncio.wait(list(server._serving))
-        assert (box.offered, box.closed) == ([1, 2], [1])
+        box = AcceptingBox()
+        server = PortServer(box, object(), None)
+        writer = Writer()
+        box.on_accepted(None, writer, index)
         await server.aclose()
-        assert box.closed == [1, 2]
+        return writer.is_aborted
 
-    asyncio.run(main())
+    assert asyncio.run(main())
+
+
+def test_a_server_has_64_open_connections_and_refuses_others():
+    async def main():
+        box = AcceptingBox()
+        server = PortServer(box, Patient())
+        writers = [Writer() for _ in range(100)]
+        for writer in writers:
+            box.on_accepted(None, writer, 0)
+        refused = sum(writer.is_aborted for writer in writers)
+        await server.aclose()
+        late = Writer()
+        box.on_accepted(None, late, 0)
+        return refused, late.is_aborted
+
+    assert asyncio.run(main()) == (36, True)

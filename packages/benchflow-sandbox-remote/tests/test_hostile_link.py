@@ -7,6 +7,8 @@ import pytest
 from benchflow_contracts.errors import SandboxError, SandboxLostError
 from benchflow_sandbox_remote import running_box, session
 from benchflow_sandbox_remote.records import (
+    FIRST_ACCEPTED,
+    MAX_ACCEPTED,
     MAX_PAYLOAD,
     MAX_RECORD,
     Frame,
@@ -14,6 +16,7 @@ from benchflow_sandbox_remote.records import (
     LinkProtocolError,
     Record,
     RecordKind,
+    credit,
 )
 from benchflow_sandbox_remote.running_box import RemoteBox
 from benchflow_sandbox_remote.session import Session
@@ -169,11 +172,46 @@ def test_a_defect_of_the_runner_ends_the_session_and_every_caller_with_it():
     asyncio.run(main())
 
 
+def accepted(number):
+    """Return the frame that reports a connection."""
+    return Frame(FIRST_ACCEPTED + number, FrameKind.ACCEPTED)
+
+
+DATA = Frame(FIRST_ACCEPTED, FrameKind.DATA, 1, bytes(MAX_PAYLOAD))
+
+
+@pytest.mark.parametrize(
+    ("said", "message"),
+    [
+        ([accepted(1)], "may not accept"),
+        ([accepted(0), accepted(0)], "may not accept"),
+        ([accepted(number) for number in range(MAX_ACCEPTED + 1)], "may not accept"),
+        ([DATA], "which is not open"),
+        ([accepted(0), *[DATA] * 13], "more bytes of a connection"),
+        ([accepted(0), Frame(FIRST_ACCEPTED, FrameKind.END, 1), DATA], "unexpected frame"),
+        ([accepted(0), credit(FIRST_ACCEPTED, 0, 1)], "more credit"),
+    ],
+)
+def test_a_connection_that_the_link_may_not_report_ends_the_session(said, message):
+    connections = []
+
+    async def test(box, error):
+        box.on_accepted = lambda *each: connections.append(each)
+        await box.session.start()
+        with pytest.raises(LinkProtocolError, match=message):
+            raise await error()
+        for _, writer, _ in connections:
+            with pytest.raises(OSError, match="ended"):
+                await writer.wait_closed()
+
+    with_box(test, frames(*said))
+
+
 ANY_FRAMES = st.lists(
     st.builds(
         Frame,
-        st.integers(0, 3),
-        st.integers(0, 15),
+        st.integers(0, 3) | st.sampled_from([FIRST_ACCEPTED, FIRST_ACCEPTED + 1]),
+        st.integers(0, 15) | st.just(FrameKind.ACCEPTED),
         st.integers(0, 4),
         st.binary(max_size=4) | st.integers(0, 2**32 - 1).map(lambda n: n.to_bytes(4, "little")),
     ),
@@ -190,7 +228,10 @@ def test_whatever_a_link_says_the_session_ends_with_an_error_of_the_sandbox(
 ):
     said = frames(*every) + b"".join(record.encode() for record in records) + garbage
 
+    connections = []
+
     async def test(box, error):
+        box.on_accepted = lambda *each: connections.append(each)
         with box.streams():
             order = await outcome(box, FrameKind.THAW)
             assert order is None or isinstance(order, SandboxError)

@@ -4,6 +4,7 @@ import asyncio
 
 import pytest
 from benchflow_contracts.errors import SandboxError
+from benchflow_sandbox_remote.connections import refuse
 from benchflow_sandbox_remote.records import (
     MAX_PAYLOAD,
     MAX_RECORD,
@@ -115,7 +116,7 @@ def ended(*pieces):
             on_frame=handle,
             on_end=over.set_result,
         )
-        streams = LinkStreams(session)
+        streams = LinkStreams(session, refuse)
         with streams.streams():
             await session.start()
             error = await over

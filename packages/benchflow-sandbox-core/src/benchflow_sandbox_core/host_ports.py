@@ -5,7 +5,7 @@ from collections.abc import Awaitable, Callable
 from benchflow_contracts.door import Endpoint
 from benchflow_contracts.sandbox import SandboxSpec
 
-from .fifo.port_server import PortListener, PortServer
+from .fifo.port_server import AcceptsConnections, PortListener, PortServer
 from .port_forward import Connection, PortForwards
 from .proxy.server import Proxy, proxy_port
 from .relay.request_server import RequestServer
@@ -28,7 +28,7 @@ class HostPorts:
         self._request_servers = list[RequestServer]()
         self._proxy: Proxy | None = None
 
-    def serve(self, listener: PortListener, spec: SandboxSpec) -> None:
+    def serve(self, listener: PortListener | AcceptsConnections, spec: SandboxSpec) -> None:
         """Serve the host's ports inside, in the order of `guest_ports`."""
         self._request_servers += [Relay(RelayUpstream.of(door)) for door in spec.served_doors]
         self._proxy = None

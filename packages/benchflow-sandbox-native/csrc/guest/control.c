@@ -105,12 +105,6 @@ void report_connection(uint32_t connection, uint32_t port)
     send_answer(&answer);
 }
 
-void report_attached(uint32_t stream, uint32_t port)
-{
-    struct answer answer = {.stage = 1, .value = stream, .which = port};
-    send_answer(&answer);
-}
-
 void answer_failure(uint64_t id, int error, enum stage stage)
 {
     struct answer answer = {.id = id, .error = (uint32_t)error, .stage = stage};

@@ -201,15 +201,6 @@ static void handle_attach(uint64_t id, const char *body, size_t length)
     connection_attach(id, pair[0], pair[1]);
 }
 
-static void handle_offer(const char *body, size_t length)
-{
-    uint32_t stream;
-    if (length != sizeof stream)
-        return;
-    memcpy(&stream, body, sizeof stream);
-    stream_offer(stream);
-}
-
 /* Answer with a number that changes with the files of users: the host then reads them again. */
 static void handle_accounts(uint64_t id)
 {
@@ -257,9 +248,6 @@ void dispatch_frame(const struct frame *frame, char *body)
         return;
     case GUEST_ACCOUNTS:
         handle_accounts(frame->id);
-        return;
-    case GUEST_OFFER:
-        handle_offer(body, frame->length);
         return;
     default:
         answer_failure(frame->id, ENOSYS, STAGE_REQUEST);

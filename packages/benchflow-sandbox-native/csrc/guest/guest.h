@@ -22,7 +22,6 @@ enum {
     MAX_WAITS = 4096,
     MAX_CONNECTIONS_WAITING = 64, /* accepted, and not attached to a stream yet */
     MAX_LISTENERS = 16,
-    MAX_OFFERED = 16, /* streams for the next connections */
 };
 
 enum guest_operation {
@@ -31,7 +30,6 @@ enum guest_operation {
     GUEST_HANG_UP,
     GUEST_ABANDON,
     GUEST_ACCOUNTS,
-    GUEST_OFFER, /* a stream for the next connection to any port; it is not answered */
 };
 
 struct frame {
@@ -40,8 +38,7 @@ struct frame {
     uint32_t length;
 };
 
-/* To the host. The id 0 reports that the connection `value` waits on the port with index `which`,
- * or, if `stage` is not 0, that the offered stream `value` has a connection to it. */
+/* To the host. The id 0 reports that the connection `value` waits on the port with index `which`. */
 struct answer {
     uint64_t id;
     uint32_t error;
@@ -58,7 +55,6 @@ int control_descriptor(void);
 void control_read(void); /* dispatches each complete frame */
 void answer_value(uint64_t id, uint32_t value);
 void report_connection(uint32_t connection, uint32_t port);
-void report_attached(uint32_t stream, uint32_t port);
 void answer_failure(uint64_t id, int error, enum stage stage);
 
 enum put_kind { PUT_END, PUT_DIRECTORY, PUT_FILE };
@@ -77,12 +73,12 @@ int guest_main(int argc, char **argv);
 void dispatch_frame(const struct frame *frame, char *body);
 
 /* ports.c: the index of a port is the number of earlier calls of port_open */
+int port_listener(uint16_t port); /* on the loopback address; -1 and errno if that fails */
 void port_open(uint16_t port);
 int port_descriptor(unsigned index); /* -1 if no further connection can wait */
 void port_accept(unsigned index);
 void connection_attach(uint64_t id, uint32_t connection, uint32_t stream);
-void connections_hang_up(void); /* the host forgets what it has offered, too */
-void stream_offer(uint32_t stream);
+void connections_hang_up(void);
 
 /* pump.c: both never return */
 void pump(int connection, int in, int out) __attribute__((noreturn));

@@ -13,10 +13,8 @@
 static int listeners[MAX_LISTENERS];
 static unsigned listener_count;
 static int waiting[MAX_CONNECTIONS_WAITING]; /* 0 marks a free slot: no socket has that number */
-static uint32_t offered[MAX_OFFERED];
-static size_t offered_count;
 
-void port_open(uint16_t port)
+int port_listener(uint16_t port)
 {
     struct sockaddr_in address = {.sin_family = AF_INET, .sin_port = htons(port)};
     address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
@@ -25,6 +23,14 @@ void port_open(uint16_t port)
     if (listener < 0 || setsockopt(listener, SOL_SOCKET, SO_REUSEADDR, &on, sizeof on) < 0 ||
         bind(listener, (const struct sockaddr *)&address, sizeof address) < 0 ||
         listen(listener, SOMAXCONN) < 0)
+        return -1;
+    return listener;
+}
+
+void port_open(uint16_t port)
+{
+    int listener = port_listener(port);
+    if (listener < 0)
         die("cannot listen on a port for the host");
     listeners[listener_count++] = listener;
 }
@@ -83,22 +89,8 @@ void port_accept(unsigned index)
     if (connection < 0)
         return;
     setsockopt(connection, IPPROTO_TCP, TCP_NODELAY, &on, sizeof on);
-    while (offered_count > 0) {
-        uint32_t stream = offered[--offered_count];
-        if (start_pump(connection, stream) < 0)
-            continue; /* the host has closed the stream */
-        close(connection);
-        report_attached(stream, index);
-        return;
-    }
     waiting[slot] = connection;
     report_connection((uint32_t)slot, index);
-}
-
-void stream_offer(uint32_t stream)
-{
-    if (offered_count < MAX_OFFERED)
-        offered[offered_count++] = stream;
 }
 
 void connection_attach(uint64_t id, uint32_t connection, uint32_t stream)
@@ -119,7 +111,6 @@ void connection_attach(uint64_t id, uint32_t connection, uint32_t stream)
 
 void connections_hang_up(void)
 {
-    offered_count = 0;
     for (int slot = 0; slot < MAX_CONNECTIONS_WAITING; slot++) {
         if (waiting[slot] > 0)
             close(waiting[slot]);

@@ -1,9 +1,9 @@
 /*
  * The link between a sandbox on another machine and its host.
  *
- *   bf-link serve PORT[,PORT]  start bf-guest with these ports, and serve the link; the token is
- *                              read from a file, which is removed. Returns when the link can be
- *                              dialled.
+ *   bf-link serve PORT[,PORT]  start bf-guest, open these ports for the host, and serve the link;
+ *                              the token is read from a file, which is removed. Returns when the
+ *                              link can be dialled.
  *   bf-link dial               copy bytes between the standard streams and the link
  *   bf-link dial lines         the same with lines of base64, for streams that carry only text
  *   bf-link dial bytes SECONDS, bf-link dial lines SECONDS
@@ -63,7 +63,7 @@ static void make_directory(const char *path)
         fail(path);
 }
 
-static void start_guest(const char *ports)
+static void start_guest(void)
 {
     guest = fork();
     if (guest < 0)
@@ -72,7 +72,7 @@ static void start_guest(const char *ports)
         sigset_t none;
         sigemptyset(&none);
         sigprocmask(SIG_SETMASK, &none, NULL);
-        execl(PROGRAM, "bf-link", "guest", ports, STREAMS, (char *)NULL);
+        execl(PROGRAM, "bf-link", "guest", "0", STREAMS, (char *)NULL);
         _exit(127);
     }
 }
@@ -81,11 +81,12 @@ static void serve(int listener, const sigset_t *during_poll) __attribute__((nore
 
 static void serve(int listener, const sigset_t *during_poll)
 {
-    enum { FIRST = 2 };
+    enum { DOORS = 2, FIRST = DOORS + MAX_DOORS };
     static struct pollfd polled[FIRST + MAX_STREAMS * ENDS];
     for (;;) {
         size_t count = streams_poll(polled + FIRST);
         session_poll(&polled[0]);
+        doors_poll(polled + DOORS);
         polled[1] = (struct pollfd){.fd = listener, .events = POLLIN};
         int some = ppoll(polled, count + FIRST, NULL, during_poll);
         for (pid_t pid; (pid = waitpid(-1, NULL, WNOHANG)) > 0;) {
@@ -97,6 +98,7 @@ static void serve(int listener, const sigset_t *during_poll)
             continue; /* a signal: revents are not valid */
         session_handle(&polled[0]);
         streams_handle(polled + FIRST, count);
+        doors_handle(polled + DOORS);
         if (polled[1].revents != 0) {
             int connection = listen_accept(listener);
             if (connection >= 0)
@@ -138,7 +140,8 @@ static void run_link(char **words, const unsigned char *token)
     session_setup(token);
     streams_setup();
     int listener = listen_setup();
-    start_guest(words[0]);
+    doors_setup(words[0]);
+    start_guest();
     report_ready();
     serve(listener, &during_poll);
 }

@@ -5,6 +5,7 @@
  *   session.c  records of a connection, and the two byte streams of the session
  *   streams.c  the pipes of bf-guest, with credit for each end
  *   listen.c   the socket of the sandbox, and the connection to the host
+ *   doors.c    the ports inside that the host serves
  *   family.c   the processes below the link: kill, stop and continue them
  *   reach.c    `bf-link reach`: whether an address can be reached
  *   dial.c     `bf-link dial`: the standard streams as a connection, also as lines of base64
@@ -35,6 +36,8 @@
 enum {
     ENDS = 3,                /* stdin, stdout and stderr of a stream */
     MAX_STREAMS = 1024,      /* open at once */
+    MAX_DOORS = 16,
+    MAX_ACCEPTED = 256,      /* connections to doors at once; others wait */
     MAX_PAYLOAD = 1 << 15,   /* bytes in one frame */
     WINDOW = 1 << 18,        /* bytes that one end may have on the way */
     MAX_UNCONFIRMED = 1 << 20,
@@ -73,6 +76,7 @@ enum frame_kind {
     FRAME_ANSWER, /* guest, stream 0: to each of the last three, in order; an errno or 0 */
     FRAME_DRAIN,  /* host: a process of the stream has ended */
     FRAME_DRAINED, /* guest: the bytes that its pipes had then were sent */
+    FRAME_ACCEPTED, /* guest: a new stream, of a connection to the door with the index `end` */
 };
 
 struct frame {
@@ -99,6 +103,13 @@ void streams_setup(void);
 void stream_frame(const struct frame *frame, const char *payload);
 size_t streams_poll(struct pollfd *polled);
 void streams_handle(const struct pollfd *polled, size_t count);
+bool stream_can_accept(void);
+void stream_accept(int connection, unsigned door); /* takes the connection, or closes it */
+
+/* doors.c: connections to them become streams */
+void doors_setup(const char *ports);
+void doors_poll(struct pollfd polled[MAX_DOORS]);
+void doors_handle(const struct pollfd polled[MAX_DOORS]);
 
 /* listen.c */
 int listen_setup(void);
@@ -130,6 +141,9 @@ void prove(const unsigned char token[TOKEN_SIZE], const char *role, const char *
 
 /* reach.c: the exit code */
 int reach(const char *address, const char *port);
+
+/* ../guest/ports.c */
+int port_listener(uint16_t port);
 
 /* ../guest/guest.c */
 int guest_main(int argc, char **argv);

@@ -111,6 +111,14 @@ static void take(const char *bytes, size_t size)
     while (size > 0) {
         struct frame frame = {0};
         size_t wanted = sizeof frame;
+        if (partial_size == 0 && size >= sizeof frame) {
+            memcpy(&frame, bytes, sizeof frame);
+            if (frame.length <= MAX_PAYLOAD && frame.length <= size - sizeof frame) {
+                stream_frame(&frame, bytes + sizeof frame);
+                bytes += sizeof frame + frame.length, size -= sizeof frame + frame.length;
+                continue;
+            }
+        }
         if (partial_size >= sizeof frame) {
             memcpy(&frame, partial, sizeof frame);
             wanted += frame.length;

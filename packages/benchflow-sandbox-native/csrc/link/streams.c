@@ -1,4 +1,5 @@
-/* The pipes of bf-guest. Each end has credit, so that one slow reader does not stop the others. */
+/* The pipes of bf-guest, and connections to doors. Each end has credit, so that one slow reader does
+ * not stop the others. */
 #include "link.h"
 
 #include <errno.h>
@@ -7,6 +8,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/ioctl.h>
+#include <sys/socket.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -24,13 +26,19 @@ struct stream {
     bool broken;            /* nobody reads stdin, and the host does not know it */
     bool draining;          /* the host waits for FRAME_DRAINED */
     uint32_t undrained[ENDS]; /* bytes of an output to send before it */
+    bool accepted;          /* a connection, whose ends 0 and 1 are one socket */
     bool used;
 };
+
+/* The host chooses the numbers below. */
+static const uint32_t FIRST_ACCEPTED = 1u << 31;
 
 static struct stream streams[MAX_STREAMS];
 /* The stream and the end of each descriptor that `streams_poll` listed. */
 static struct { uint16_t stream, end; } polled_ends[MAX_STREAMS * ENDS];
 static char bytes[MAX_PAYLOAD];
+static size_t slots; /* no stream has a later place in `streams` */
+static uint32_t accepted_count, accepted_open;
 
 static void name_of(uint32_t number, unsigned end, char path[64])
 {
@@ -39,7 +47,7 @@ static void name_of(uint32_t number, unsigned end, char path[64])
 
 static struct stream *find(uint32_t number)
 {
-    for (size_t i = 0; i < MAX_STREAMS; i++)
+    for (size_t i = 0; i < slots; i++)
         if (streams[i].used && streams[i].number == number)
             return &streams[i];
     return NULL;
@@ -47,8 +55,11 @@ static struct stream *find(uint32_t number)
 
 static void close_end(struct stream *stream, unsigned end)
 {
-    if (stream->ours[end] >= 0)
-        close(stream->ours[end]);
+    if (stream->ours[end] < 0)
+        return;
+    if (stream->accepted && end == 0)
+        shutdown(stream->ours[end], SHUT_WR); /* the other end is a copy of the socket */
+    close(stream->ours[end]);
     stream->ours[end] = -1;
 }
 
@@ -72,7 +83,10 @@ static void close_stream(struct stream *stream)
     for (unsigned end = 0; end < ENDS; end++)
         close_end(stream, end);
     free(stream->input);
+    accepted_open -= stream->accepted;
     memset(stream, 0, sizeof *stream);
+    while (slots > 0 && !streams[slots - 1].used)
+        slots--;
 }
 
 /* The reading end is opened first: a writing end without a reader is refused. */
@@ -91,23 +105,32 @@ static bool open_end(struct stream *stream, unsigned end)
     return reader >= 0 && writer >= 0;
 }
 
+/* Return a stream without ends, or NULL. */
+static struct stream *new_stream(uint32_t number)
+{
+    size_t place = 0;
+    while (place < slots && streams[place].used)
+        place++;
+    char *input = place < MAX_STREAMS ? malloc(WINDOW) : NULL;
+    if (input == NULL)
+        return NULL;
+    struct stream *stream = &streams[place];
+    *stream = (struct stream){.number = number, .used = true, .input = input};
+    for (unsigned end = 0; end < ENDS; end++) {
+        stream->ours[end] = stream->theirs[end] = -1;
+        stream->credit[end] = WINDOW;
+    }
+    slots = place < slots ? slots : place + 1;
+    return stream;
+}
+
 static void open_stream(uint32_t number)
 {
-    struct stream *slot = find(number);
-    for (size_t i = 0; slot == NULL && i < MAX_STREAMS; i++)
-        if (!streams[i].used)
-            slot = &streams[i];
-    if (slot == NULL || slot->used) {
-        errno = slot == NULL ? EMFILE : EEXIST;
+    struct stream *slot = find(number) == NULL ? new_stream(number) : NULL;
+    if (slot == NULL)
         fail("stream");
-    }
-    *slot = (struct stream){.number = number, .used = true, .input = malloc(WINDOW)};
-    for (unsigned end = 0; end < ENDS; end++) {
-        slot->ours[end] = slot->theirs[end] = -1;
-        slot->credit[end] = WINDOW;
-    }
     for (unsigned end = 0; end < ENDS; end++)
-        if (slot->input == NULL || !open_end(slot, end))
+        if (!open_end(slot, end))
             fail("pipe");
 }
 
@@ -154,6 +177,9 @@ static void add_input(struct stream *stream, const char *payload, size_t size)
         errno = EPROTO;
         fail("credit");
     }
+    ssize_t put = stream->size == 0 ? write(stream->ours[0], payload, size) : 0;
+    if (put > 0) /* `write_input` meets an error again */
+        payload += put, size -= (size_t)put, stream->consumed += (uint32_t)put;
     while (size > 0) {
         size_t at = (stream->start + stream->size) % WINDOW;
         size_t part = WINDOW - at < size ? WINDOW - at : size;
@@ -168,6 +194,28 @@ static void report(struct stream *stream, unsigned end, uint16_t kind, size_t le
 {
     struct frame frame = {stream->number, kind, (uint16_t)end, (uint32_t)length};
     session_send(&frame, payload);
+}
+
+bool stream_can_accept(void)
+{
+    return accepted_open < MAX_ACCEPTED && session_room() >= sizeof(struct frame);
+}
+
+void stream_accept(int connection, unsigned door)
+{
+    int copy = fcntl(connection, F_DUPFD_CLOEXEC, 0);
+    struct stream *stream = copy < 0 ? NULL : new_stream(FIRST_ACCEPTED + accepted_count);
+    if (stream == NULL) {
+        close(connection);
+        if (copy >= 0)
+            close(copy);
+        return;
+    }
+    stream->accepted = true;
+    stream->ours[0] = connection;
+    stream->ours[1] = copy;
+    accepted_count++, accepted_open++;
+    report(stream, door, FRAME_ACCEPTED, 0, NULL);
 }
 
 /* What comes later is not of the process that ended: it may have left a daemon. */
@@ -285,7 +333,7 @@ static bool is_readable_now(const struct stream *stream, unsigned end)
 size_t streams_poll(struct pollfd *polled)
 {
     size_t count = 0;
-    for (size_t i = 0; i < MAX_STREAMS; i++) {
+    for (size_t i = 0; i < slots; i++) {
         struct stream *stream = &streams[i];
         if (!stream->used)
             continue;
@@ -334,7 +382,7 @@ void streams_handle(const struct pollfd *polled, size_t count)
             continue;
         if (end > 0) {
             read_output(stream, end);
-        } else if (polled[i].revents & POLLERR) {
+        } else if (polled[i].revents & (POLLERR | POLLHUP)) {
             lose_reader(stream);
         } else {
             write_input(stream);

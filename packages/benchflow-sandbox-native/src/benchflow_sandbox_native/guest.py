@@ -1,8 +1,7 @@
 """The frames of bf-guest; `csrc/guest/` is the other side.
 
 A frame is an id, an operation and a body. An answer has the id of its frame, and answers come in
-any order. An answer with id 0 reports a connection and the index of its port: the connection waits,
-or it has an offered stream if `stage` is not 0.
+any order. An answer with id 0 reports a connection that waits, and the index of its port.
 """
 
 import struct
@@ -17,7 +16,6 @@ ATTACH: Final = 7
 HANG_UP: Final = 8
 ABANDON: Final = 9
 ACCOUNTS: Final = 10
-OFFER: Final = 11
 ANSWER_SIZE: Final = 24
 
 _FRAME: Final = struct.Struct("=QII")
@@ -68,11 +66,6 @@ def encode_guest_spawn(request: SpawnRequest, stream: int, ends: int) -> bytes:
 def encode_attach(connection: int, stream: int) -> bytes:
     """Return the body of a request to attach a waiting connection to a stream."""
     return struct.pack("=II", connection, stream)
-
-
-def encode_offer(stream: int) -> bytes:
-    """Return the body that offers a stream to the next connection."""
-    return struct.pack("=I", stream)
 
 
 def encode_abandon(number: int) -> bytes:

@@ -9,7 +9,7 @@ import struct
 from collections.abc import Iterator
 from dataclasses import dataclass
 from enum import IntEnum
-from typing import Final
+from typing import ClassVar, Final
 
 from benchflow_contracts.errors import SandboxError
 
@@ -23,6 +23,10 @@ MAX_UNCONFIRMED: Final = 1 << 20
 WINDOW: Final = 1 << 18
 """Bytes that one end of a stream may have on the way."""
 ALL_ENDS: Final = 3
+FIRST_ACCEPTED: Final = 1 << 31
+"""The link chooses the numbers of streams from here on, and the host those below."""
+MAX_ACCEPTED: Final = 256
+"""Connections to doors that a link has open at once."""
 
 _RECORD: Final = struct.Struct("<IIQ")
 _FRAME: Final = struct.Struct("<IHHI")
@@ -54,6 +58,7 @@ class FrameKind(IntEnum):
     ANSWER = 11
     DRAIN = 12
     DRAINED = 13
+    ACCEPTED = 14
 
 
 class LinkProtocolError(SandboxError):
@@ -70,6 +75,7 @@ class Record:
     kind: int
     offset: int
     payload: bytes = b""
+    HEAD_SIZE: ClassVar[int] = _RECORD.size
 
     def encode(self) -> bytes:
         """Return the bytes of the record."""

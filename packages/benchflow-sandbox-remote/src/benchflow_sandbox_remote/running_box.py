@@ -3,7 +3,7 @@
 import asyncio
 import errno
 from collections import deque
-from collections.abc import AsyncGenerator, Callable, Mapping
+from collections.abc import AsyncGenerator, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from typing import Self
@@ -15,12 +15,12 @@ from benchflow_sandbox_core.fifo.streams import CONTROL, FifoStreams
 from benchflow_sandbox_native import InitError
 from benchflow_sandbox_native.errors import reason_of
 
+from .connections import OnAccepted, refuse
 from .records import Frame, FrameKind, LinkProtocolError, number_of
 from .session import Session, SessionState
 from .streams import LinkStreams, StreamsState
 from .transport import PROGRAM, Dial
 
-OnConnection = Callable[[int, int], None]
 _READY_SECONDS = 30.0
 
 
@@ -57,14 +57,14 @@ class RemoteBox:
             lost_after=lost_after,
             state=None if state is None else state.session,
         )
-        self.on_connection: OnConnection = _ignore
-        """Called with each connection that waits inside for a port of the host."""
-        self.on_attached: OnConnection = _ignore
-        """Called with each offered stream that has a connection inside to a port of the host."""
+        self.on_accepted: OnAccepted = refuse
+        """Called with each connection inside to a port of the host."""
         self._lost_after = lost_after
         self.accounts = GuestAccounts()
         self.shell = "/bin/sh" if state is None else state.shell
-        self._streams = LinkStreams(self.session, None if state is None else state.streams)
+        self._streams = LinkStreams(
+            self.session, self._report_accepted, None if state is None else state.streams
+        )
         self._init: FifoInit | None = None
         self._answers = deque[asyncio.Future[int]]()
         self.restored: Mapping[str, FifoStreams] = {}
@@ -84,7 +84,6 @@ class RemoteBox:
         box.restored = box._streams.restore()
         try:
             await box.start()
-            await box.init.hang_up()
             await box.order(FrameKind.THAW)
         except BaseException:
             await box.aclose()
@@ -110,8 +109,6 @@ class RemoteBox:
         await self.session.start()
         self._init = FifoInit(
             self._streams,
-            self._report_connection,
-            on_attached=self._report_attached,
             # A call waits as long as the session may take to connect again.
             prompt_seconds=self._lost_after + _READY_SECONDS,
         )
@@ -186,11 +183,10 @@ class RemoteBox:
         if self._init is not None:
             self._init.close()
 
-    def _report_connection(self, connection: int, port: int) -> None:
-        self.on_connection(connection, port)
-
-    def _report_attached(self, stream: int, port: int) -> None:
-        self.on_attached(stream, port)
+    def _report_accepted(
+        self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, port: int
+    ) -> None:
+        self.on_accepted(reader, writer, port)
 
     def _has_room(self) -> None:
         self._streams.check()
@@ -212,8 +208,3 @@ class RemoteBox:
             answer = self._answers.popleft()
             if not answer.done():
                 answer.set_exception(error)
-
-
-def _ignore(connection: int, port: int) -> None:
-    """Leave a connection waiting: the sandbox is not ready."""
-    del connection, port

@@ -8,7 +8,6 @@ from dataclasses import dataclass
 from benchflow_contracts.errors import AccountError, SandboxError, SandboxLostError
 
 from .records import (
-    MAX_RECORD,
     MAX_UNCONFIRMED,
     Frame,
     FrameReader,
@@ -24,6 +23,8 @@ _SILENCE_SECONDS = 25.0
 """A connection without a byte for this time is cut: the pings should have been answered."""
 _HELLO_SECONDS = 20.0
 _FIRST_PAUSE, _MAX_PAUSE = 0.1, 5.0
+_PIECE = (1 << 16) - Record.HEAD_SIZE
+"""Bytes in one record that we send: an empty pipe takes the record at once."""
 _CONFIRM_BYTES = 1 << 15
 """A confirmation of fewer bytes waits until other bytes or a ping are sent."""
 _GATHER_SECONDS = 0.001
@@ -319,7 +320,8 @@ class Session:
     def _next_write(self, *, is_ping: bool) -> bytes:
         """Return the records of one write. A confirmation of few bytes needs another record."""
         start = self._sent - self._confirmed
-        piece = bytes(self._unconfirmed[start : start + MAX_RECORD])
+        with memoryview(self._unconfirmed) as view:
+            piece = bytes(view[start : start + _PIECE])
         records = [Record(RecordKind.PING, 0)] if is_ping else []
         new = self._received - self._counted
         if new >= _CONFIRM_BYTES or (new and (records or piece)):

@@ -2,17 +2,17 @@
 
 import asyncio
 import os
-import select
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 
 from benchflow_contracts.errors import SnapshotError
 from benchflow_sandbox_core.fifo.streams import CONTROL, FifoStreams
 
+from .connections import LinkConnections, OnAccepted
+from .pipe_ends import InputEnd, OutputEnd
 from .records import (
     ALL_ENDS,
-    MAX_PAYLOAD,
     WINDOW,
     Frame,
     FrameKind,
@@ -49,177 +49,8 @@ class StreamsState:
     """By the ids of the processes."""
     others: tuple[int, ...]
     """Streams that end with a copy of the sandbox, such as those of doors."""
-
-
-def is_orphan(fd: int) -> bool:
-    """Return whether no process has the other end of a pipe open."""
-    poller = select.poll()
-    poller.register(fd, 0)  # no events: the kernel reports only a closed end
-    return bool(poller.poll(0))
-
-
-class _Output:
-    """Writes an output of the sandbox into a pipe, and gives credit for what the pipe took."""
-
-    def __init__(
-        self,
-        fd: int,
-        *,
-        consumed: Callable[[int], None],
-        broken: Callable[[], None],
-        flushed: Callable[[], None],
-    ) -> None:
-        self._fd = fd
-        self._consumed, self._broken, self._flushed = consumed, broken, flushed
-        self._buffer = bytearray()
-        self._room = WINDOW
-        self._owed = 0
-        """Bytes that the pipe took, and for which the link has no credit yet."""
-        self._ending = self._waiting = False
-
-    def add(self, data: bytes) -> None:
-        """Write `data`, now or when the pipe has room."""
-        self._room -= len(data)
-        if self._room < 0:
-            raise LinkProtocolError("the link sent more bytes of an output than it may")
-        if self._fd < 0:
-            self._take(len(data))
-            return
-        self._buffer += data
-        if not self._waiting:
-            self._write()
-
-    @property
-    def is_closed(self) -> bool:
-        """Whether the pipe is closed here."""
-        return self._fd < 0
-
-    @property
-    def is_flushed(self) -> bool:
-        """Whether the pipe took every byte."""
-        return not self._buffer
-
-    def close_unread(self) -> None:
-        """Close the pipe if nobody can read it. The process inside then cannot write either."""
-        if self._fd >= 0 and is_orphan(self._fd):
-            self._buffer.clear()
-            self.close()
-            self._broken()
-
-    def flush(self) -> None:
-        """Write what the pipe takes now."""
-        if self._fd >= 0 and self._buffer:
-            self._write()
-
-    def end(self) -> None:
-        """Close the pipe after the bytes that wait."""
-        self._ending = True
-        if not self._buffer:
-            self.close()
-
-    def close(self) -> None:
-        """Close the pipe. Idempotent."""
-        if self._fd >= 0:
-            self._wait(wanted=False)
-            os.close(self._fd)
-            self._fd = -1
-
-    def _write(self) -> None:
-        try:
-            size = os.write(self._fd, self._buffer)
-        except BlockingIOError:
-            self._wait(wanted=True)
-            return
-        except BrokenPipeError:
-            size = len(self._buffer)
-            self.close()
-            self._broken()
-        del self._buffer[:size]
-        self._take(size)
-        if self._fd >= 0:
-            self._wait(wanted=bool(self._buffer))
-        if not self._buffer:
-            self._flushed()
-            if self._ending:
-                self.close()
-
-    def _take(self, size: int) -> None:
-        self._owed += size
-        if self._owed >= WINDOW // 4:
-            self.pay()
-
-    def pay(self) -> None:
-        """Give credit for every byte that the pipe took."""
-        owed, self._owed = self._owed, 0
-        if owed:
-            self._room += owed
-            self._consumed(owed)
-
-    def _wait(self, *, wanted: bool) -> None:
-        if wanted != self._waiting:
-            self._waiting = wanted
-            loop = asyncio.get_running_loop()
-            if wanted:
-                loop.add_writer(self._fd, self._write)
-            else:
-                loop.remove_writer(self._fd)
-
-
-class _Input:
-    """Reads a pipe while the sandbox accepts input."""
-
-    def __init__(
-        self, fd: int, credit: int, room: Callable[[], int], send: Callable[[bytes], None]
-    ) -> None:
-        self._fd = fd
-        self._room, self._send = room, send
-        self.credit = credit
-        """Bytes that the link accepts."""
-        self._reading = False
-
-    def check(self) -> None:
-        """Read from now on, if there is credit and room."""
-        wanted = self._fd >= 0 and self.credit > 0 and self._room() > MAX_PAYLOAD
-        if wanted != self._reading:
-            self._reading = wanted
-            loop = asyncio.get_running_loop()
-            if wanted:
-                loop.add_reader(self._fd, self._read)
-            else:
-                loop.remove_reader(self._fd)
-
-    @property
-    def is_closed(self) -> bool:
-        """Whether the pipe is closed here."""
-        return self._fd < 0
-
-    def add_credit(self, amount: int) -> None:
-        """Accept more bytes."""
-        self.credit += amount
-        if self.credit > WINDOW:
-            raise LinkProtocolError("the link gave more credit than it has")
-        self.check()
-
-    def close(self) -> None:
-        """Close the pipe. Idempotent."""
-        fd, self._fd = self._fd, -1
-        if fd >= 0:
-            if self._reading:
-                asyncio.get_running_loop().remove_reader(fd)
-            self._reading = False
-            os.close(fd)
-
-    def _read(self) -> None:
-        try:
-            data = os.read(self._fd, min(MAX_PAYLOAD, self.credit))
-        except BlockingIOError:
-            return
-        self.credit -= len(data)
-        if data:
-            self.check()
-        else:
-            self.close()
-        self._send(data)
+    accepted: int
+    """The number of connections to doors that the link has reported."""
 
 
 class _Stream:
@@ -227,8 +58,8 @@ class _Stream:
 
     def __init__(self, number: int, session: Session) -> None:
         self._number, self._session = number, session
-        self._input: _Input | None = None
-        self._outputs: dict[int, _Output] = {}
+        self._input: InputEnd | None = None
+        self._outputs: dict[int, OutputEnd] = {}
         self._drained = asyncio.Event()
         self._flushed = asyncio.Event()
 
@@ -241,10 +72,10 @@ class _Stream:
         """Use `fd` for an end."""
         os.set_blocking(fd, False)
         if end == 0:
-            self._input = _Input(fd, allowed, lambda: self._session.room, self._send_input)
+            self._input = InputEnd(fd, allowed, lambda: self._session.room, self._send_input)
             self._input.check()
         else:
-            self._outputs[end] = _Output(
+            self._outputs[end] = OutputEnd(
                 fd,
                 consumed=lambda size: self._session.send(credit(self._number, end, size)),
                 broken=lambda: self._send(FrameKind.CLOSE, end),
@@ -351,12 +182,16 @@ class _Stream:
 class LinkStreams:
     """The streams of one sandbox. They are pipes here; the session carries their bytes."""
 
-    def __init__(self, session: Session, state: StreamsState | None = None) -> None:
+    def __init__(
+        self, session: Session, on_accepted: OnAccepted, state: StreamsState | None = None
+    ) -> None:
         self._session = session
         self._state = state
         self._streams: dict[int, _Stream] = {}
         self._ends: dict[int, tuple[int, int]] = {}
         """The stream and end of each descriptor of the sandbox's side."""
+        accepted = 0 if state is None else state.accepted
+        self._connections = LinkConnections(session, on_accepted, accepted)
         self._next = CONTROL + 1 if state is None else state.next
         self._unused = set[int]()
         """Streams that their user has closed, and a process here may still have open."""
@@ -409,8 +244,14 @@ class LinkStreams:
         for stream in self._streams.values():
             stream.pay()  # the streams of a copy begin with whole windows
         known = {CONTROL, *(state.number for state in states.values())}
-        others = tuple(number for number in self._streams if number not in known)
-        return StreamsState(self._next, self._streams[CONTROL].credit, states, others)
+        others = [number for number in self._streams if number not in known]
+        return StreamsState(
+            next=self._next,
+            control_credit=self._streams[CONTROL].credit,
+            processes=states,
+            others=(*others, *self._connections.numbers),
+            accepted=self._connections.accepted,
+        )
 
     def restore(self) -> dict[str, FifoStreams]:
         """Open new pipes for the processes of the state, and close its other streams inside."""
@@ -473,6 +314,8 @@ class LinkStreams:
         Raises:
             LinkProtocolError: The frame is not allowed.
         """
+        if self._connections.handle(frame):
+            return
         if frame.stream >= self._next:
             raise LinkProtocolError(f"the link names stream {frame.stream}, which is not open")
         stream = self._streams.get(frame.stream)
@@ -485,6 +328,7 @@ class LinkStreams:
         """Continue to read input after the session got room."""
         for stream in list(self._streams.values()):
             stream.check()
+        self._connections.check()
 
     def close(self) -> None:
         """Close every stream here: processes of the sandbox cannot be reached any more."""
@@ -493,3 +337,4 @@ class LinkStreams:
             _, stream = self._streams.popitem()
             with suppress(OSError):
                 stream.close()
+        self._connections.close()

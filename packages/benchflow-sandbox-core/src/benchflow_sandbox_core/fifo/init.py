@@ -27,8 +27,8 @@ class FifoInit:
     """Sends frames and gives each response to its caller.
 
     `on_connection` is called with each connection that waits inside, and with the index of
-    the guest's port; `on_attached` with each offered stream that got a connection. A short call
-    without an answer for `prompt_seconds`, by default a minute, ends the connection.
+    the guest's port. A short call without an answer for `prompt_seconds`, by default a minute, ends
+    the connection.
     """
 
     def __init__(
@@ -36,12 +36,11 @@ class FifoInit:
         fifos: StreamDirectory,
         on_connection: Callable[[int, int], None] = lambda _connection, _index: None,
         *,
-        on_attached: Callable[[int, int], None] = lambda _stream, _index: None,
         prompt_seconds: float | None = None,
     ) -> None:
         self._fifos = fifos
         self._pipes = fifos.open_stream(CONTROL)
-        self._on_connection, self._on_attached = on_connection, on_attached
+        self._on_connection = on_connection
         self._prompt_seconds = prompt_seconds or _PROMPT_SECONDS
         # A restored guest may still send a response to a call of its predecessor.
         self._next = (secrets.randbits(31) << 32) + 1
@@ -141,13 +140,8 @@ class FifoInit:
         async with self._gate.while_open():
             await self._ask(frames.ATTACH, frames.encode_attach(connection, stream), "attach")
 
-    async def offer(self, stream: int) -> None:
-        """Let the next connection to a port of the guest have a stream, without a question."""
-        async with self._gate.while_open():
-            await self._send(0, frames.OFFER, frames.encode_offer(stream), "offer")
-
     async def hang_up(self) -> None:
-        """Close every waiting connection inside, and withdraw every offer."""
+        """Close every waiting connection inside."""
         await self._send(0, frames.HANG_UP, b"", "hang up")
 
     async def rest(self) -> None:
@@ -235,8 +229,7 @@ class FifoInit:
             answer = frames.GuestAnswer.decode(bytes(self._buffer[:size]))
             del self._buffer[:size]
             if answer.id == 0:
-                report = self._on_attached if answer.stage else self._on_connection
-                report(answer.value, answer.which)
+                self._on_connection(answer.value, answer.which)
             else:
                 self._deliver(answer)
 

@@ -3,6 +3,7 @@
 import asyncio
 from collections.abc import Callable, Coroutine, Sequence
 from contextlib import suppress
+from functools import partial
 from typing import Protocol, runtime_checkable
 
 from benchflow_contracts.errors import SandboxError
@@ -36,62 +37,54 @@ class PortListener(Protocol):
 
 
 @runtime_checkable
-class TakesOffers(Protocol):
-    """A `PortListener` whose guest is far away: a question for each connection takes long."""
+class AcceptsConnections(Protocol):
+    """A source of connections that are open when the host hears of them."""
 
-    on_attached: Callable[[int, int], None]
-    """Called with each offered stream that got a connection, and the index of the port."""
+    on_accepted: Callable[[asyncio.StreamReader, asyncio.StreamWriter, int], None]
+    """Called with each connection, and the index of the port."""
 
 
 class PortServer:
-    """Serves connections to the host's ports inside, until it is closed.
+    """Serves connections to the host's ports inside, until it is closed."""
 
-    A guest that takes offers always has a stream for the next connection.
-    """
-
-    def __init__(self, box: PortListener, *servers: RequestServer | None) -> None:
-        self._box = box
+    def __init__(
+        self, box: PortListener | AcceptsConnections, *servers: RequestServer | None
+    ) -> None:
         self._servers: Sequence[RequestServer | None] = servers
         """One server for each port of the guest, in order; `None` refuses connections."""
         self._serving: dict[asyncio.Task[None], RequestServer | None] = {}
         """The tasks of the connections; `None` for one that is refused."""
-        box.on_connection = self._on_connection
-        self._offered: dict[int, FifoStreams] = {}
-        if isinstance(box, TakesOffers) and any(servers):
-            box.on_attached = self._on_attached
-            self._start(self._offer(), None)
+        self._is_open = True
+        if isinstance(box, AcceptsConnections):
+            box.on_accepted = self._on_accepted
+        else:
+            box.on_connection = partial(self._on_connection, box)
 
     async def aclose(self) -> None:
         """Stop serving. Idempotent."""
-        self._box.on_connection = lambda _connection, _index: None
-        if isinstance(self._box, TakesOffers):
-            self._box.on_attached = lambda _stream, _index: None
+        self._is_open = False
         serving = set(self._serving)
         for task in serving:
             task.cancel()
         if serving:
             await asyncio.wait(serving)
-        while self._offered:
-            self._offered.popitem()[1].close()
 
-    def _on_connection(self, connection: int, index: int) -> None:
+    def _on_connection(self, box: PortListener, connection: int, index: int) -> None:
         # Root inside can forge the guest's responses.
-        if len(self._serving) >= _MAX_TASKS:
+        if not self._is_open or len(self._serving) >= _MAX_TASKS:
             return
         server = self._server_of(index)
-        work = self._refuse(connection) if server is None else self._serve(connection, server)
+        work = _refuse(box, connection) if server is None else _serve(box, connection, server)
         self._start(work, server)
 
-    def _on_attached(self, stream: int, index: int) -> None:
-        streams = self._offered.pop(stream, None)
-        if streams is None:
-            return  # root inside has forged the report
+    def _on_accepted(
+        self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, index: int
+    ) -> None:
         server = self._server_of(index)
-        if server is None:
-            streams.close()
+        if server is None or not self._is_open or len(self._serving) >= _MAX_TASKS:
+            writer.transport.abort()
         else:
-            self._start(self._accept(streams, server), server)
-        self._start(self._offer(), None)
+            self._start(_accept(reader, writer, server), server)
 
     def _server_of(self, index: int) -> RequestServer | None:
         """Return the server of a port, or `None` if a connection is refused."""
@@ -104,39 +97,35 @@ class PortServer:
         self._serving[task] = server
         task.add_done_callback(self._serving.pop)
 
-    async def _refuse(self, connection: int) -> None:
-        """Let the guest close a connection. Otherwise the connection would wait inside for ever.
 
-        Pipes of the runner are not opened for it, because all sandboxes share the runner's files.
-        """
-        with suppress(InitError, SandboxError, asyncio.CancelledError):
-            await self._box.init.attach(connection, _NO_STREAM)
+async def _refuse(box: PortListener, connection: int) -> None:
+    """Let the guest close a connection. Otherwise the connection would wait inside for ever.
 
-    async def _offer(self) -> None:
-        with suppress(InitError, SandboxError, asyncio.CancelledError):
-            streams = self._box.streams()
-            self._offered[streams.number] = streams
-            await self._box.init.offer(streams.number)
+    Pipes of the runner are not opened for it, because all sandboxes share the runner's files.
+    """
+    with suppress(InitError, SandboxError, asyncio.CancelledError):
+        await box.init.attach(connection, _NO_STREAM)
 
-    async def _serve(self, connection: int, server: RequestServer) -> None:
+
+async def _serve(box: PortListener, connection: int, server: RequestServer) -> None:
+    try:
+        streams = box.streams()
+    except SandboxError:  # the runner has no open files left, or the sandbox has ended
+        await _refuse(box, connection)
+        return
+    with suppress(InitError, SandboxError, OSError, asyncio.CancelledError):
         try:
-            streams = self._box.streams()
-        except SandboxError:  # the runner has no open files left, or the sandbox has ended
-            await self._refuse(connection)
-            return
-        with suppress(InitError, SandboxError, asyncio.CancelledError):
-            try:
-                await self._box.init.attach(connection, streams.number)
-                await self._accept(streams, server)
-            finally:
-                streams.close()
+            await box.init.attach(connection, streams.number)
+            streams.close_child()
+            reader, writer = await connect(streams)
+        finally:
+            streams.close()
+        await _accept(reader, writer, server)
 
-    async def _accept(self, streams: FifoStreams, server: RequestServer) -> None:
-        # Both ends of a connection see its failure.
-        with suppress(SandboxError, OSError, asyncio.CancelledError):
-            try:
-                streams.close_child()
-                reader, writer = await connect(streams)
-            finally:
-                streams.close()
-            await server.accept(reader, writer)
+
+async def _accept(
+    reader: asyncio.StreamReader, writer: asyncio.StreamWriter, server: RequestServer
+) -> None:
+    # Both ends of a connection see its failure.
+    with suppress(SandboxError, OSError, asyncio.CancelledError):
+        await server.accept(reader, writer)
