@@ -170,6 +170,26 @@ class Places:
     async def score_group(self, task, leaves):
         return [VerifyResult(reward=float(at)) for at, _ in enumerate(leaves, 1)]
 """
+MEMBERS = 4
+"""More than the slots of one node, so both nodes run some."""
+
+
+def test_rollouts_of_two_nodes_are_scored_as_one_group(home: Path, cluster: Cluster) -> None:
+    """The rewards of the group are those of a job in one process."""
+    (home / "places.py").write_text(GROUP_REWARD)
+    scored = "--set=run.reward.group_import_path=places:Places"
+    more = (scored, "--set=dataset.limit=1", f"--set=design.replications={MEMBERS}")
+    found: list[list[float | None]] = []
+    for name, nodes in (("far-group", cluster), ("near-group", None)):
+        with fault_job(home, name) as job:
+            job.command = words(name, nodes, *more)
+            job.run()
+            job.check_complete(MEMBERS, {})
+            (group,) = read_groups(job.directory)
+            assert group.lost == ()
+            assert len({each.rollout for each in group.leaves}) == MEMBERS
+            found.append(sorted(each.result.reward or 0 for each in group.leaves))
+    assert found == [[float(at) for at in range(1, MEMBERS + 1)]] * 2
 
 
 def test_files_of_a_node_come_back_and_are_scored_as_a_group(home: Path, cluster: Cluster) -> None:
