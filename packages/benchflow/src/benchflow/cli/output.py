@@ -15,11 +15,16 @@ _LONGEST_LINE = 1_000_000
 
 
 def print_json(data: object, *, is_line: bool = False) -> None:
-    """Print `data` as one indented JSON document, or as one line, without terminal commands."""
+    """Print `data` as one indented JSON document, or as one line, without terminal commands.
+
+    A reader of a file or a pipe has a line at once.
+    """
     text = json.dumps(data, ensure_ascii=False, indent=None if is_line else 2)
     # Only strings contain characters that are not printable, and JSON has escapes for them.
     sys.stdout.write("".join(c if c == "\n" or _is_plain(c) else _json_escape(c) for c in text))
     sys.stdout.write("\n")
+    if is_line:
+        sys.stdout.flush()
 
 
 def print_table(columns: Sequence[str], rows: Iterable[Sequence[object]], *, empty: str) -> None:
