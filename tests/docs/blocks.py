@@ -47,8 +47,8 @@ def blocks(page: Path) -> list[Block]:
     ]
 
 
-def run_page(page: Path, cwd: Path) -> int:
-    """Run every block of `page` in `cwd`; return how many were run."""
+def run_page(page: Path, cwd: Path, programs: Path) -> int:
+    """Run every block of `page` in `cwd`, `programs` first on PATH; return how many were run."""
     ran = 0
     for block in blocks(page):
         if block.title is not None:
@@ -58,19 +58,22 @@ def run_page(page: Path, cwd: Path) -> int:
             if block.code.startswith("#!"):
                 file.chmod(0o755)
         elif block.language in {"bash", "python"} and not block.skip:
-            _run(block, page, cwd)
+            _run(block, page, cwd, programs)
             ran += 1
     return ran
 
 
-def _run(block: Block, page: Path, cwd: Path) -> None:
+def _run(block: Block, page: Path, cwd: Path, programs: Path) -> None:
     where = f"{page.name}:{block.line}"
     command = (
         ["bash", "-euo", "pipefail", "-c", block.code]
         if block.language == "bash"
         else [sys.executable, "-W", "error", "-c", RUN_PYTHON, where]
     )
-    path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
+    path = os.pathsep.join([str(programs), str(Path(sys.executable).parent), os.environ["PATH"]])
+    env = {**os.environ, "PATH": path, "NO_COLOR": "1"}
+    # Users have no such variable, and a server must not hold back its address.
+    env.pop("PYTHONUNBUFFERED", None)
     done = subprocess.run(
         command,
         cwd=cwd,
@@ -78,7 +81,7 @@ def _run(block: Block, page: Path, cwd: Path) -> None:
         capture_output=True,
         text=True,
         timeout=240,
-        env={**os.environ, "PATH": path, "NO_COLOR": "1"},
+        env=env,
         check=False,
     )
     assert done.returncode == 0, f"{where}\n{block.code}\n{done.stdout}\n{done.stderr}"

@@ -1,9 +1,12 @@
 """Every code block in the README and the documentation runs."""
 
 import sys
+from collections.abc import Iterator
+from contextlib import closing
 from pathlib import Path
 
 import pytest
+from forked_bench import ForkedBench
 
 sys.path.insert(0, str(Path(__file__).parent))
 
@@ -26,14 +29,20 @@ def has_code(page: Path) -> bool:
     return any(b.language in {"bash", "python"} and not b.skip for b in blocks(page))
 
 
+@pytest.fixture(scope="session")
+def forked_bench() -> Iterator[ForkedBench]:
+    with closing(ForkedBench()) as forked:
+        yield forked
+
+
 @pytest.mark.timeout(600)
 @pytest.mark.parametrize(
     "page", [p for p in PAGES if has_code(p)], ids=lambda p: str(p.relative_to(ROOT))
 )
-def test_the_code_of_a_page_runs(page: Path, tmp_path: Path) -> None:
+def test_the_code_of_a_page_runs(page: Path, tmp_path: Path, forked_bench: ForkedBench) -> None:
     for name in ("adapters", "apps", "benchmarks", "docs", "run", "packages"):
         (tmp_path / name).symlink_to(ROOT / name)
-    assert run_page(page, tmp_path) > 0
+    assert run_page(page, tmp_path, forked_bench.programs) > 0
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda p: str(p.relative_to(ROOT)))

@@ -1,7 +1,7 @@
 """`bench` as forks of one process, because imports take longer than the work of most commands.
 
-A fork has the arguments, the directory, the variables and the output files of its caller. It has
-a process group of its own, and no standard input.
+A fork has the arguments, the directory, the variables and the files of its caller, and a process
+group of its own.
 """
 
 import atexit
@@ -15,6 +15,7 @@ import socket
 import subprocess
 import sys
 import tempfile
+import traceback
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
@@ -34,35 +35,48 @@ _LARGEST_REQUEST = 1 << 20
 
 
 class ForkedBench:
-    """The process that forks. It starts with the first command and ends with `close`."""
+    """The process that forks, until `close`."""
 
     def __init__(self) -> None:
-        self._ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-        with theirs:
+        self._directory = tempfile.TemporaryDirectory(prefix="forked-bench-")
+        home = Path(self._directory.name)
+        self._address = str(home / "socket")
+        with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as listener:
+            listener.bind(self._address)
+            listener.listen()
             self._process = subprocess.Popen(
-                [sys.executable, __file__, str(theirs.fileno())],
-                stdin=subprocess.DEVNULL,
-                pass_fds=[theirs.fileno()],
+                [sys.executable, __file__, str(listener.fileno())],
+                stdin=subprocess.PIPE,
+                pass_fds=[listener.fileno()],
             )
+        self.programs = home / "bin"
+        """A directory for PATH: its `bench` is a fork, in whatever process calls it."""
+        self.programs.mkdir()
+        program = self.programs / "bench"
+        program.write_text(_PROGRAM.format(python=sys.executable, address=self._address))
+        program.chmod(0o755)
 
     def run(
         self, words: Sequence[str], *, cwd: Path, env: Mapping[str, str], timeout: float
     ) -> subprocess.CompletedProcess[str]:
-        """Run `bench` with `words` to its end.
+        """Run `bench` with `words` to its end, without an input.
 
         Raises:
             TimeoutExpired: It did not end in time, and was killed with its process group.
         """
         given = json.dumps({"words": words, "cwd": str(cwd), "env": dict(env)}).encode()
-        with tempfile.TemporaryFile("w+") as out, tempfile.TemporaryFile("w+") as err:
-            ours, theirs = socket.socketpair()
-            with ours:
-                fds = (out.fileno(), err.fileno(), theirs.fileno())
-                with theirs:
-                    socket.send_fds(self._ours, [given], fds)
-                ours.settimeout(timeout)
+        with (
+            Path(os.devnull).open() as nothing,
+            tempfile.TemporaryFile("w+") as out,
+            tempfile.TemporaryFile("w+") as err,
+        ):
+            with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as fork:
+                fork.settimeout(timeout)
                 try:
-                    code, processor = json.loads(ours.recv(256))
+                    fork.connect(self._address)
+                    socket.send_fds(fork, [given], [nothing.fileno(), out.fileno(), err.fileno()])
+                    fork.recv(256)
+                    code, processor = json.loads(fork.recv(256))
                 except TimeoutError:
                     raise subprocess.TimeoutExpired(["bench", *words], timeout) from None
             add_processor_seconds(processor)
@@ -72,35 +86,58 @@ class ForkedBench:
 
     def close(self) -> None:
         """End the process. Commands that run are killed."""
-        self._ours.close()
-        self._process.wait()
+        with self._process:
+            pass
+        self._directory.cleanup()
 
 
-def _serve(requests: socket.socket) -> None:
-    """Fork for each request; send the exit code of the fork on the socket of the request."""
+_PROGRAM = """#!{python} -IS
+import json, os, signal, socket, sys
+
+given = {{"words": sys.argv[1:], "cwd": os.getcwd(), "env": dict(os.environ)}}
+fork = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+fork.connect({address!r})
+socket.send_fds(fork, [json.dumps(given).encode()], [0, 1, 2])
+pid = json.loads(fork.recv(256))
+for number in (signal.SIGHUP, signal.SIGINT, signal.SIGTERM):
+    signal.signal(number, lambda number, _: os.kill(pid, number))
+code, _ = json.loads(fork.recv(256))
+os._exit(code if code >= 0 else 128 - code)
+"""
+
+
+def _serve(listener: socket.socket) -> None:
+    """Fork for each connection; send the fork's id, and when it ends its code and its time."""
     running: dict[int, tuple[int, socket.socket]] = {}
     with selectors.DefaultSelector() as selector:
-        selector.register(requests, selectors.EVENT_READ)
+        selector.register(listener, selectors.EVENT_READ)
+        selector.register(0, selectors.EVENT_READ)
         while True:
             for key, _ in selector.select():
-                if key.fileobj is requests:
-                    given, fds, _, _ = socket.recv_fds(requests, _LARGEST_REQUEST, 3)
+                if key.fileobj is listener:
+                    caller, _ = listener.accept()
+                    given, fds, _, _ = socket.recv_fds(caller, _LARGEST_REQUEST, 3)
                     if not given:
-                        for pid, _ in running.values():
-                            os.killpg(pid, signal.SIGKILL)
-                        return
-                    caller = socket.socket(fileno=fds[2])
+                        caller.close()
+                        continue
                     pid = os.fork()
                     if pid == 0:
                         selector.close()
-                        requests.close()
+                        listener.close()
+                        caller.close()
                         _run(json.loads(given), fds)
-                    for fd in fds[:2]:
+                    for fd in fds:
                         os.close(fd)
+                    with suppress(OSError):
+                        caller.send(json.dumps(pid).encode())
                     pidfd = os.pidfd_open(pid)
                     running[pidfd] = pid, caller
                     selector.register(pidfd, selectors.EVENT_READ)
                     selector.register(caller, selectors.EVENT_READ, pid)
+                elif key.fd == 0:
+                    for pid, _ in running.values():
+                        os.killpg(pid, signal.SIGKILL)
+                    return
                 elif key.data is not None:
                     # The caller does not wait any more.
                     selector.unregister(key.fileobj)
@@ -123,10 +160,14 @@ def _run(given: dict[str, object], fds: Sequence[int]) -> NoReturn:
     code = 1
     try:
         os.setsid()
-        for number, fd in enumerate(fds[:2], 1):
+        for number, fd in enumerate(fds):
             os.dup2(fd, number)
         for fd in fds:
             os.close(fd)
+        # Those of the process that forks remember whether its files can seek.
+        sys.stdin = open(0, closefd=False)  # noqa: SIM115
+        sys.stdout = open(1, "w", closefd=False)  # noqa: SIM115
+        sys.stderr = open(2, "w", 1, errors="backslashreplace", closefd=False)  # noqa: SIM115
         os.chdir(str(given["cwd"]))
         os.environ.clear()
         os.environ.update(given["env"])
@@ -139,6 +180,8 @@ def _run(given: dict[str, object], fds: Sequence[int]) -> NoReturn:
     except SystemExit as error:
         code = error.code if isinstance(error.code, int) else 1
         atexit._run_exitfuncs()  # as an interpreter that ends
+    except BaseException:
+        traceback.print_exc()
     finally:
         sys.stdout.flush()
         sys.stderr.flush()
