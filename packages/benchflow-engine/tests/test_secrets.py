@@ -25,7 +25,7 @@ def test_a_record_names_the_variable_and_going_on_takes_its_value_from_here(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     options = run_config(agent_env={"CANARY": "canary-123", "BENCHFLOW_ASK": "1"})
-    recorded = RunConfig.model_validate(recorded_config(options, secrets_of(options)))
+    recorded = RunConfig.model_validate(recorded_config(options))
     assert recorded.agent.env == {"CANARY": "[redacted]", "BENCHFLOW_ASK": "1"}
     with pytest.raises(UsageError, match="CANARY") as caught:
         with_secrets(recorded)

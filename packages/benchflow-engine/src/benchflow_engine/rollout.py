@@ -197,8 +197,8 @@ async def run_in(  # noqa: PLR0913 - one keyword per part of a run
     identity = identity or RolloutIdentity()
     # Only a token for sandboxes outside has the secret. To mask it costs time at each event.
     secret = None if config.model.access.mode == "tunnel" else token_urlsafe(24)
-    own = secrets_of(config, (task.id, rollout_id))
-    with redacting(SecretRedactor(own | {secret} if secret else own)):
+    hidden = secrets_of(config, (task.id, rollout_id)) | ({secret} if secret else set[str]())
+    with redacting(SecretRedactor(hidden)):
         async with open_gateways(config, directory, on_answer, secret) as (gateway, judge, probe):
             planes = replace(assemble(config, task, provider, gateway), judge=judge)
             if prepare is not None:
@@ -207,9 +207,7 @@ async def run_in(  # noqa: PLR0913 - one keyword per part of a run
             rollout = config.rollout_config()
             await check_provider(config, task, planes, rollout=rollout, continues=continues)
             if directory is not None:
-                write_inputs(directory, task, config.ran_with, recorded_config(config, own))
-                if continuation is not None:
-                    write_prior_calls(directory, continuation.calls)
+                _write_beginning(directory, task, config, rollout_id, continuation)
             start = run_rollout if continuation is None else continuation.run
             times = _TimedEvents()
             try:
@@ -232,6 +230,20 @@ async def run_in(  # noqa: PLR0913 - one keyword per part of a run
         if directory is not None:
             write_outcome(directory, tree, record, task, times.events)
     return RunResult(tree=tree, record=record, directory=directory)
+
+
+def _write_beginning(
+    directory: Path,
+    task: Task,
+    config: RunConfig,
+    rollout_id: str,
+    continuation: "Continuation | None",
+) -> None:
+    """Write what is known before the rollout runs."""
+    recorded = recorded_config(config, (task.id, rollout_id))
+    write_inputs(directory, task, config.ran_with, recorded)
+    if continuation is not None:
+        write_prior_calls(directory, continuation.calls)
 
 
 class _TimedEvents:

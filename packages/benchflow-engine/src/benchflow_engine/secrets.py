@@ -40,9 +40,9 @@ def _values(config: RunConfig) -> Iterator[str]:
         yield os.environ.get(name, "")
 
 
-def recorded_config(config: RunConfig, secrets: Iterable[str]) -> dict[str, Any]:
-    """Return the configuration for a record: names of variables, without its `secrets_of`."""
-    found = SecretRedactor(secrets)
+def recorded_config(config: RunConfig, public: Iterable[str] = ()) -> dict[str, Any]:
+    """Return the configuration for a record: names of variables, without secret values."""
+    found = SecretRedactor(secrets_of(config, public))
     dumped = config.model_dump(mode="json")
     dumped["agent"]["env"] = found.value(dumped["agent"]["env"])
     return dumped
