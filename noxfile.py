@@ -404,9 +404,9 @@ def slow(session: nox.Session, part: str) -> None:
 
 @nox.session(python=PYTHONS[:1])
 def nightly(session: nox.Session) -> None:
-    """Repeat many times what a test of CI does a few times. By hand and each night."""
+    """Repeat what CI does a few times, and run what CI has no time for. By hand and each night."""
     _sync_all(session)
-    _pytest(session, "-m", "nightly", "--reruns=0", *(session.posargs or MEMBERS))
+    _pytest(session, "-m", "nightly", "--reruns=0", *(session.posargs or (*MEMBERS, "tests")))
 
 
 @nox.session(python=PYTHONS[:1])

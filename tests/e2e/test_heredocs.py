@@ -16,7 +16,7 @@ from benchflow_sandbox_local import LocalProvider
 from own_engine import OwnEngine, docker_of_the_machine
 
 Sandboxes = type[DockerProvider] | type[LocalProvider]
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.nightly, pytest.mark.timeout(300)]
 ARGS = {"FROM_OUTSIDE": "given $v `x`", "EARLY": "early", "V": "overruled"}
 TOP = "ARG EARLY=default\nFROM {image} AS base\nRUN mkdir /out /out/there\n"
 # What is built, one below the other: a name of each, and its lines.

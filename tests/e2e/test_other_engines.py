@@ -30,7 +30,7 @@ from benchflow_testing.checks.switched_checks import SWITCHED_CHECKS
 from own_engine import OwnEngine
 from watching import until
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
+pytestmark = pytest.mark.timeout(600)
 SKIPPED = {
     "capabilities: no kill_all",
     "capabilities: no live snapshots",
@@ -75,6 +75,7 @@ def provider(
     assert engine.holds() == before
 
 
+@pytest.mark.nightly
 @BOTH
 def test_it_keeps_every_promise_that_depends_on_the_engine(
     image: str, provider: DockerProvider, request: pytest.FixtureRequest
@@ -96,6 +97,7 @@ def test_it_keeps_every_promise_that_depends_on_the_engine(
     assert {r.reason for r in results if r.status == "skipped"} <= SKIPPED
 
 
+@pytest.mark.slow
 @LIKE_29
 def test_a_service_that_starts_is_looked_at_as_often_as_its_start_interval_says(
     image: str, provider: DockerProvider
@@ -118,6 +120,7 @@ def test_a_service_that_starts_is_looked_at_as_often_as_its_start_interval_says(
     asyncio.run(main())
 
 
+@pytest.mark.slow
 @BOTH
 def test_what_an_image_calls_a_volume_is_in_forks_that_outlive_the_image(
     image: str, engine: OwnEngine, provider: DockerProvider, tmp_path: Path
@@ -145,6 +148,7 @@ def test_what_an_image_calls_a_volume_is_in_forks_that_outlive_the_image(
     assert declared not in {each["Id"] for each in engine.api.images(all=True)}
 
 
+@pytest.mark.slow
 @LIKE_29
 def test_holes_count_here_too_and_a_late_commit_ends_with_its_files(
     engine: OwnEngine, provider: DockerProvider
