@@ -31,14 +31,14 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
         env=environment,
         capture_output=True,
         text=True,
-        timeout=400,
+        timeout=1200,
         check=False,
     )
     assert done.returncode == 0, done.stdout + done.stderr
     return target
 
 
-@pytest.mark.timeout(500)
+@pytest.mark.timeout(1300)
 def test_no_page_loads_anything_from_another_host(site: Path) -> None:
     remote: list[str] = []
     for page in site.rglob("*.html"):
@@ -52,7 +52,7 @@ def test_no_page_loads_anything_from_another_host(site: Path) -> None:
     assert remote == []
 
 
-@pytest.mark.timeout(500)
+@pytest.mark.timeout(1300)
 def test_no_script_of_the_theme_names_a_host_that_serves_scripts(site: Path) -> None:
     hosts = re.compile(
         r"https?://(?:unpkg\.com|cdn\.|cdnjs\.|[\w.]*jsdelivr\.net|fonts\.)[^\"'` ]*"
@@ -62,7 +62,7 @@ def test_no_script_of_the_theme_names_a_host_that_serves_scripts(site: Path) -> 
     assert {url for script in scripts for url in hosts.findall(script.read_text())} == set()
 
 
-@pytest.mark.timeout(500)
+@pytest.mark.timeout(1300)
 def test_a_page_with_a_picture_loads_mermaid_from_the_site(site: Path) -> None:
     pictures = [page for page in site.rglob("*.html") if 'class="mermaid"' in page.read_text()]
     assert {"index.html", "architecture/index.html"} <= {
@@ -90,7 +90,7 @@ def test_every_package_is_in_the_reference() -> None:
     assert packages - named == set()
 
 
-@pytest.mark.timeout(500)
+@pytest.mark.timeout(1300)
 def test_a_field_in_the_reference_has_its_type(site: Path) -> None:
     text = re.sub(r"<[^>]+>", "", (site / "reference/api/store/index.html").read_text())
     assert "task_digest: str" in text
