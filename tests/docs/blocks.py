@@ -68,7 +68,7 @@ def _run(block: Block, page: Path, cwd: Path, programs: Path) -> None:
     command = (
         ["bash", "-euo", "pipefail", "-c", block.code]
         if block.language == "bash"
-        else [sys.executable, "-W", "error", "-c", RUN_PYTHON, where]
+        else [str(programs / "run-python"), RUN_PYTHON, where]
     )
     path = os.pathsep.join([str(programs), str(Path(sys.executable).parent), os.environ["PATH"]])
     env = {**os.environ, "PATH": path, "NO_COLOR": "1"}

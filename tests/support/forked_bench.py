@@ -1,4 +1,4 @@
-"""`bench` as forks of one process, because imports take longer than the work of most commands.
+"""`bench` and Python as forks of one process: imports take longer than most commands work.
 
 A fork has the arguments, the directory, the variables and the files of its caller, and a process
 group of its own.
@@ -16,10 +16,12 @@ import subprocess
 import sys
 import tempfile
 import traceback
+import types
+import warnings
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
-from typing import NoReturn
+from typing import Any, NoReturn
 
 from session_reports import add_processor_seconds
 
@@ -50,11 +52,15 @@ class ForkedBench:
                 pass_fds=[listener.fileno()],
             )
         self.programs = home / "bin"
-        """A directory for PATH: its `bench` is a fork, in whatever process calls it."""
+        """A directory for PATH. Its `bench` is a fork, in whatever process calls it, and so is its
+        `run-python`, which runs the code of its first argument as `python -W error` does."""
         self.programs.mkdir()
-        program = self.programs / "bench"
-        program.write_text(_PROGRAM.format(python=sys.executable, address=self._address))
-        program.chmod(0o755)
+        for name in ("bench", "run-python"):
+            program = self.programs / name
+            program.write_text(
+                _PROGRAM.format(python=sys.executable, address=self._address, name=name)
+            )
+            program.chmod(0o755)
 
     def run(
         self, words: Sequence[str], *, cwd: Path, env: Mapping[str, str], timeout: float
@@ -64,7 +70,7 @@ class ForkedBench:
         Raises:
             TimeoutExpired: It did not end in time, and was killed with its process group.
         """
-        given = json.dumps({"words": words, "cwd": str(cwd), "env": dict(env)}).encode()
+        given = json.dumps({"words": ["bench", *words], "cwd": str(cwd), "env": dict(env)}).encode()
         with (
             Path(os.devnull).open() as nothing,
             tempfile.TemporaryFile("w+") as out,
@@ -94,7 +100,7 @@ class ForkedBench:
 _PROGRAM = """#!{python} -IS
 import json, os, signal, socket, sys
 
-given = {{"words": sys.argv[1:], "cwd": os.getcwd(), "env": dict(os.environ)}}
+given = {{"words": [{name!r}, *sys.argv[1:]], "cwd": os.getcwd(), "env": dict(os.environ)}}
 fork = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
 fork.connect({address!r})
 socket.send_fds(fork, [json.dumps(given).encode()], [0, 1, 2])
@@ -156,7 +162,7 @@ def _serve(listener: socket.socket) -> None:
                         caller.send(json.dumps(answer).encode())
 
 
-def _run(given: dict[str, object], fds: Sequence[int]) -> NoReturn:
+def _run(given: dict[str, Any], fds: Sequence[int]) -> NoReturn:
     code = 1
     try:
         os.setsid()
@@ -175,8 +181,12 @@ def _run(given: dict[str, object], fds: Sequence[int]) -> NoReturn:
         added = os.environ.get("PYTHONPATH", "").split(os.pathsep)
         sys.path[:0] = [path for path in added if path and path not in sys.path]
         tempfile.tempdir = None
-        sys.argv = ["bench", *given["words"]]
-        importlib.import_module("benchflow.cli").main()
+        program, *words = given["words"]
+        if program == "bench":
+            sys.argv = [program, *words]
+            importlib.import_module("benchflow.cli").main()
+        else:
+            _run_python(*words)
     except SystemExit as error:
         code = error.code if isinstance(error.code, int) else 1
         atexit._run_exitfuncs()  # as an interpreter that ends
@@ -186,6 +196,15 @@ def _run(given: dict[str, object], fds: Sequence[int]) -> NoReturn:
         sys.stdout.flush()
         sys.stderr.flush()
         os._exit(code)
+
+
+def _run_python(code: str, *words: str) -> None:
+    warnings.simplefilter("error")
+    sys.argv = ["-c", *words]
+    sys.path.insert(0, "")
+    module = sys.modules["__main__"] = types.ModuleType("__main__")
+    exec(code, vars(module))
+    sys.exit(0)
 
 
 if __name__ == "__main__":
