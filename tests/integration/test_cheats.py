@@ -52,31 +52,34 @@ def harbors(tmp_path, image):
     return load
 
 
-def of_protocol(provider, full="local"):
-    """Return all cheats for one of the sandboxes, and for the other one those of the protocol.
+def chosen_for(provider, names, full="local"):
+    """Return all cheats for one of the sandboxes, and for the other one those of the names.
 
     The local sandbox is quick, and runs all of them in each design. Docker runs all of them once,
     in the design that Harbor's tasks have: their tests in a twin.
     """
-    return [c for c in cheats() if provider.name == full or c.name in BY_PROTOCOL]
+    return [c for c in cheats() if provider.name == full or c.name in names]
 
 
 @pytest.mark.slow
 @pytest.mark.timeout(400)
 def test_no_cheat_gets_a_reward_in_hermetic_grading(provider, task):
-    assert paid(tried(provider, task, "hermetic", of_protocol(provider))) == {}
+    assert paid(tried(provider, task, "hermetic", chosen_for(provider, BY_PROTOCOL))) == {}
 
 
 @pytest.mark.slow
 @pytest.mark.timeout(400)
 def test_no_cheat_gets_a_reward_of_a_separate_verifier_of_harbors(provider, harbors):
-    assert paid(tried(provider, harbors(SEPARATE), "hermetic", of_protocol(provider))) == {}
+    assert (
+        paid(tried(provider, harbors(SEPARATE), "hermetic", chosen_for(provider, BY_PROTOCOL)))
+        == {}
+    )
 
 
 @pytest.mark.slow
 @pytest.mark.timeout(400)
 def test_a_cheat_that_gets_a_reward_in_a_twin_has_tampered_with_it(provider, task):
-    found = paid(tried(provider, task, "twin", of_protocol(provider)))
+    found = paid(tried(provider, task, "twin", chosen_for(provider, IN_A_TWIN | IN_NONE)))
     # Root owns what a twin is made of, so some of them work; none of them unseen.
     assert set(found.values()) == {"tampered"}
 
@@ -84,7 +87,8 @@ def test_a_cheat_that_gets_a_reward_in_a_twin_has_tampered_with_it(provider, tas
 @pytest.mark.slow
 @pytest.mark.timeout(400)
 def test_a_cheat_that_gets_a_reward_of_harbors_tests_has_tampered_with_it(provider, harbors):
-    found = paid(tried(provider, harbors(HARBORS), "twin", of_protocol(provider, "docker")))
+    chosen = chosen_for(provider, BY_PROTOCOL, full="docker")
+    found = paid(tried(provider, harbors(HARBORS), "twin", chosen))
     assert set(found.values()) == {"tampered"}
 
 
@@ -131,7 +135,7 @@ def hold_to_shared(found):
 @pytest.mark.timeout(400)
 def test_the_cheats_are_real_in_shared_grading_and_no_verdict_is_clean(provider, tmp_path):
     task = load_task(write(tmp_path / "sum", slow(FILES)))
-    hold_to_shared(tried(provider, task, "shared", of_protocol(provider)))
+    hold_to_shared(tried(provider, task, "shared", chosen_for(provider, BY_PROTOCOL)))
 
 
 @pytest.mark.slow
