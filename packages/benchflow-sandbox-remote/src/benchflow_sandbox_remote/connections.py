@@ -34,7 +34,7 @@ def refuse(reader: asyncio.StreamReader, writer: asyncio.StreamWriter, door: int
 class LinkConnection(asyncio.Transport):
     """A stream that the link opened for a connection. `reader` and `writer` are its ends here.
 
-    `on_closed` is called once, after the link was told that the stream is closed.
+    The connection calls `on_closed` once. Before that, it sends the link the end of the stream.
     """
 
     def __init__(self, number: int, session: Session, on_closed: Callable[[int], object]) -> None:
