@@ -50,12 +50,10 @@ def like_29(image: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Ow
     """Start an engine that is configured as Docker 29 is."""
     config = tmp_path_factory.mktemp("engine") / "daemon.json"
     config.write_text(json.dumps({"features": {"containerd-snapshotter": True}}))
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("DOCKER_MIN_API_VERSION", "1.44")
-        with closing(OwnEngine([f"--config-file={config}"])) as engine:
-            engine.start()
-            engine.take(image)
-            yield engine
+    with closing(OwnEngine([f"--config-file={config}"], lowest_api="1.44")) as engine:
+        engine.start()
+        engine.take(image)
+        yield engine
 
 
 @pytest.fixture

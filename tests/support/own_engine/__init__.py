@@ -30,17 +30,18 @@ class OwnEngine:
         programs: Path | None = None,
         *,
         disk_mb: int | None = None,
+        lowest_api: str = "1.41",
     ) -> None:
         """Make one with options of dockerd, and a small disk in memory.
 
-        `programs` is the directory of its programs: $BENCHFLOW_ENGINE, then PATH.
+        `programs` is the directory of its programs: $BENCHFLOW_ENGINE, then PATH. `lowest_api`
+        is the lowest version of the API that the engine takes, and the one that `api` speaks.
         """
         # The path of a socket is short.
         self.home = Path(tempfile.mkdtemp(prefix="bf-engine-", dir="/var/tmp"))
         self.host = f"unix://{self.home}/sock"
         self.log = (self.home / "log").open("wb")
-        version = os.environ.get("DOCKER_MIN_API_VERSION", "1.41")
-        self.api = docker.APIClient(self.host, version=version, timeout=60)
+        self.api = docker.APIClient(self.host, version=lowest_api, timeout=60)
         if disk_mb is not None:
             (self.home / "data").mkdir()
             size = f"size={disk_mb}m"
@@ -49,7 +50,8 @@ class OwnEngine:
             )
         self._options = options
         first = str(programs or os.environ.get("BENCHFLOW_ENGINE", ""))
-        self._path = os.pathsep.join(filter(None, [first, os.environ["PATH"]]))
+        path = os.pathsep.join(filter(None, [first, os.environ["PATH"]]))
+        self._own = {"PATH": path, "DOCKER_MIN_API_VERSION": lowest_api}
         self._process: subprocess.Popen[bytes] | None = None
 
     def start(self) -> None:
@@ -58,7 +60,7 @@ class OwnEngine:
         options += [f"--pidfile={self.home}/pid", f"--host={self.host}"]
         command = ["unshare", "--net", "sh", "-c", _START, "sh", *options, *self._options]
         self._process = subprocess.Popen(
-            command, stdout=self.log, stderr=self.log, env={**os.environ, "PATH": self._path}
+            command, stdout=self.log, stderr=self.log, env={**os.environ, **self._own}
         )
         until("an engine that answers", self._answers)
 
