@@ -82,6 +82,7 @@ def serving(server: ModelServer, port: int = 0) -> Iterator[str]:
 
     class Handler(BaseHTTPRequestHandler):
         protocol_version = "HTTP/1.1"
+        disable_nagle_algorithm = True
 
         def do_GET(self) -> None:
             self._send(200, {"object": "list", "data": [{"id": "tiny", "object": "model"}]})

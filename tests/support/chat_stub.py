@@ -66,6 +66,7 @@ def _serving(answer: Any) -> Iterator[str]:
     class Handler(BaseHTTPRequestHandler):
         # Clients send bodies in chunks only to a server of HTTP/1.1.
         protocol_version = "HTTP/1.1"
+        disable_nagle_algorithm = True
 
         def do_POST(self) -> None:
             body = _body(self)

@@ -85,6 +85,7 @@ def _days(
 DRIFT = {"name": "quality", "kind": "drift", "metric": "reward:quality", "window_min": 180}
 
 
+@pytest.mark.timeout(200)
 def test_ten_clean_days_give_no_alert_and_a_drift_is_seen_within_the_window(
     database: MonitorDatabase, location: Location
 ) -> None:

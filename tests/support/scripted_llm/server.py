@@ -59,6 +59,7 @@ class ScriptedLlm:
 
         class Handler(BaseHTTPRequestHandler):
             protocol_version = "HTTP/1.1"
+            disable_nagle_algorithm = True
 
             def do_GET(self) -> None:
                 path = self.path.split("?")[0]
