@@ -26,11 +26,10 @@ import tempfile
 import threading
 import time
 from collections.abc import Callable
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field
-from multiprocessing.process import BaseProcess
 from pathlib import Path
 from statistics import median, quantiles
-from typing import Any
 from urllib.request import urlopen
 
 from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
@@ -229,6 +228,10 @@ def load(port: int, path: str) -> float:
     return (time.monotonic() - began) * 1000
 
 
+Told = tuple[list["Sent"], float]
+"""What all senders tell, and when the last one ended."""
+
+
 @dataclass
 class Load:
     """What was seen while the senders sent."""
@@ -238,10 +241,10 @@ class Load:
     )
     memory: list[tuple[float, float]] = field(default_factory=list[tuple[float, float]])
 
-    def watch(self, server: Server, senders: list[BaseProcess], every: float) -> None:
+    def watch(self, server: Server, sending: "Future[Told]", every: float) -> None:
         """Load pages and read the memory until the senders have ended."""
         began = time.monotonic()
-        while any(sender.is_alive() for sender in senders):
+        while not sending.done():
             for path, times in self.pages.items():
                 times.append(load(server.port, path))
             self.memory.append((time.monotonic() - began, server.rss_mb()))
@@ -265,27 +268,34 @@ class Load:
         }
 
 
-def start_senders(port: int, options: argparse.Namespace) -> tuple[list[BaseProcess], Any]:
+def start_senders(port: int, options: argparse.Namespace) -> "Future[Told]":
+    """Start the senders; return what they tell, and when the last one ended.
+
+    It is read at once: a full pipe would hold a sender.
+    """
     context = multiprocessing.get_context("fork")
     queue = context.SimpleQueue()
     body, rate = request(options.content), options.rate / options.senders
-    senders: list[BaseProcess] = [
+    senders = [
         context.Process(target=send, args=(port, body, n, rate, options.seconds, queue.put))
         for n in range(options.senders)
     ]
     for sender in senders:
         sender.start()
-    return senders, queue
+    pool = ThreadPoolExecutor(1)
+    sending = pool.submit(lambda: ([queue.get() for _ in senders], time.monotonic()))
+    pool.shutdown(wait=False)
+    return sending
 
 
 def measure(home: Path, options: argparse.Namespace) -> bool:
     server = Server(home)
     readers, seen = Readers(server.port), Load()
     began, cpu = time.monotonic(), server.cpu_sec()
-    senders, queue = start_senders(server.port, options)
-    seen.watch(server, senders, options.page_every)
-    results: list[Sent] = [queue.get() for _ in senders]
-    took, at_end = time.monotonic() - began, server.cpu_sec() - cpu
+    sending = start_senders(server.port, options)
+    seen.watch(server, sending, options.page_every)
+    results, ended = sending.result()
+    took, at_end = ended - began, server.cpu_sec() - cpu
     end = time.monotonic() + 600
     while server.count("SELECT count(*) FROM monitor_open") and time.monotonic() < end:
         time.sleep(1)
