@@ -7,6 +7,7 @@ from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import suppress
 from typing import Any
 
+import grpclib.client
 import modal
 from benchflow_contracts.errors import SandboxLostError, SandboxUnsupportedError
 from benchflow_contracts.sandbox import SandboxSpec, SnapshotLevel
@@ -20,6 +21,7 @@ from benchflow_sandbox_remote import (
     seconds_left,
     tags_of,
 )
+from benchflow_sandbox_remote.limited_grpclib import limit_messages
 from modal import experimental
 from modal.config import config
 
@@ -102,6 +104,7 @@ class ModalCloud:
         self._app: Any = None
         self._images: dict[str, modal.Image] = {}
         self._connecting = asyncio.Lock()
+        limit_messages(grpclib.client)
 
     async def connect(self) -> None:
         """Connect to the account, and find the app of the sandboxes. Idempotent.

@@ -236,13 +236,14 @@ class ListsImages(SnapshotCloud, Protocol):
         ...
 
 
-async def answer_of(call: Awaitable[T], doing: str, seconds: float = _CALL_SECONDS) -> T:
-    """Await a short call to a cloud.
+async def answer_of(call: Awaitable[T], doing: str, seconds: float | None = None) -> T:
+    """Await a call to a cloud, for at most `seconds` (default: those of a short call).
 
     Raises:
         HostError: The cloud did not answer in time. A server can keep an SDK waiting without an
             end, by one byte at a time.
     """
+    seconds = _CALL_SECONDS if seconds is None else seconds
     limit = asyncio.timeout(seconds)
     try:
         async with limit:

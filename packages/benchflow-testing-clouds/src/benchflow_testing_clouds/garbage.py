@@ -7,7 +7,7 @@ import asyncio
 import gzip
 import json
 import re
-from collections.abc import Generator, Iterable, Mapping
+from collections.abc import Callable, Generator, Iterable, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, Final, Literal, cast, get_args
@@ -20,7 +20,7 @@ GarbageKind = Literal[
     "html", "nothing", "null", "no fields", "wrong types", "an error", "lying length", "endless"
 ]
 KINDS: Final[tuple[GarbageKind, ...]] = get_args(GarbageKind)
-GRPC_KINDS: Final = ("html", "no fields", "wrong types", "lying length")
+GRPC_KINDS: Final = ("html", "no fields", "wrong types", "lying length", "endless")
 Stage = Literal["create", "read", "command", "list", "delete"]
 _HTML = b"<!doctype html><html><title>502 Bad Gateway</title></html>"
 _ERROR = {"code": 500, "statusCode": 500, "status": "Failure", "message": "an error of a test"}
@@ -65,6 +65,8 @@ class Garbage:
     stage: Stage | None = None
     answers: int = 0
     """The answers that were replaced."""
+    on_answer: Callable[[], object] = lambda: None
+    """Called when one of them begins."""
 
     @contextmanager
     def on(self, stage: Stage, kind: GarbageKind) -> Generator[None]:
@@ -74,6 +76,12 @@ class Garbage:
             yield
         finally:
             self.kind = self.stage = None
+            self.on_answer = lambda: None
+
+    def count(self) -> None:
+        """Count an answer that is replaced."""
+        self.answers += 1
+        self.on_answer()
 
     def around(self, app: App) -> App:
         """Return a server with some answers of `app` replaced."""
@@ -83,7 +91,7 @@ class Garbage:
             if self.stage is None or not re.fullmatch(_REQUESTS[self.stage], request):
                 await app(scope, receive, send)
                 return
-            self.answers += 1
+            self.count()
             if scope["type"] == "websocket":
                 await self._speak(receive, send)
                 return
@@ -134,6 +142,13 @@ class Garbage:
         await send({"type": "websocket.close", "code": 1000})
 
 
+class _Endless(bytes):
+    """A message whose length says that it has no end."""
+
+    def __len__(self) -> int:
+        return (1 << 32) - 1
+
+
 class GarbageCodec(ProtoCodec):
     """The codec of a server whose messages are replaced by `garbage`."""
 
@@ -146,7 +161,7 @@ class GarbageCodec(ProtoCodec):
         stage, name = self._garbage.stage, type(message).__name__
         if stage is None or not re.fullmatch(_MESSAGES.get(stage, ""), name):
             return data
-        self._garbage.answers += 1
+        self._garbage.count()
         match self._garbage.kind:
             case "html":
                 return _HTML
@@ -154,6 +169,8 @@ class GarbageCodec(ProtoCodec):
                 return b"\x08\x01\x10\x01\x18\x01\x20\x01\x28\x01\x30\x01"
             case "lying length":
                 return data[: len(data) // 2] + b"\x0a\xff\x01"
+            case "endless":
+                return _Endless(data)
             case _:
                 return b""
 
