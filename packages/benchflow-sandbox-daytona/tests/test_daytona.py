@@ -127,9 +127,9 @@ def test_a_wrong_key_ends_a_job_before_it_begins(with_provider):
 
 def test_a_missing_key_is_said_before_anything_runs(monkeypatch):
     monkeypatch.delenv("DAYTONA_API_KEY", raising=False)
-    with pytest.raises(CredentialsError, match="no key"):
+    with pytest.raises(CredentialsError, match="no credentials"):
         asyncio.run(DaytonaProvider().ready())
-    with pytest.raises(CredentialsError, match="no key"):
+    with pytest.raises(CredentialsError, match="no credentials"):
         asyncio.run(DaytonaProvider().create(SPEC))
 
 

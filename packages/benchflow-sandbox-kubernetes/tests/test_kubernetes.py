@@ -1,6 +1,8 @@
 """kubernetes_asyncio against our server: faults of the cluster, the connection and the runner."""
 
 import asyncio
+import os
+import subprocess
 import sys
 import time
 from functools import partial
@@ -96,14 +98,25 @@ def test_wrong_and_missing_credentials_and_rights_end_a_job_before_it_begins(
 
     with_provider(without_right)
 
-    async def without_file():
+    async def with_wrong_file():
         async with KubernetesProvider() as provider:
             with pytest.raises(CredentialsError) as error:
                 await provider.ready()
         assert "KUBECONFIG" in error.value.hint
 
-    monkeypatch.setenv("KUBECONFIG", str(tmp_path / "none"))
-    asyncio.run(without_file())
+    monkeypatch.setenv("KUBECONFIG", str(tmp_path / "wrong"))
+    (tmp_path / "wrong").write_text("{}")
+    asyncio.run(with_wrong_file())
+    # Neither a file nor an account of a pod: an error before the slow import of the SDK.
+    monkeypatch.setenv("KUBECONFIG", f"{tmp_path}/none{os.pathsep}{tmp_path}/none-too")
+    program = (
+        "import sys\nfrom benchflow_sandbox_kubernetes import KubernetesProvider\n"
+        "try:\n    KubernetesProvider()\n"
+        "except Exception as error:\n    print(type(error).__name__, *sorted("
+        "{'kubernetes_asyncio', 'aiohttp'} & sys.modules.keys()))"
+    )
+    done = subprocess.check_output([sys.executable, "-c", program], text=True, timeout=60)
+    assert done == "CredentialsError\n"
 
 
 PLUGIN = """import json, pathlib, sys

@@ -4,7 +4,6 @@ import asyncio
 import os
 from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import suppress
-from pathlib import Path
 from typing import Any, Unpack
 
 import aiohttp
@@ -17,10 +16,9 @@ from kubernetes_asyncio.stream import WsApiClient
 from kubernetes_asyncio.stream.ws_client import ERROR_CHANNEL, STDERR_CHANNEL, STDOUT_CHANNEL
 
 from .errors import LOGIN, end_of, typed_errors
-from .pod import CONTAINER, LABELS, Network, pod_manifest
+from .pod import ACCOUNT, CONTAINER, LABELS, Network, pod_manifest
 
 _CONFIG: Any = config  # its types are not complete
-_ACCOUNT = Path("/var/run/secrets/kubernetes.io/serviceaccount")
 _RIGHTS = {"pods": ("create", "get", "list", "delete"), "pods/exec": ("create", "get")}
 _REFUSED = {"ImagePullBackOff", "InvalidImageName", "ErrImageNeverPull", "CreateContainerError"}
 _EXEC: dict[str, Any] = {
@@ -86,7 +84,7 @@ class KubernetesCloud:
     """
 
     def __init__(self, options: Mapping[str, str], start_seconds: float) -> None:
-        inside = _ACCOUNT / "namespace"
+        inside = ACCOUNT / "namespace"
         own = inside.read_text().strip() if inside.exists() else "benchflow"
         self._namespace, self._context = options.get("namespace", own), options.get("context")
         self._image = options.get("image", "debian:stable-slim")
@@ -100,7 +98,7 @@ class KubernetesCloud:
             if self._apis is None:
                 settings: Any = client.Configuration()
                 with typed_errors("read the credentials"):
-                    if self._context is None and (_ACCOUNT / "token").exists():
+                    if self._context is None and (ACCOUNT / "token").exists():
                         _CONFIG.load_incluster_config(settings)
                     else:
                         path = os.environ.get("KUBECONFIG")

@@ -4,6 +4,7 @@ import json
 import re
 from collections.abc import Mapping
 from importlib.resources import files
+from pathlib import Path
 from string import Template
 from typing import Any, Literal
 
@@ -12,6 +13,7 @@ from benchflow_contracts.sandbox import SandboxSpec
 from benchflow_sandbox_remote import lifetime_command, seconds_left, tags_of
 
 CONTAINER = "main"
+ACCOUNT = Path("/var/run/secrets/kubernetes.io/serviceaccount")  # of a runner in a pod
 LABELS = "benchflow.dev/labels-"
 """The beginning of the annotations with all labels, which cannot all be labels of Kubernetes."""
 Network = Literal["none", "public", "open"]

@@ -4,9 +4,9 @@ import os
 from typing import Unpack
 
 from benchflow_contracts.sandbox import SandboxCapabilities
-from benchflow_sandbox_remote import RemoteOptions, RemoteProvider, options_of
+from benchflow_sandbox_remote import RemoteOptions, RemoteProvider, found_file, options_of
 
-from .cloud import KubernetesCloud
+from .pod import ACCOUNT
 
 _API_SERVER = '"$KUBERNETES_SERVICE_HOST" "$KUBERNETES_SERVICE_PORT"'
 _POLICY = "apply install.yaml, and use a plugin that enforces policies; or use the network public"
@@ -22,6 +22,7 @@ class KubernetesProvider(RemoteProvider):
     """
 
     package = "benchflow_sandbox_kubernetes"
+    key_hint = "set KUBECONFIG to a file of kubectl, or run in a pod that has an account"
 
     def __init__(
         self,
@@ -35,16 +36,15 @@ class KubernetesProvider(RemoteProvider):
     ) -> None:
         given = {"namespace": namespace, "context": context, "runtime_class": runtime_class}
         found = options_of("BENCHFLOW_KUBERNETES_", image=image, **given)
-        self._kubernetes = KubernetesCloud(found, start_seconds)
         account = f"{os.environ.get('KUBECONFIG')} {found.get('context')} {found.get('namespace')}"
+        self.check_key("kubernetes", found_file("KUBECONFIG", "~/.kube/config", ACCOUNT / "token"))
+        from .cloud import KubernetesCloud  # noqa: PLC0415 - it loads the SDK
+
+        self._kubernetes = KubernetesCloud(found, start_seconds)
         super().__init__("kubernetes", self._kubernetes, account=account, **options)
 
     async def probe(self) -> SandboxCapabilities:
-        """Start two pods to prove the network policy, and read the RuntimeClass.
-
-        Raises:
-            SandboxError: The pods could not be started.
-        """
+        """Start two pods to prove the network policy, and read the RuntimeClass."""
         isolation = await self._kubernetes.isolation()
         can = self.static_capabilities.model_copy(update={"isolation": isolation})
         # The API server is reached without a policy, so a failure is the policy's work.

@@ -1,10 +1,9 @@
 """The provider `modal`."""
 
 import os
-from pathlib import Path
 from typing import Unpack
 
-from benchflow_sandbox_remote import RemoteOptions, RemoteProvider
+from benchflow_sandbox_remote import RemoteOptions, RemoteProvider, found_file
 
 KEY = "run `modal token new`, or set MODAL_TOKEN_ID and MODAL_TOKEN_SECRET"
 _FILE = "~/.modal.toml"
@@ -29,9 +28,8 @@ class ModalProvider(RemoteProvider):
         app: str = "benchflow",
         **options: Unpack[RemoteOptions],
     ) -> None:
-        file = Path(os.environ.get("MODAL_CONFIG_PATH", _FILE)).expanduser()
         given = token_id or os.environ.get("MODAL_TOKEN_ID")
-        self.check_key("modal", given or ("a file" if file.exists() else ""))
+        self.check_key("modal", given or found_file("MODAL_CONFIG_PATH", _FILE))
         from .cloud import ModalCloud  # noqa: PLC0415 - it loads the SDK
 
         cloud = ModalCloud(app, token_id, token_secret)

@@ -41,7 +41,7 @@ from .image_builds import (
     ImagePlan,
 )
 from .network_proof import prove_closed
-from .provider import RemoteOptions, RemoteProvider, options_of
+from .provider import RemoteOptions, RemoteProvider, found_file, options_of
 from .rate_limit import RateLimiter, account_file, retry_after
 from .records import LinkProtocolError
 from .renewal import Renewal
@@ -139,6 +139,7 @@ __all__ = [
     "check_exit",
     "convert_errors",
     "error_of_status",
+    "found_file",
     "labels_of",
     "lifetime_command",
     "load_terms",

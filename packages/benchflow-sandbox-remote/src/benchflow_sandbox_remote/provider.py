@@ -9,6 +9,7 @@ import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import AsyncExitStack, suppress
 from functools import partial
+from pathlib import Path
 from typing import Any, Self, TypedDict, TypeVar
 
 from benchflow_contracts.base import BaseProvider, BaseSandbox, refuse_unsupported
@@ -142,7 +143,7 @@ class RemoteProvider(BaseProvider):
             CredentialsError: `account` is empty.
         """
         if cls.key_hint is not None and not account:
-            raise CredentialsError(f"{name}: no key", hint=cls.key_hint)
+            raise CredentialsError(f"{name}: no credentials", hint=cls.key_hint)
 
     async def ready(self) -> None:
         """Check the account; see `SupportsConnect`."""
@@ -436,6 +437,16 @@ def options_of(prefix: str, **given: str | None) -> dict[str, str]:
         name: value or os.environ.get(f"{prefix}{name.upper()}") for name, value in given.items()
     }
     return {name: value for name, value in found.items() if value}
+
+
+def found_file(variable: str, default: str, *more: Path) -> str:
+    """Return the first file that exists: one that a variable names, or else that of `default`.
+
+    A variable may name several. `more` are looked for at the end. `""`: none of them exists.
+    """
+    named = os.environ.get(variable, default).split(os.pathsep)
+    files = [Path(name).expanduser() for name in named if name]
+    return next((str(file) for file in (*files, *more) if file.exists()), "")
 
 
 def _cloud_id(sandbox: BaseSandbox) -> str:
