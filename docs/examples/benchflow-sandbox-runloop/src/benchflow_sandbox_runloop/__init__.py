@@ -199,7 +199,7 @@ class RunloopProvider(RemoteProvider):
         notes = {
             **LINK_CAPABILITIES.notes,
             "network_modes": "set RUNLOOP_NETWORK_POLICY to a policy that allows nothing",
-            "snapshot_levels": "snapshots of disks are not used here; branch by replay",
+            "snapshot_levels": "snapshots of disks are not used here; repeat the rollout",
             "builds": "build a blueprint with Runloop's tools; the image is its name",
             "resource_limits": "choose the size in the blueprint",
         }

@@ -23,7 +23,7 @@ CAPABILITIES = SandboxCapabilities(
     kill_all=True,
     doors="tunnel",
     notes={
-        "snapshot_levels": "snapshots stay on one host; branch by replay, or run bench there",
+        "snapshot_levels": "snapshots stay on one host; to branch, run bench there",
         "builds": "build the image on the other host, and name it",
         "resource_limits": "the limits of memory, processes and disk hold there, but a process that"
         " one of them ended is not named",
