@@ -4,6 +4,7 @@ import json
 from pathlib import Path
 
 import pytest
+from benchflow.cli import doctor
 from benchflow.cli.entry import run
 
 PROVIDER = """
@@ -150,6 +151,23 @@ def test_what_a_provider_has_on_no_machine_is_not_a_warning(
     finding = findings(capsys)["sandbox small_provider:Cloud"]
     assert finding["status"] == "ok"
     assert finding["remedies"] == ["services: use another provider"]
+
+
+@pytest.mark.parametrize(("name", "status"), [("kvm", "ok"), ("none", "warn")])
+def test_a_machine_without_virtualization_names_the_sandbox_that_has_it(
+    provider: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    name: str,
+    status: str,
+) -> None:
+    (tmp_path / "kvm").touch()
+    monkeypatch.setattr(doctor, "_KVM", str(tmp_path / name))
+    assert run(["doctor", "--sandbox-import-path", f"{provider}:Cloud", "--json"]) == 0
+    finding = findings(capsys)["virtual machines"]
+    assert finding["status"] == status
+    assert "--sandbox e2b" in str(finding["remedies"])
 
 
 def test_the_levels_of_freeze_and_snapshots_are_shown(

@@ -79,6 +79,11 @@ _RUNSC_REMEDY = (
     "install runsc or name it in $BENCHFLOW_RUNSC, and set BENCHFLOW_LIVE_ENGINE=runsc,"
     " for live forks on gVisor's kernel"
 )
+_KVM = "/dev/kvm"
+_KVM_REMEDY = (
+    "for sandboxes in Firecracker's virtual machines use --sandbox e2b, with E2B's cloud or a"
+    " server with its API ($E2B_API_URL) on a host with hardware virtualization"
+)
 
 
 Status = Literal["ok", "warn", "fail"]
@@ -117,6 +122,7 @@ async def doctor(
         *_programs(),
         _engine(),
         _second_engine(),
+        _virtual_machines(),
         _disk(jobs_dir),
         _keys(),
     ]
@@ -211,6 +217,17 @@ def _second_engine() -> Finding:
         status="ok" if path else "warn",
         detail=path or "not found",
         remedies=() if path else (_RUNSC_REMEDY,),
+    )
+
+
+def _virtual_machines() -> Finding:
+    """Check for hardware virtualization, which no sandbox of this machine uses yet."""
+    has_device = os.access(_KVM, os.R_OK | os.W_OK)
+    return Finding(
+        check="virtual machines",
+        status="ok" if has_device else "warn",
+        detail=f"{_KVM} can be used" if has_device else f"{_KVM} is missing or not allowed",
+        remedies=(_KVM_REMEDY,),
     )
 
 
