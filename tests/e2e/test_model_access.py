@@ -68,7 +68,7 @@ def task_for(cloud):
     return task.model_copy(update={"config": config})
 
 
-async def roll_out(cloud, mode, llm, tmp_path, *, before=lambda _: None):
+async def roll_out(cloud, mode, llm, tmp_path, *, before=lambda _: None, **options):
     """Run the task with the policy agent; return the result, the tokens and the server."""
     secrets, port = [], free_port()
     async with (
@@ -90,6 +90,7 @@ async def roll_out(cloud, mode, llm, tmp_path, *, before=lambda _: None):
             model_access=mode,
             gateway_url=f"http://127.0.0.1:{port}",
             gateway_bind=f"127.0.0.1:{port}",
+            **options,
         )
         result = await run_in(provider, task_for(cloud), config, directory=tmp_path / "r")
         assert server.made == {}
@@ -121,6 +122,28 @@ def test_an_agent_reaches_the_gateway_by_its_url_and_is_scored(cloud, mode, tmp_
     integrity = leaf.results["reward"].meta.get("integrity", {})
     assert integrity.get("credential") == (mark if mode == "token" else None)
     assert secret.split(".")[0].encode() not in everything_in(tmp_path)
+
+
+@pytest.mark.timeout(240)
+def test_each_child_of_a_fork_has_a_token_of_its_own(tmp_path):
+    with ScriptedLlm(solve_and_look) as llm:
+        work = roll_out("modal", "egress", llm, tmp_path, branch="group", branch_n=2)
+        result, secrets = asyncio.run(work)
+    assert [leaf.reward for leaf in result.tree.leaves] == [1.0, 1.0], result.record.error
+    (fork,) = [node.branch for node in result.tree.nodes if node.branch]
+    assert fork.fidelity == "state"
+    assert len({*secrets}) == len(secrets) >= 2
+    assert not any(each.split(".")[0].encode() in everything_in(tmp_path) for each in secrets)
+
+
+@pytest.mark.timeout(120)
+@pytest.mark.parametrize("mode", ["egress", "token"])
+def test_a_cloud_with_live_forks_refuses_one_before_a_sandbox_exists(mode, tmp_path):
+    with ScriptedLlm(solve_and_look) as llm:
+        result, secrets = asyncio.run(roll_out("e2b", mode, llm, tmp_path, branch="group"))
+        assert llm.requests == []
+    assert (result.record.status, result.reward, secrets) == ("failed", None, [])
+    assert "live fork" in result.record.error.message
 
 
 @pytest.mark.timeout(120)

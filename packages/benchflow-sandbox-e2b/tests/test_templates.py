@@ -308,3 +308,27 @@ def test_two_processes_at_once_make_one_build(with_provider):
         assert [each.status for each in server.templates.builds] == ["ready"]
 
     with_provider(test)
+
+
+def test_a_runner_that_is_killed_in_a_build_leaves_no_lock_and_one_template(with_provider):
+    async def test(provider, server):
+        server.templates.may_build.clear()
+        pipe = asyncio.subprocess.PIPE
+        argv = (sys.executable, "-c", PROGRAM, server.templates.url)
+        runner = await asyncio.create_subprocess_exec(*argv, stdin=pipe)
+        runner.stdin.write(b"\n")
+        await server.templates.building.wait()
+        runner.kill()
+        await runner.wait()
+        server.templates.building.clear()
+        async with asyncio.TaskGroup() as group:
+            creating = group.create_task(provider.create(SandboxSpec(image="debian:12")))
+            # The cloud does not know that the first runner is gone, and ends its build, too.
+            await server.templates.building.wait()
+            server.templates.may_build.set()
+        assert (await creating.result().exec("echo $FROM_IMAGE")).stdout == "yes\n"
+        assert [each.status for each in server.templates.builds] == ["ready"] * 2
+        assert len({each.template for each in server.templates.builds}) == 1
+        assert server.creations == 1
+
+    with_provider(test)
