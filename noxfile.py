@@ -130,7 +130,9 @@ OF_GRADING = tuple(f"tests/integration/test_{name}.py" for name in (
 ))
 """Slow tests of what cheating agents get."""
 
-FOREIGN = tuple(f"tests/foreign/test_{n}.py" for n in ("gymnasium", "mcp_client", "openenv", "ors"))
+FOREIGN = tuple(f"tests/foreign/test_{n}.py" for n in (
+    "gymnasium", "mcp_client", "openenv", "ors", "runloop_example",
+))
 """Tests with the packages that install fast. They fail if a package cannot be installed."""
 # fmt: on
 
