@@ -153,20 +153,19 @@ def test_what_a_provider_has_on_no_machine_is_not_a_warning(
     assert finding["remedies"] == ["services: use another provider"]
 
 
-@pytest.mark.parametrize(("name", "status"), [("kvm", "ok"), ("none", "warn")])
+@pytest.mark.parametrize("name", ["not-a-device", "missing"])
 def test_a_machine_without_virtualization_names_the_sandbox_that_has_it(
     provider: str,
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
     name: str,
-    status: str,
 ) -> None:
-    (tmp_path / "kvm").touch()
+    (tmp_path / "not-a-device").touch()
     monkeypatch.setattr(doctor, "_KVM", str(tmp_path / name))
     assert run(["doctor", "--sandbox-import-path", f"{provider}:Cloud", "--json"]) == 0
     finding = findings(capsys)["virtual machines"]
-    assert finding["status"] == status
+    assert finding["status"] == "warn"
     assert "--sandbox e2b" in str(finding["remedies"])
 
 

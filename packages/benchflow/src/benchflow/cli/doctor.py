@@ -1,5 +1,6 @@
 """`bench doctor`: check this machine by real probes."""
 
+import fcntl
 import os
 import re
 import shutil
@@ -79,7 +80,7 @@ _RUNSC_REMEDY = (
     "install runsc or name it in $BENCHFLOW_RUNSC, and set BENCHFLOW_LIVE_ENGINE=runsc,"
     " for live forks on gVisor's kernel"
 )
-_KVM = "/dev/kvm"
+_KVM, _KVM_CREATE_VM = "/dev/kvm", 0xAE01
 _KVM_REMEDY = (
     "for sandboxes in Firecracker's virtual machines use --sandbox e2b, with E2B's cloud or a"
     " server with its API ($E2B_API_URL) on a host with hardware virtualization"
@@ -221,12 +222,17 @@ def _second_engine() -> Finding:
 
 
 def _virtual_machines() -> Finding:
-    """Check for hardware virtualization, which no sandbox of this machine uses yet."""
-    has_device = os.access(_KVM, os.R_OK | os.W_OK)
+    """Create a virtual machine without a processor. No sandbox of this machine uses one yet."""
+    try:
+        with open(_KVM, "rb+", buffering=0) as device:  # noqa: PTH123 - a device
+            os.close(fcntl.ioctl(device, _KVM_CREATE_VM, 0))
+        problem = ""
+    except OSError as error:
+        problem = f"{_KVM}: {error.strerror}"
     return Finding(
         check="virtual machines",
-        status="ok" if has_device else "warn",
-        detail=f"{_KVM} can be used" if has_device else f"{_KVM} is missing or not allowed",
+        status="warn" if problem else "ok",
+        detail=problem or f"{_KVM} creates them",
         remedies=(_KVM_REMEDY,),
     )
 
