@@ -1,6 +1,7 @@
 """E2B's SDK against our server: templates from images, Dockerfiles and bundles."""
 
 import asyncio
+import os
 import sys
 from datetime import timedelta
 
@@ -310,12 +311,13 @@ def test_two_processes_at_once_make_one_build(with_provider):
     with_provider(test)
 
 
-def test_a_runner_that_is_killed_in_a_build_leaves_no_lock_and_one_template(with_provider):
+def test_a_runner_killed_in_a_build_leaves_no_lock_and_one_template(with_provider, tmp_path):
     async def test(provider, server):
         server.templates.may_build.clear()
         pipe = asyncio.subprocess.PIPE
         argv = (sys.executable, "-c", PROGRAM, server.templates.url)
-        runner = await asyncio.create_subprocess_exec(*argv, stdin=pipe)
+        environment = {**os.environ, "TMPDIR": str(tmp_path)}
+        runner = await asyncio.create_subprocess_exec(*argv, stdin=pipe, env=environment)
         runner.stdin.write(b"\n")
         await server.templates.building.wait()
         runner.kill()
