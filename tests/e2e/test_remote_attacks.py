@@ -15,7 +15,13 @@ from benchflow_contracts.sandbox import SandboxSpec
 from benchflow_sandbox_local import LocalProvider
 
 BACKENDS = sorted(module.name for module in pkgutil.iter_modules(remote_backends.__path__))
-DEFAULT_IMAGES = ["base", "default", "debian:bookworm-slim", "debian:stable-slim"]
+DEFAULT_IMAGES = {
+    "e2b": "base",
+    "daytona": "default",
+    "modal": "debian:bookworm-slim",
+    "kubernetes": "debian:stable-slim",
+    "remote": "",
+}
 SECRET, TEXT = "s3cr3t-0f-th3-runn3r", b"only for the runner"
 ANSWER = b"HTTP/1.1 200 OK\r\nContent-Length: %d\r\nConnection: close\r\n\r\n%b"
 ATTACK = r"""
@@ -124,7 +130,7 @@ def test_an_agent_reaches_its_own_doors_and_nothing_else(name):
                 await stack.enter_async_context(each.serving())
             local = await stack.enter_async_context(LocalProvider())
             backend = importlib.import_module(f"remote_backends.{name}")
-            images = dict.fromkeys(DEFAULT_IMAGES, SandboxSpec())
+            images = {DEFAULT_IMAGES[name]: SandboxSpec()}
             provider, _ = await stack.enter_async_context(backend.account(local, images))
             sandboxes = []
             for number, upstream in enumerate((model, neighbour)):
