@@ -75,6 +75,12 @@ def test_the_rollouts_of_a_job_are_scored_together(
     assert len((job / "group-rewards.jsonl").read_text().splitlines()) == 2
     assert [each.result.reward for each in group.leaves] == [1, 2, 3]
     assert group.lost == ()
+    table = [line.split() for line in bench("eval", "show", "j").splitlines()]
+    names = next(words for words in table if words[:2] == ["rollout", "task"])
+    # The column "group reward" is after the reward of each rollout.
+    assert names[2:5] == ["reward", "group", "reward"]
+    rows = [words[2:4] for words in table if "task" in words[1:2] and words != names]
+    assert sorted(rows) == [["0.5", "1"], ["0.5", "2"], ["0.5", "3"]]
     # Nothing has changed, so nothing is scored again.
     bench(*create, *paths, "mine:Places", "--job-name", "j")
     assert len((job / "group-rewards.jsonl").read_text().splitlines()) == 2

@@ -211,6 +211,7 @@ def test_hostile_scores_are_unscored_and_hostile_files_are_refused_by_name(tmp_p
     errors = {kind: text for kind, (reward, text) in facts["verdicts"].items() if reward is None}
     assert {kind for kind, text in errors.items() if len(text) > 3000} == set()
     assert "SystemExit" in errors["exit"]
+    assert "is not a number" in errors["huge integer"]
     assert facts["verdicts"]["long explanation"][1] < 100_000
     refused = {name.rpartition("/")[2]: reasons for name, reasons in facts["files"].items()}
     assert refused.pop("good") == []

@@ -82,6 +82,19 @@ def test_a_plain_environment_has_one_tool_without_metadata() -> None:
     asyncio.run(check())
 
 
+def test_a_reward_is_never_left_out_because_of_its_type() -> None:
+    async def check() -> None:
+        sent: list[object] = [True, None, 0, "0.5", [1.0]]
+        async with served(observation(), *map(observation, sent)) as url:
+            client = OpenEnvClient(url)
+            await client.open({}, 0)
+            # The session then says of the last two that they are not numbers.
+            assert [(await client.call("step", {})).reward for _ in sent] == [1.0, *sent[1:]]
+            await client.close()
+
+    asyncio.run(check())
+
+
 def test_a_server_of_tools_gives_its_tools_and_the_failures_of_calls() -> None:
     async def check() -> None:
         action = {"properties": {"type": {"const": "call_tool"}}}

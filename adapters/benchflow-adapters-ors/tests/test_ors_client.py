@@ -137,6 +137,19 @@ def test_a_session_that_starts_is_waited_for() -> None:
     assert len(server.bodies("/env/call")) == 9
 
 
+def test_a_session_whose_creation_lost_its_answer_exists_and_is_not_taken_from_another() -> None:
+    exists = (400, "Session already exists")
+    server = Server(create=[httpx.ReadError("lost"), exists], env__call=[CALL_ID + result()])
+
+    async def act(session: OrsSession) -> None:
+        assert isinstance(await session.call("add", {}), ToolSuccess)
+
+    play(server, act)
+    assert len(server.bodies("/create")) == 2
+    with pytest.raises(OrsError, match="already exists"):
+        play(Server(create=[exists]), act)
+
+
 def scores(*rewards: float) -> bytes:
     found = GroupScores(scores=tuple(GroupScore(reward=reward) for reward in rewards))
     return CALL_ID + b"".join(encode_result(found))

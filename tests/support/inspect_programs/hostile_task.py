@@ -29,6 +29,7 @@ def _raise(error: BaseException) -> Any:
 SCORES: dict[str, Callable[[], Any]] = {
     "nan": lambda: Score(value=float("nan")),
     "infinite": lambda: Score(value={"a": float("inf")}),
+    "huge integer": lambda: Score(value=10**400),
     "nan in words": lambda: Score(value="nan"),
     "list with a word": lambda: Score(value=[1.0, "many"]),
     "no score": lambda: None,

@@ -7,6 +7,7 @@ A server whose actions are tool calls gives its tools to the agent. Any other se
 import http
 import json
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, Final, Literal, cast
 
@@ -117,10 +118,11 @@ class OpenEnvClient:
             payload = await self._ask("step", action)
         except ActionRefusedError as error:
             return WorldAnswer(str(error), failed=True)
-        reward = payload.get("reward")
+        reward: Any = payload.get("reward")
         return WorldAnswer(
             text_of(payload),
-            reward=float(reward) if isinstance(reward, int | float) else None,
+            # OpenEnv allows a boolean. Of another value, the session says that it is not a number.
+            reward=float(reward) if isinstance(reward, bool) else reward,
             finished=payload.get("done") is True,
             failed=_has_failed(payload),
         )
@@ -129,11 +131,15 @@ class OpenEnvClient:
         """End the session. Idempotent."""
         socket, http = self._socket, self._http
         self._socket = self._http = None
-        if socket is not None and not socket.closed:
-            await socket.send_json({"type": "close"})
-            await socket.close()
-        if http is not None:
-            await http.close()
+        try:
+            # The server may be gone, and its session with it.
+            if socket is not None and not socket.closed:
+                with suppress(aiohttp.ClientError, ConnectionError):
+                    await socket.send_json({"type": "close"})
+                await socket.close()
+        finally:
+            if http is not None:
+                await http.close()
 
     @property
     def _has_tools(self) -> bool:

@@ -49,6 +49,8 @@ _SILENCE_SEC: Final = 30.0
 _CONNECT_SEC: Final = 10.0
 _MAX_BODY: Final = 16 * 2**20
 _DETAIL_CHARS: Final = 500
+_CREATED: Final = "Session already exists"
+"""The detail by which every server refuses to create a session twice."""
 _RESULT: Final[TypeAdapter[ToolSuccess | ToolFailure]] = TypeAdapter(CallResult)
 _PROMPT: Final[TypeAdapter[list[Block]]] = TypeAdapter(list[Block])
 _SPLITS: Final = TypeAdapter(list[Split])
@@ -134,8 +136,12 @@ class OrsClient:
         sid: str | None = None,
         body: Model | None = None,
         headers: Mapping[str, str] | None = None,
+        done_detail: str | None = None,
     ) -> _T:
         """Send a request that may be repeated, and return its answer.
+
+        With `done_detail`, a repetition that the server refuses by this detail has succeeded: the
+        server did the first request, and its answer was lost. The answer is then null.
 
         Raises:
             OrsError: The server refuses the request, or does not answer in time.
@@ -156,6 +162,8 @@ class OrsClient:
                     return _checked(kind, content)
                 failure = _refusal(answer, content)
                 retry_after = answer.headers.get("Retry-After")
+                if tries and done_detail is not None and done_detail in str(failure):
+                    return _checked(kind, b"null")
             except httpx.HTTPError as error:
                 failure = _unreachable(error)
             tries += 1
@@ -376,6 +384,7 @@ class OrsSession:
             sid=self._sid(),
             body=request,
             headers={SECRETS_HEADER: _secrets_header(self._secrets)} if self._secrets else None,
+            done_detail=_CREATED,
         )
 
     async def _read(self, kind: TypeAdapter[_T], path: str) -> _T:

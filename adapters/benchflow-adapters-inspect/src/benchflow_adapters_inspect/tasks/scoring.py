@@ -11,7 +11,7 @@ Private functions of inspect-ai 0.3.285, which `tests/foreign/test_inspect_tasks
 import asyncio
 import logging
 from collections.abc import AsyncGenerator, Mapping, Sequence
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from math import isfinite
 from typing import Any
 
@@ -223,16 +223,13 @@ def _values(name: str, value: object) -> dict[str, float]:
 
 def _number(name: str, value: object) -> float:
     """Return a score as a number. Inspect itself takes an unknown word for 0; this does not."""
-    if isinstance(value, bool | int | float) and isfinite(value):
-        return float(value)
-    if isinstance(value, str):
-        word = _WORDS.get(value, _WORDS.get(value.lower()))
-        if word is not None:
-            return word
-        try:
+    word = _WORDS.get(value, _WORDS.get(value.lower())) if isinstance(value, str) else None
+    if word is not None:
+        return word
+    if isinstance(value, bool | int | float | str):
+        # An integer may be too large for a float.
+        with suppress(ValueError, OverflowError):
             number = float(value)
-        except ValueError:
-            number = float("nan")
-        if isfinite(number):
-            return number
+            if isfinite(number):
+                return number
     raise RewardError(f"the score {name!r} is not a number: {value!r:.200}")
