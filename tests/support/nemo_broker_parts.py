@@ -33,7 +33,7 @@ async def serving_app(app: Litestar, path: str = "") -> AsyncGenerator[str]:
         async with asyncio.TaskGroup() as tasks:
             serve = tasks.create_task(server.serve([listener]))
             url = url_of(listener)
-            async with httpx.AsyncClient() as http:
+            async with httpx.AsyncClient(timeout=60) as http:
                 reply = await http.get(f"{url}{path}/v1/health")
                 assert reply.json() == {"status": "ok"}
             try:
