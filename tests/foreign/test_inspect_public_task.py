@@ -80,8 +80,9 @@ def test_two_branches_get_the_scores_that_inspect_gives_to_the_same_actions(home
 
     listing = _bench(home, "tasks", "list", f"inspect:{TASK}", "--json")
     assert listing.returncode == 0, listing.stdout + listing.stderr
-    assert "message_limit = 30" in listing.stdout
     (folder,) = (home / "cache/benchflow/inspect").glob(f"*/{SAMPLE}")
+    # The limit of the task holds for every agent, so the listing has no note of it.
+    assert '"max_messages": 30' in (folder / "inspect-sample.json").read_text()
     with ScriptedLlm(Programmer()) as llm:
         done = _bench(
             home, "run", str(folder), "--agent", "inspect-solver", "--model", "scripted",
