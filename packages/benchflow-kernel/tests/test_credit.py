@@ -130,7 +130,22 @@ def test_the_value_of_a_question_is_that_of_the_answers_which_the_user_gives():
     assert [weights[leaf.id] for leaf in tree.leaves] == [1.0, 0.0, 0.0]
     # A group needs two leaves that this user leads to.
     assert {credit.intra for credit in credit_of(tree).values()} == {None}
-    assert [credit_of(tree)[leaf.id].process for leaf in tree.leaves] == [0.0, -0.75, -1.0]
+    # The answers that the user never gives make no fork for the one that the user gives.
+    assert [credit_of(tree)[leaf.id].process for leaf in tree.leaves] == [None, -0.75, -1.0]
+
+
+def test_a_certain_answer_keeps_the_credit_of_the_fork_above_it():
+    tree = tree_of([[1.0, 0.0], 0.25])
+    question = tree.root.children[0]
+    question.branch = BranchRecord(
+        policy="ask-user", fidelity="live", reason="", children=2, answers={"yes": 1.0, "no": 0.0}
+    )
+    for child, label in zip(question.children, ("yes", "no"), strict=True):
+        child.label = label
+    credit = credit_of(tree)
+    # V(question) is 1, so V(root) is 0.625.
+    found = [credit[leaf.id].process for leaf in tree.leaves]
+    assert found == pytest.approx([0.375, -1.0, -0.375])
 
 
 def test_probable_answers_weight_value_and_advantage():
@@ -213,6 +228,24 @@ def test_the_scored_leaves_of_all_rollouts_of_a_prompt_are_one_group():
         ("r1", "n2"): pytest.approx((0 - 1 / 3) / std),
         ("r2", "n1"): pytest.approx((0 - 1 / 3) / std),
     }
+
+
+def test_the_inter_advantage_weights_answers_as_the_credit_of_trees_does():
+    mine, other = asked({"yes": 0.75, "no": 0.25}, [1.0, 0.0]), tree_of([0.0])
+    trees = {"mine": mine, "other": other}
+    returns = {n: {leaf.id: leaf.reward or 0.0 for leaf in t.leaves} for n, t in trees.items()}
+    weights = {
+        (name, leaf.id): answer_weights(t)[leaf.id] or 0.0
+        for name, t in trees.items()
+        for leaf in t.leaves
+    }
+    expected = credit_of(mine, [other])
+    inter = inter_advantages(returns, weights)
+    assert [inter["mine", leaf.id] for leaf in mine.leaves] == pytest.approx(
+        [expected[leaf.id].inter for leaf in mine.leaves]
+    )
+    assert inter != inter_advantages(returns)
+    assert inter_advantages(returns, dict.fromkeys(weights, 0.0)) == inter_advantages(returns)
 
 
 def test_a_single_rollout_of_a_prompt_has_no_inter_advantage():

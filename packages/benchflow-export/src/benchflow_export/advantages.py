@@ -16,17 +16,20 @@ class GroupReturns:
     def __init__(self, group_of: Callable[[Sample], str] = lambda sample: sample.group.id) -> None:
         self._group_of = group_of
         self._returns: dict[str, dict[str, dict[str, float]]] = {}
+        self._weights: dict[tuple[str, str], float] = {}
 
     def add(self, sample: Sample) -> None:
         """Add the return of a sample."""
         trees = self._returns.setdefault(self._group_of(sample), {})
         trees.setdefault(sample.tree, {})[sample.leaf] = sample.reward
+        if sample.answer_weight is not None:
+            self._weights[sample.tree, sample.leaf] = sample.answer_weight
 
     def advantages(self) -> dict[tuple[str, str], float]:
         """Return the `inter` advantage of each leaf, by rollout id and leaf id."""
         inter: dict[tuple[str, str], float] = {}
         for group in self._returns.values():
-            inter |= inter_advantages(group)
+            inter |= inter_advantages(group, self._weights)
         return inter
 
 
@@ -57,15 +60,23 @@ def add_inter(sample: Sample, inter: Mapping[tuple[str, str], float]) -> Sample:
 def mean_advantages(
     samples: Sequence[Sample], spans: Iterable[str], estimator: AdvantageEstimator
 ) -> list[float | None]:
-    """Return for each span the mean advantage of the samples that have it, by answer weight."""
-    sums: dict[str, tuple[float, float]] = {}
+    """Return for each span the mean advantage of the samples that have it, by answer weight.
+
+    If the user gives no answer of these samples, they count equally.
+    """
+    found: dict[str, list[tuple[float, float]]] = {}
     for sample in samples:
+        weight = 1.0 if sample.answer_weight is None else sample.answer_weight
         advantages = sample.advantages.get(estimator, ())
-        # Counterfactual leaves that were asked for count equally.
-        weight = sample.answer_weight or 1.0
         for span, advantage in zip(sample.spans, advantages, strict=False):
             if advantage is not None:
-                total, weights = sums.get(span.id, (0.0, 0.0))
-                sums[span.id] = (total + weight * advantage, weights + weight)
-    means = {span: total / weights for span, (total, weights) in sums.items()}
+                found.setdefault(span.id, []).append((weight, advantage))
+    means = {span: _mean(weighted) for span, weighted in found.items()}
     return [means.get(span) for span in spans]
+
+
+def _mean(weighted: Sequence[tuple[float, float]]) -> float:
+    total = sum(weight for weight, _ in weighted)
+    if not total:
+        return sum(value for _, value in weighted) / len(weighted)
+    return sum(weight * value for weight, value in weighted) / total

@@ -173,14 +173,18 @@ def with_inter_advantage(
     memory at once. `job` is the name of their job.
     """
     returns: dict[str, dict[str, dict[str, float]]] = {}
+    weights: dict[tuple[str, str], float] = {}
     for row in read():
         info = row["info"]
         if row["reward"] is not None:
             leaves = returns.setdefault(_group(info), {}).setdefault(info["rollout_id"], {})
             leaves[info["leaf"]] = row["reward"]
+            weight = info.get("answer_weight")
+            if weight is not None:
+                weights[info["rollout_id"], info["leaf"]] = weight
     inter: dict[tuple[str, str], float] = {}
     for trees in returns.values():
-        inter |= inter_advantages(trees)
+        inter |= inter_advantages(trees, weights)
     for row in read():
         info = row["info"]
         advantage = inter.get((info["rollout_id"], info["leaf"]))

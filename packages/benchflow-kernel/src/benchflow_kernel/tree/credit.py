@@ -110,7 +110,8 @@ def credit_of(tree: RolloutTree, siblings: Sequence[RolloutTree] = ()) -> dict[s
 
     `step` is V(node) - V(parent). `process` is the `step` of the last child of a fork on the way
     to the node, where the fork's children have different values: every step below such a fork
-    has the credit of its branch.
+    has the credit of its branch. Children for answers that the user never gives have their own
+    `step`, and are not compared with the others.
     """
     leaf_weights = _leaf_weights(tree.root)
     returns = _mean_returns(tree.root, leaf_weights)
@@ -119,6 +120,7 @@ def credit_of(tree: RolloutTree, siblings: Sequence[RolloutTree] = ()) -> dict[s
     inter = _Group.of(everyone) if siblings else None
     values = values_below(tree.root)
     v = {key: value.mean for key, value in values.items() if value is not None}
+    forked = _forked_nodes(tree, v)
     by_node: dict[str, Credit] = {}
     for node in tree.nodes:
         mean, value = returns.get(node.id), values[node.id]
@@ -128,38 +130,50 @@ def credit_of(tree: RolloutTree, siblings: Sequence[RolloutTree] = ()) -> dict[s
         above = None if parent is None else v.get(parent.id)
         step = None if above is None else value.mean - above
         inherited = None if parent is None else by_node.get(parent.id)
-        forked = parent is not None and _differ([v[c.id] for c in parent.children if c.id in v])
         by_node[node.id] = Credit(
             intra=None if intra is None else intra.advantage(mean),
             inter=None if inter is None else inter.advantage(mean),
             step=step,
-            process=step if forked else inherited.process if inherited else None,
+            process=step if node.id in forked else inherited.process if inherited else None,
             weighting=value.weighting,
         )
     return by_node
 
 
-def _differ(values: Sequence[float]) -> bool:
-    return len(values) > 1 and not math.isclose(min(values), max(values), abs_tol=1e-9)
+def _forked_nodes(tree: RolloutTree, v: Mapping[str, float]) -> set[str]:
+    """Return the nodes at which the process credit begins anew: see `credit_of`."""
+    forked: set[str] = set()
+    for fork in tree.nodes:
+        shares = child_weights(fork) or [1.0] * len(fork.children)
+        valued = [each for each in zip(fork.children, shares, strict=True) if each[0].id in v]
+        values = [v[child.id] for child, share in valued if share > 0]
+        if len(values) > 1 and not math.isclose(min(values), max(values), abs_tol=1e-9):
+            forked |= {child.id for child, _ in valued}
+        else:
+            forked |= {child.id for child, share in valued if share == 0}
+    return forked
 
 
-def inter_advantages(trees: Mapping[str, Mapping[str, float]]) -> dict[tuple[str, str], float]:
+def inter_advantages(
+    trees: Mapping[str, Mapping[str, float]],
+    weights: Mapping[tuple[str, str], float] | None = None,
+) -> dict[tuple[str, str], float]:
     """Return the `inter` advantage of each scored leaf, by rollout id and leaf id.
 
     `trees` has the returns of the scored leaves of each rollout of one prompt, by leaf id. All of
     them are one group, as in Tree-GRPO; without forks, that is GRPO's group. The result is empty
-    if only one rollout has scored leaves.
+    if only one rollout has scored leaves. `weights` has the probability of the answers on the way
+    to a leaf, where it is not 1. If no answer of the group is probable, all leaves count equally.
     """
-    by_rollout = {rollout: leaves for rollout, leaves in trees.items() if leaves}
-    returns = [value for leaves in by_rollout.values() for value in leaves.values()]
-    group = _Group.of([(1.0, value) for value in returns])
-    if group is None or len(by_rollout) < 2:
+    leaves = {(tree, leaf): value for tree, own in trees.items() for leaf, value in own.items()}
+    known = weights or {}
+    weighted = [(known.get(key, 1.0), value) for key, value in leaves.items()]
+    if not any(weight for weight, _ in weighted):
+        weighted = [(1.0, value) for _, value in weighted]
+    group = _Group.of(weighted)
+    if group is None or len({tree for tree, _ in leaves}) < 2:
         return {}
-    return {
-        (rollout, leaf): group.advantage(value)
-        for rollout, leaves in by_rollout.items()
-        for leaf, value in leaves.items()
-    }
+    return {key: group.advantage(value) for key, value in leaves.items()}
 
 
 @dataclass(frozen=True, slots=True)
