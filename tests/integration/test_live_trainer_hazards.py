@@ -49,6 +49,7 @@ REPORTED = {
     "mixed-versions": "mixed_versions",
     "retokenised": "breaks",
     "without-logprobs": "missing_logprobs",
+    "without-prompt": "missing_logprobs",
     "compaction": "breaks",
 }
 """The count of a trainer's log that names each hazard. An auxiliary call is not a hazard."""
@@ -173,7 +174,7 @@ def of_sample(row: Mapping[str, Any]) -> Iterator[Trained]:
 
 
 def of_turn(row: Mapping[str, Any]) -> Iterator[Trained]:
-    prompt, tokens = row["prompt_token_ids"], row["completion_token_ids"]
+    prompt, tokens = row["prompt_token_ids"] or [], row["completion_token_ids"]
     mask = [row["is_trainable"]] * len(tokens)
     yield from of_row([*prompt, *tokens], [*(0 for _ in prompt), *mask])
 
@@ -183,6 +184,7 @@ READERS: dict[Render, Callable[[Mapping[str, Any]], Iterator[Trained]]] = {
     "graph": lambda row: of_nodes(row["traces"]),
     "turns": of_turn,
 }
+INEXACT = {"retokenised", "without-logprobs", "without-prompt", "compaction"}
 LEFT_OUT = {"unscored", "tampered", "counterfactual"}
 
 
@@ -200,7 +202,7 @@ def test_a_result_of_the_service_leaves_out_or_marks_a_hazard(hazard: str, rende
     _, masked = render_samples(source, render, TrainingOptions(mixed_versions="mask"))
     assert ("mixed_versions" in masked) == is_mixed
     _, exact = render_samples(source, render, TrainingOptions(require_tokens=True))
-    is_inexact = hazard in {"retokenised", "without-logprobs", "compaction"}
+    is_inexact = hazard in INEXACT
     assert ("inexact_tokens" in exact) == is_inexact
 
 
@@ -221,8 +223,7 @@ def test_the_env_server_of_verifiers_leaves_out_or_marks_a_hazard(hazard: str) -
     rendered = render_episode(samples, source.calls, {})
     assert rendered is not None
     check(hazard, set(of_nodes(rendered["traces"])), marks_truncated=True)
-    inexact = {"retokenised", "without-logprobs", "compaction"}
-    assert set(left_out) == ({"inexact_tokens"} if hazard in inexact else {hazard} & LEFT_OUT)
+    assert set(left_out) == ({"inexact_tokens"} if hazard in INEXACT else {hazard} & LEFT_OUT)
     ends = [trace["stop_condition"] for trace in rendered["traces"]]
     assert ("max_output_tokens" in ends) == (hazard == "truncated")
 

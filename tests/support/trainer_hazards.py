@@ -25,7 +25,9 @@ Trained = tuple[tuple[int, ...], int]
 """The tokens before a token that is trained on, and this token."""
 
 
-def call(ident: str, says: str, prompt: list[int], tokens: list[int], **more: Any) -> ModelCall:
+def call(
+    ident: str, says: str, prompt: list[int] | None, tokens: list[int], **more: Any
+) -> ModelCall:
     """A recorded call; by default after `hello` and a turn of the user."""
     fields = {
         "id": ident,
@@ -146,6 +148,11 @@ def without_logprobs() -> FinishedRollout:
     return rollout(leaf("bad", TEXT, 1.0, "bad"), bad_call(logprobs=None))
 
 
+def without_prompt() -> FinishedRollout:
+    """The upstream sends the tokens of the answer, and not those that the model read."""
+    return rollout(leaf("bad", TEXT, 1.0, "bad"), bad_call(prompt=None))
+
+
 def auxiliary() -> FinishedRollout:
     aux = call("aux", TEXT, [50, 51], [TOKEN], purpose="aux")
     last = call("bad", "fine", CONTEXT, [11])
@@ -169,6 +176,7 @@ HAZARDS = {
     "mixed-call": Hazard(mixed_call, "mixed_calls", is_marked=True),
     "retokenised": Hazard(retokenised, "breaks", ("bad",), is_marked=True),
     "without-logprobs": Hazard(without_logprobs, "missing_logprobs", is_marked=True),
+    "without-prompt": Hazard(without_prompt, "missing_logprobs", is_marked=True),
     "auxiliary": Hazard(auxiliary, may_train=("bad",)),
     "compaction": Hazard(compaction, "breaks", ("before", "bad"), is_marked=True),
 }

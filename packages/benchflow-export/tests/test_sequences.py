@@ -114,14 +114,14 @@ def test_a_datum_of_tinker_has_one_number_for_each_target(tmp_path: Path) -> Non
     assert (left["benchflow"]["shared_prefix"], counts.trajectories) == ("per_leaf", 2)
 
 
-def test_a_first_token_alone_is_not_a_datum(tmp_path: Path) -> None:
+def test_an_answer_is_not_trained_on_if_its_prompt_was_not_recorded(tmp_path: Path) -> None:
     calls = recorded()
     calls[0] = call("c1", [SYSTEM, USER], "hello", [], [4])
     calls[1] = call("c2", calls[1].request["messages"], "left", [4, 6], [7], logprobs=None)
     calls[2] = call("c3", calls[2].request["messages"], "right", [4, 8], [9])
     lines, counts = export("tinker", [forked(calls)], tmp_path / "x")
     assert [line["benchflow"]["leaf"] for line in lines] == ["n3"]
-    assert (counts.trajectories, counts.untrainable, counts.missing_logprobs) == (1, 1, 1)
+    assert (counts.trajectories, counts.untrainable, counts.missing_logprobs) == (1, 1, 3)
 
 
 @pytest.mark.parametrize("name", ["atropos", "tinker"])

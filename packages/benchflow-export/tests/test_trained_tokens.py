@@ -31,6 +31,7 @@ class Turn:
     keeps_prefix: bool
     keeps_messages: bool
     has_logprobs: bool
+    has_prompt: bool
     is_replayed: bool
     reward: float | None
 
@@ -43,6 +44,7 @@ TURNS = st.lists(
         keeps_prefix=st.sampled_from([True, True, True, False]),
         keeps_messages=st.sampled_from([True, True, True, False]),
         has_logprobs=st.sampled_from([True, True, True, False]),
+        has_prompt=st.sampled_from([True, True, True, False]),
         is_replayed=st.sampled_from([False, False, False, True]),
         reward=st.sampled_from([None, 0.0, 0.5, 1.0]),
     ),
@@ -74,7 +76,7 @@ def build(turns: list[Turn]) -> FinishedRollout:
             response={"choices": [{"message": reply}]},
             status=200,
             replayed=turn.is_replayed,
-            prompt_token_ids=tuple(prompt),
+            prompt_token_ids=tuple(prompt) if turn.has_prompt else None,
             completion_token_ids=tuple(said),
             logprobs=tuple(-token / 10_000 for token in said) if turn.has_logprobs else None,
             usage=Usage(),
@@ -107,7 +109,7 @@ def said(rollout: FinishedRollout, sample: Sample) -> set[Pair]:
     for ident in {span.call for span in sample.spans if span.call is not None}:
         call = rollout.calls[ident]
         prompt, tokens = call.prompt_token_ids or (), call.completion_token_ids or ()
-        if call.logprobs is not None and not call.replayed:
+        if prompt and call.logprobs is not None and not call.replayed:
             pairs |= {((*prompt, *tokens[:at]), token) for at, token in enumerate(tokens)}
     return pairs
 

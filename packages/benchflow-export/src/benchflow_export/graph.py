@@ -237,7 +237,9 @@ def _add_call(
 ) -> _Path:
     """Add the messages that are new in the call's request, and the reply of the model."""
     sent = chat.sent_v1
-    prompt, completion = call.prompt_token_ids or (), call.completion_token_ids or ()
+    prompt = call.prompt_token_ids or ()
+    # Without the prompt, nobody knows what the tokens of the answer were sampled after.
+    completion = (call.completion_token_ids or ()) if prompt else ()
     broken: _Path | None = None
     if not _continues(path, sent, prompt):
         broken, path = (path if path.tokens else None), _Path()

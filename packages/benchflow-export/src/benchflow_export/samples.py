@@ -161,7 +161,7 @@ def _span(node: GraphNode) -> SampleSpan:
         policy_version=None if call is None else call.policy_version,
         end_policy_version=None if call is None else call.end_policy_version,
         routed_experts=node.experts,
-        sampling_mask=None if call is None else call.sampling_mask,
+        sampling_mask=None if call is None or not node.tokens else call.sampling_mask,
         finish_reason=reason if isinstance(reason, str) else None,
         temperature=temperature if isinstance(temperature, int | float) else None,
         finished_at=node.timestamp,
