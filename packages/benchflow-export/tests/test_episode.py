@@ -106,6 +106,7 @@ def test_a_trace_names_the_weights_that_sampled_each_message():
     record = made(forked(calls))
     left = record["traces"][0]["info"]["benchflow"]
     assert left["policy_versions"] == ["v7", "v8"]
+    assert left["policy_version_range"] == (7, 8)
     assert left["node_policy_versions"] == [None, None, "v7", None, "v8"]
     assert record["group"]["id"] == "t@d#-/v7"
 

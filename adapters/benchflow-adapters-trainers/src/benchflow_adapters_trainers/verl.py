@@ -160,7 +160,7 @@ def _outputs(
 ) -> list[Any]:
     module = _agent_loop_module()
     sample = row.sample
-    versions = None if sample is None else version_range(sample)
+    versions = None if sample is None else version_range(sample.policy_versions)
     oldest, newest = (version, version) if versions is None else versions
     return [
         module.AgentLoopOutput(

@@ -12,6 +12,7 @@ from benchflow_contracts import AdvantageEstimator, ModelCall, Sample, SampleSpa
 from .advantages import mean_advantages
 from .graph import v1_message
 from .samples import sampling_of
+from .token_rows import version_range
 
 Shape = Literal["leaves", "graph"]
 
@@ -121,6 +122,7 @@ def _trace(
     name = "leaf" if "leaf" in info else "graph"
     index = {span.id: at for at, span in enumerate(spans)}
     versions = list(dict.fromkeys(v for sample in samples for v in sample.policy_versions))
+    weightings = {sample.weighting for sample in samples}
     return {
         "version": _TRACE_VERSION,
         "id": f"{first.tree}-{first.leaf if name == 'leaf' else name}",
@@ -143,8 +145,9 @@ def _trace(
                 "rollout_id": first.tree,
                 "sources": [span.node for span in spans],
                 "advantage": estimator,
-                "weighting": first.weighting,
+                "weighting": "answers" if "answers" in weightings else "uniform",
                 "policy_versions": versions,
+                "policy_version_range": version_range(versions),
                 "node_policy_versions": [span.policy_version for span in spans],
                 **_changes(spans),
                 "breaks": sum(sample.breaks for sample in samples),

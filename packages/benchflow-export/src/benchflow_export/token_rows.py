@@ -84,9 +84,9 @@ def version_number(text: str) -> int | None:
     return int(match[1]) if match is not None and match.end() == len(text) else None
 
 
-def version_range(sample: Sample) -> tuple[int, int] | None:
-    """Return the oldest and the newest weights that sampled a message; `None` if unknown."""
-    numbers = [version_number(text) for text in sample.policy_versions]
+def version_range(versions: Sequence[str]) -> tuple[int, int] | None:
+    """Return the numbers of the oldest and the newest weights; `None` if one has no number."""
+    numbers = [version_number(text) for text in versions]
     known = [number for number in numbers if number is not None]
     if not known or len(known) < len(numbers):
         return None
@@ -94,7 +94,7 @@ def version_range(sample: Sample) -> tuple[int, int] | None:
 
 
 def _version(sample: Sample, group: RolloutGroup, options: TrainerOptions) -> int | None:
-    recorded = version_range(sample)
+    recorded = version_range(sample.policy_versions)
     if recorded is not None:
         return recorded[0]
     return group.policy_version if group.policy_version is not None else options.assumed_version
