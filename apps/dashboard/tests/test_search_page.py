@@ -8,6 +8,7 @@ import pytest
 from benchflow_contracts import RolloutTree, UsageError
 from benchflow_dashboard import DashboardSettings, create_app
 from benchflow_dashboard.index import Index, StepQuery, search_steps, update_index
+from benchflow_dashboard.index.step_search import FEW_STEPS
 from hypothesis import given
 from hypothesis import strategies as st
 from litestar import Litestar
@@ -57,9 +58,9 @@ def client(index: Index) -> Iterator[Client]:
         yield client
 
 
-def runs_of(index: Index, **query: str) -> list[str]:
+def runs_of(index: Index, few: int = FEW_STEPS, **query: str) -> list[str]:
     with index.read() as session:
-        return [hit.run for hit in search_steps(session, StepQuery.of(query)).hits]
+        return [hit.run for hit in search_steps(session, StepQuery.of(query), few=few).hits]
 
 
 def test_a_step_with_the_word_more_often_comes_first(index: Index) -> None:
@@ -69,12 +70,14 @@ def test_a_step_with_the_word_more_often_comes_first(index: Index) -> None:
     assert runs_of(index, q='"hazel basket"') == []
 
 
-def test_each_filter_leaves_its_rollouts(index: Index) -> None:
-    assert runs_of(index, q="walnut", task="made/other") == ["two"]
-    assert sorted(runs_of(index, q="basket", job="night")) == ["three", "two"]
-    assert runs_of(index, q="basket", job="day") == []
-    assert runs_of(index, q="basket", status="failed") == []
-    assert len(runs_of(index, q="basket", status="completed")) == 2
+@pytest.mark.parametrize("few", [0, FEW_STEPS])
+def test_each_filter_leaves_its_rollouts(index: Index, few: int) -> None:
+    assert runs_of(index, few, q="walnut", task="made/other") == ["two"]
+    assert sorted(runs_of(index, few, q="basket", job="night")) == ["three", "two"]
+    assert runs_of(index, few, q="basket", job="night", task="made/other") == ["two"]
+    assert runs_of(index, few, q="basket", job="day") == []
+    assert runs_of(index, few, q="basket", status="failed") == []
+    assert len(runs_of(index, few, q="basket", status="completed")) == 2
 
 
 def test_the_pages_of_a_search_have_each_step_once_in_both_directions(client: Client) -> None:

@@ -14,6 +14,8 @@ from .run_query import LONGEST, PAGE, read_place, write_place
 
 RANKED: Final = 20_000
 """The newest matches of a search, which are ranked."""
+FEW_STEPS: Final = 100_000
+"""Up to so many steps that pass the filters are listed before the words are looked up."""
 _TERMS: Final = 16
 _SNIPPET_WORDS: Final = 24
 _FILTERS: Final = ("job", "task", "status")
@@ -134,10 +136,13 @@ class StepHits:
     """The `before` of the page before."""
 
 
-def search_steps(session: IndexSession, query: StepQuery, *, size: int = PAGE) -> StepHits:
+def search_steps(
+    session: IndexSession, query: StepQuery, *, size: int = PAGE, few: int = FEW_STEPS
+) -> StepHits:
     """Return one page of the steps that match, the best match first.
 
     Of very many matches, the newest 20,000 are ranked. Equal ranks are in falling order of age.
+    `few` decides how a search with filters is done, and not what it finds.
 
     Raises:
         UsageError: The query is not valid.
@@ -148,7 +153,8 @@ def search_steps(session: IndexSession, query: StepQuery, *, size: int = PAGE) -
     backwards = bool(query.before)
     # Nobody can write this mark into a step, because nobody knows it before the search.
     mark = secrets.token_hex(8)
-    rows = _page(session, query, words, mark, size + 1)
+    matches = _filtered(session, query, words, few) if query.filters else _Matches(values=(words,))
+    rows = [] if matches is None else _page(session, query, matches, words, mark, size + 1)
     has_more, rows = len(rows) > size, rows[:size]
     if backwards:
         rows.reverse()
@@ -165,14 +171,40 @@ def search_steps(session: IndexSession, query: StepQuery, *, size: int = PAGE) -
     )
 
 
-def _page(
-    session: IndexSession, query: StepQuery, words: str, mark: str, size: int
-) -> list[tuple[Any, ...]]:
-    values: list[object] = [words, *query.filters.values(), RANKED]
-    joins = where = scope = ""
-    if query.filters:
+@dataclass(frozen=True, slots=True)
+class _Matches:
+    """The steps that match the words and pass the filters, as a part of a statement."""
+
+    joins: str = ""
+    where: str = ""
+    values: tuple[object, ...] = ()
+
+
+def _filtered(session: IndexSession, query: StepQuery, words: str, few: int) -> _Matches | None:
+    """Return the matches of a query with filters; None if no step passes them.
+
+    A frequent word matches most steps. To look each of them up among the few steps of a filter
+    takes less time than to read its step and its run.
+    """
+    conditions = " AND ".join(f"runs.{name} = ?" for name in query.filters)
+    values = tuple(query.filters.values())
+    steps = f"SELECT steps.id FROM runs CROSS JOIN steps ON steps.run = runs.id WHERE {conditions}"
+    range_sql = f"SELECT COUNT(*), MIN(id), MAX(id) FROM ({steps} LIMIT ?)"
+    ((count, first, last),) = session.rows(range_sql, (*values, few + 1))
+    if not count:
+        return None
+    if count > few:
         joins = "JOIN steps ON steps.id = step_words.rowid JOIN runs ON runs.id = steps.run"
-        where = "".join(f" AND runs.{name} = ?" for name in query.filters)
+        return _Matches(joins, f" AND {conditions}", (words, *values))
+    # With the plus sign, SQLite makes the list once, and asks the words for nothing else.
+    where = f" AND step_words.rowid BETWEEN ? AND ? AND +step_words.rowid IN ({steps})"
+    return _Matches("", where, (words, first, last, *values))
+
+
+def _page(
+    session: IndexSession, query: StepQuery, matches: _Matches, words: str, mark: str, size: int
+) -> list[tuple[Any, ...]]:
+    values, scope = [*matches.values, RANKED], ""
     place, order = query.before or query.after, "score, id DESC"
     if place:
         score, step = read_place(place)
@@ -184,8 +216,8 @@ def _page(
     # Only the snippets of this page are made; the index is asked again for each of them.
     sql = f"""
 WITH found AS MATERIALIZED (
-    SELECT step_words.rowid AS id, rank AS score FROM step_words {joins}
-    WHERE step_words MATCH ?{where} ORDER BY step_words.rowid DESC LIMIT ?),
+    SELECT step_words.rowid AS id, rank AS score FROM step_words {matches.joins}
+    WHERE step_words MATCH ?{matches.where} ORDER BY step_words.rowid DESC LIMIT ?),
 best AS MATERIALIZED (SELECT id, score FROM found {scope} ORDER BY {order} LIMIT ?)
 SELECT score, best.id, (SELECT COUNT(*) FROM found), runs.name, runs.job, runs.task, runs.status,
     steps.node, steps.seq, steps.title, snippet(step_words, -1, ?, ?, '…', {_SNIPPET_WORDS})
