@@ -8,6 +8,7 @@ import json
 import os
 import random
 import re
+import resource
 import shutil
 import signal
 import socket
@@ -17,6 +18,7 @@ import time
 from collections.abc import Generator
 from pathlib import Path
 from typing import Any
+from urllib.request import urlopen
 
 import apsw
 import kill_job
@@ -331,8 +333,9 @@ def test_a_hung_program_ends_in_bounded_time_with_its_cause(tmp_path: Path, plac
         job.check_nothing_left(MARK)
 
 
-def test_a_dashboard_that_is_killed_does_not_disturb_the_job_that_it_shows(
-    faulted: FaultJob, whole: FaultJob, tmp_path: Path
+@pytest.mark.parametrize("fault", ["killed", "stopped", "full-disk"])
+def test_no_fault_of_a_dashboard_disturbs_the_job_that_it_shows(
+    fault: str, faulted: FaultJob, whole: FaultJob, tmp_path: Path
 ) -> None:
     served = subprocess.Popen(
         [BENCH, "dashboard", "--jobs-dir", faulted.home / "jobs", "--port", "0", "--no-open"],
@@ -350,8 +353,15 @@ def test_a_dashboard_that_is_killed_does_not_disturb_the_job_that_it_shows(
             assert b"200 OK" in reader.recv(64)
             # This reader reads no more, while the dashboard follows the job.
             faulted.until_scored(1)
-            served.kill()
+            if fault == "full-disk":
+                # From here on, each write to a file fails.
+                resource.prlimit(served.pid, resource.RLIMIT_FSIZE, (0, 0))
+            else:
+                served.send_signal(signal.SIGKILL if fault == "killed" else signal.SIGSTOP)
             _, said = runner.communicate(timeout=60)
+        if fault == "full-disk":
+            with urlopen(f"http://{url}/runs", timeout=30) as page:
+                assert b"the index is not up to date" in page.read()
     finally:
         served.kill()
         served.communicate()
