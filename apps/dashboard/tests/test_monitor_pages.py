@@ -125,9 +125,15 @@ def test_readers_share_a_view_that_is_costly_to_make(monkeypatch: pytest.MonkeyP
     assert [shared.view(day), shared.view(hour), shared.view(day)] == [1000.0, 1000.0, 1000.0]
     now[0] += 1.9
     assert shared.view(day) == 1000.0
+    assert made == [day, hour]
+    # Nobody waits for the next view, and nobody gets one that is much older.
     now[0] += 0.2
+    assert shared.view(day) == 1000.0
+    shared.close()
     assert shared.view(day) == 1002.1
-    assert made == [day, hour, day]
+    now[0] += 4.1
+    assert shared.view(day) == 1006.2
+    assert made == [day, hour, day, day]
 
 
 def test_text_of_an_agent_is_never_markup(client: TestClient[Litestar]) -> None:

@@ -173,6 +173,7 @@ class MonitorService:
         self._alerts.close()
         if self._deliveries is not None:
             self._deliveries.close()
+        self.views.close()
         self.reader.close()
 
 

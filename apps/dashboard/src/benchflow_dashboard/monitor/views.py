@@ -3,6 +3,7 @@
 import threading
 import time
 from collections.abc import Callable, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Any, Final
 from urllib.parse import urlencode
@@ -112,32 +113,74 @@ def monitor_view(reader: MonitorReader, query: MonitorQuery, now: float) -> Moni
     )
 
 
+@dataclass(frozen=True, slots=True)
+class _KeptView:
+    """A view, the time until which it is new enough, and the time until which it is shown."""
+
+    view: MonitorView
+    fresh_until: float
+    shown_until: float
+
+
 class MonitorViews:
     """Views that several readers of a page share while one of them is costly to make.
 
     A view that took T seconds is used for `20 T`, so that open pages take at most a twentieth of a
-    processor. A view that is made quickly is made each time.
+    processor. For another `20 T`, readers get it while a thread makes the next one: a view of many
+    rollouts takes seconds, and no reader should wait for it. A view that is made quickly is made
+    each time.
     """
 
     def __init__(self, reader: MonitorReader, clock: Callable[[], float] = time.time) -> None:
         self._reader = reader
         self._clock = clock
         self._lock = threading.Lock()
-        self._views: dict[MonitorQuery, tuple[float, MonitorView]] = {}
+        self._making = threading.Lock()
+        """Only one view is made at a time."""
+        self._views: dict[MonitorQuery, _KeptView] = {}
+        self._renewed: set[MonitorQuery] = set()
+        self._thread = ThreadPoolExecutor(1, thread_name_prefix="monitor-views")
 
     def view(self, query: MonitorQuery) -> MonitorView:
         """Return the view of a query, made now or a short time ago."""
         with self._lock:
             now = self._clock()
-            self._views = {key: view for key, view in self._views.items() if view[0] > now}
-            if query in self._views:
-                return self._views[query][1]
+            kept = self._views.get(query)
+            if kept is not None and now < kept.shown_until:
+                if now >= kept.fresh_until and query not in self._renewed:
+                    self._renewed.add(query)
+                    self._thread.submit(self._renew, query)
+                return kept.view
+        return self._make(query)
+
+    def close(self) -> None:
+        """Wait for the view that is made. Idempotent."""
+        self._thread.shutdown(cancel_futures=True)
+
+    def _renew(self, query: MonitorQuery) -> None:
+        try:
+            self._make(query)
+        finally:
+            with self._lock:
+                self._renewed.discard(query)
+
+    def _make(self, query: MonitorQuery) -> MonitorView:
+        with self._making:
+            with self._lock:
+                now = self._clock()
+                kept = self._views.get(query)
+                if kept is not None and now < kept.fresh_until:
+                    # Another reader made it while this one waited.
+                    return kept.view
             began = time.perf_counter()
             view = monitor_view(self._reader, query, now)
-            took = time.perf_counter() - began
-            if took > _QUICK_SEC and len(self._views) < _MAX_VIEWS:
-                self._views[query] = (now + 20 * took, view)
-            return view
+            use = 20 * (time.perf_counter() - began)
+        with self._lock:
+            self._views = {one: v for one, v in self._views.items() if v.shown_until > now}
+            self._views.pop(query, None)
+            if use > 20 * _QUICK_SEC and len(self._views) < _MAX_VIEWS:
+                self._views[query] = _KeptView(view, now + use, now + 2 * use)
+        return view
 
 
 @dataclass(frozen=True, slots=True)
