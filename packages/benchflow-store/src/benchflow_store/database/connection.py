@@ -36,6 +36,10 @@ _OBSERVER_MS: Final = 200
 _IDLE_LOG_PAGES: Final = 1_000
 _BUSY_LOG_PAGES: Final = 16_000
 """The pages of the log after which it is copied into the database: 4 MB, under load 64 MB."""
+_MOST_LOG_PAGES: Final = 32_000
+"""The pages after which writers wait for the end of the copy: else two of them that never rest
+make the log grow without an end."""
+_RESTART_MS: Final = 500
 
 
 class SqlConnection(Protocol):
@@ -114,6 +118,7 @@ class SqliteConnection:
         self._path = path
         self._needed_bytes = 0
         self._log_pages = 0
+        self._restart_pages = _MOST_LOG_PAGES
         if mode in {"create", "write"}:
             _require_safe_sqlite()
         is_new = not path.is_file()
@@ -235,13 +240,28 @@ class SqliteConnection:
         """Copy a long log into the database. The commits in the log stay durable."""
         if self._log_pages < (_IDLE_LOG_PAGES if is_idle else _BUSY_LOG_PAGES):
             return
-        self._log_pages = 0
+        pages, self._log_pages = self._log_pages, 0
         try:
             self._db.wal_checkpoint(mode=apsw.SQLITE_CHECKPOINT_PASSIVE)
+            if pages >= self._restart_pages:
+                self._restart_log(pages)
         except apsw.Error as error:
             failure = self._failure(error)
             if not failure.retryable:
                 raise failure from error
+
+    def _restart_log(self, pages: int) -> None:
+        """Copy the rest of the log, and let the next commit write at its start.
+
+        Writers wait meanwhile. A long read ends the attempt: the next one is after more pages.
+        """
+        self._restart_pages = pages + _BUSY_LOG_PAGES
+        self._db.set_busy_timeout(_RESTART_MS)
+        try:
+            self._db.wal_checkpoint(mode=apsw.SQLITE_CHECKPOINT_RESTART)
+            self._restart_pages = _MOST_LOG_PAGES
+        finally:
+            self._db.set_busy_timeout(_BUSY_MS)
 
     def close(self, *, after_fault: bool = False) -> None:
         """Close the connection. After a fault of the disk, the log is not copied."""
