@@ -360,8 +360,8 @@ def test_no_fault_of_a_dashboard_disturbs_the_job_that_it_shows(
                 served.send_signal(signal.SIGKILL if fault == "killed" else signal.SIGSTOP)
             _, said = runner.communicate(timeout=60)
         if fault == "full-disk":
-            with urlopen(f"http://{url}/runs", timeout=30) as page:
-                assert b"the index is not up to date" in page.read()
+            runs, problem = f"http://{url}/runs", b"the index is not up to date"
+            until("the problem on the page", lambda: problem in urlopen(runs, timeout=30).read())
     finally:
         served.kill()
         served.communicate()
