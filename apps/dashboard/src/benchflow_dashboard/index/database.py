@@ -141,6 +141,11 @@ class IndexReaders:
             except queue.Full:
                 connection.close(True)
 
+    def open_one(self) -> None:
+        """Open a connection, if none is idle, and keep it."""
+        with self.session() as session:
+            session.rows("SELECT 1 FROM meta")
+
     def close(self) -> None:
         """Close the idle connections."""
         with suppress(queue.Empty):

@@ -36,6 +36,8 @@ class Index:
         self.watcher = Watcher(path, jobs_dir, fleet)
         self._readers = IndexReaders(path, notes)
         self._reports = ReportCache(path, self._readers)
+        # While a reader is open, SQLite needs no new file for the next one: the disk may be full.
+        self.watcher.on_change(self._readers.open_one)
 
     @contextmanager
     def read(self) -> Generator[IndexSession]:
