@@ -103,7 +103,11 @@ def test_an_answer_of_no_api_is_a_typed_error_and_leaves_no_sandbox(cloud, stage
     left, failed = asyncio.run(main())
     assert not any(left.values()), left
     # The SDKs read no more than the status of some answers to a deletion, but each to its end.
-    assert failed["endless"] if stage == "delete" else any(failed.values()), failed
+    if stage == "delete":
+        assert failed["endless"], failed
+    # E2B's sandbox is used without a wait for what is read of it.
+    elif (cloud, stage) != ("e2b", "read"):
+        assert any(failed.values()), failed
 
 
 @pytest.mark.timeout(120)
