@@ -87,9 +87,10 @@ def _assemble(orders: dict[str, Any]) -> None:
     location = Path(orders["file"]) if "file" in orders else orders["url"]
     assembler = Assembler(location, config, OnlineScorer(config))
     assembler.on_change = _report
-    # A fold makes many objects without cycles: the collector took a quarter of its time.
+    # The collector took a quarter of the time of a fold. It cannot be rare in its last
+    # generation: the trees have cycles, and memory grew for minutes until it was free again.
     gc.freeze()
-    gc.set_threshold(20_000, 20, 50)
+    gc.set_threshold(20_000, 10, 5)
     asyncio.run(assembler.run())
 
 
