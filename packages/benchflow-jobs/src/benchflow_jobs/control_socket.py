@@ -9,7 +9,7 @@ import struct
 from collections.abc import AsyncGenerator, Awaitable, Callable, Generator
 from contextlib import asynccontextmanager, contextmanager, suppress
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from benchflow_contracts import BenchFlowError, StoreError, UsageError
 from pydantic import ValidationError
@@ -21,6 +21,8 @@ SOCKET_FILE = "runtime/control.sock"
 _MAX_BYTES = 1 << 20
 _TIMEOUT_SEC = 30.0
 _CONNECT_SEC = 2.0
+_LAST_REPLY_SEC = 0.5
+"""How long the end of a job waits for orders that are still answered."""
 
 
 class JobNotRunningError(UsageError):
@@ -52,16 +54,22 @@ async def serve_orders(
     Raises:
         StoreError: The socket cannot be made.
     """
+    answers: set[asyncio.Task[Any]] = set()
 
     async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        task = asyncio.current_task()
+        assert task is not None
+        answers.add(task)
         try:
             with suppress(OSError, asyncio.IncompleteReadError, TimeoutError):
                 async with asyncio.timeout(_TIMEOUT_SEC):
                     reply = await _reply(reader, writer, receive)
                     writer.write(reply.model_dump_json().encode() + b"\n")
-                    await writer.drain()
+                    writer.close()
+                    await writer.wait_closed()
         finally:
-            writer.close()
+            await _abort(writer)
+            answers.discard(task)
 
     path = directory / SOCKET_FILE
     try:
@@ -81,6 +89,24 @@ async def serve_orders(
         with suppress(OSError):
             if path.lstat().st_ino == ours:
                 path.unlink()
+        await _end(answers)
+
+
+async def _end(answers: set[asyncio.Task[Any]]) -> None:
+    """Wait shortly for the replies, then cancel those that are left."""
+    if answers:
+        _, late = await asyncio.wait(answers, timeout=_LAST_REPLY_SEC)
+        for task in late:
+            task.cancel()
+        if late:
+            await asyncio.wait(late)
+
+
+async def _abort(writer: asyncio.StreamWriter) -> None:
+    """Return when the connection is closed. What was not sent is lost."""
+    writer.transport.abort()
+    with suppress(OSError):
+        await writer.wait_closed()
 
 
 def _listen(address: str) -> socket.socket:
