@@ -8,6 +8,9 @@ from contextlib import suppress
 from pathlib import Path
 
 _SUFFIX = ".batch"
+_PARTIAL = ".partial"
+_ABANDONED_SEC = 600.0
+"""A file that is still written is younger: a batch is small."""
 _numbers = itertools.count()
 
 
@@ -26,8 +29,9 @@ def records_of(path: Path) -> int:
 class Spool:
     """Batches as files, oldest first. Several processes may share a directory.
 
-    A batch is written under another name and renamed, so a crash leaves no half batch. The server
-    ignores a batch that two processes sent.
+    A batch is written under another name and renamed, so a crash leaves no half batch, and the next
+    `put` after some minutes deletes what it did leave. The server ignores a batch that two
+    processes sent.
     """
 
     def __init__(self, directory: Path, limit: int) -> None:
@@ -38,10 +42,10 @@ class Spool:
         """Write a batch. Return False if the limit is reached or the disk refuses."""
         try:
             self._make_directory()
-            if self.size() + len(batch) > self._limit:
+            if self._size() + len(batch) > self._limit:
                 return False
             name = f"{time.time_ns():020d}-{os.getpid()}-{next(_numbers)}-{records}"
-            partial = self._directory / f"{name}.partial"
+            partial = self._directory / f"{name}{_PARTIAL}"
             try:
                 partial.write_bytes(batch)
                 partial.rename(self._directory / f"{name}{_SUFFIX}")
@@ -78,13 +82,20 @@ class Spool:
         with suppress(OSError):
             path.unlink(missing_ok=True)
 
-    def size(self) -> int:
-        """Return the bytes of all files."""
-        total = 0
+    def _size(self) -> int:
+        """Return the bytes of all files. Delete the files of programs that ended in a write."""
+        total, now = 0, time.time()
         with suppress(OSError):
             for entry in os.scandir(self._directory):
                 with suppress(OSError):
-                    total += entry.stat(follow_symlinks=False).st_size
+                    status = entry.stat(follow_symlinks=False)
+                    # A file of the future is of a clock that was set back.
+                    if entry.name.endswith(_PARTIAL) and (
+                        abs(now - status.st_mtime) > _ABANDONED_SEC
+                    ):
+                        Path(entry.path).unlink()
+                    else:
+                        total += status.st_size
         return total
 
     def _make_directory(self) -> None:
