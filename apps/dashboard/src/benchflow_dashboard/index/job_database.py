@@ -109,7 +109,10 @@ class JobDatabasePoller:
             try:
                 changes.put(reader.read())
                 self.problem = None
-            except BenchFlowError as error:
-                self.problem = f"the jobs of the fleet are not up to date: {error}"
-                _logger.warning("%s", self.problem)
+            except Exception as error:
+                # Without the thread, old pages look new.
+                is_expected = isinstance(error, BenchFlowError)
+                cause = str(error) if is_expected else f"{type(error).__name__}: {error}"
+                self.problem = f"the jobs of the fleet are not up to date: {cause}"
+                _logger.warning("%s", self.problem, exc_info=None if is_expected else error)
             stop.wait(self._poll_sec if self.problem is None else _RETRY_SEC)

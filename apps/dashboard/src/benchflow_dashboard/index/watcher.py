@@ -4,6 +4,7 @@ import logging
 import threading
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, Final
 
@@ -68,11 +69,17 @@ class Watcher:
         while not self._stop.is_set():
             try:
                 self._follow()
-            except (apsw.Error, StoreError, OSError) as error:
-                self.problem = f"the index is not up to date: {error}"
-                _logger.warning("%s", self.problem)
-                self._close()
+            except Exception as error:  # noqa: BLE001 - without the thread, old pages look new
+                self._note(error)
+                with suppress(Exception):
+                    self._close()
                 self._stop.wait(_RETRY_SEC)
+
+    def _note(self, error: Exception) -> None:
+        is_expected = isinstance(error, (apsw.Error, StoreError, OSError))
+        cause = str(error) if is_expected else f"{type(error).__name__}: {error}"
+        self.problem = f"the index is not up to date: {cause}"
+        _logger.warning("%s", self.problem, exc_info=None if is_expected else error)
 
     def _follow(self) -> None:
         if self._writer is None:
