@@ -28,6 +28,11 @@ class ProviderSandboxes:
         """Sandboxes of runs that have certainly ended."""
         return [record for record in self.records if record.owner_alive is False]
 
+    @property
+    def place(self) -> int:
+        """The place on the page: what lives first, and what cannot be read last."""
+        return 0 if self.records else 2 if self.state.problem else 1
+
 
 @dataclass(frozen=True, slots=True)
 class FleetView:
