@@ -1,8 +1,9 @@
 """What `benchflow-monitor` costs its program while the server is away, and what arrives after.
 
 A program of steps reports each step. First the server is up, then it is away, then it is back. The
-steps of the program are timed with and without the report, by the wall clock and by the processor
-time of the program's thread. The directory of waiting records has a small limit, so that records
+steps of the program are timed by the wall clock and by the processor time of the program's thread.
+Each second step is not reported, so that steps with and without a report are timed under the same
+load of the machine. The directory of waiting records has a small limit, so that records
 are dropped; the client must count them exactly.
 
 One JSON line for each part on stdout.
@@ -57,7 +58,7 @@ class Ingest:
                 self.send_header("content-length", "0")
                 self.end_headers()
 
-            def log_message(self, *_: object) -> None:
+            def log_request(self, code: int | str = "-", size: int | str = "-") -> None:
                 """Print nothing."""
 
         class Server(ThreadingHTTPServer):
@@ -80,29 +81,41 @@ class Part:
     wall: list[float] = field(default_factory=list[float])
     cpu: list[float] = field(default_factory=list[float])
     spool: int = 0
+    base: "Part | None" = None
+    """The steps between these, which are not reported."""
 
     def run(self, seconds: float, rate: float, report: Callable[[], None], spool: Path) -> None:
+        self.base = base = Part()
         end = time.monotonic() + seconds
         while (began := time.monotonic()) < end:
-            at, cpu = time.perf_counter(), time.thread_time()
-            work()
-            report()
-            self.cpu.append((time.thread_time() - cpu) * 1000)
-            self.wall.append((time.perf_counter() - at) * 1000)
+            base.step(lambda: None)
+            time.sleep(max(0.0, began + 0.5 / rate - time.monotonic()))
+            self.step(report)
             if len(self.wall) % 50 == 0:
                 files = spool.iterdir() if spool.exists() else ()
                 self.spool = max(self.spool, sum(path.stat().st_size for path in files))
             time.sleep(max(0.0, began + 1 / rate - time.monotonic()))
 
-    def facts(self, base: "Part") -> dict[str, object]:
-        p99, base_p99 = (quantiles(part.wall, n=100)[-1] for part in (self, base))
-        cpu, base_cpu = (quantiles(part.cpu, n=100)[-1] for part in (self, base))
+    def step(self, report: Callable[[], None]) -> None:
+        """Time one step of the program."""
+        at, cpu = time.perf_counter(), time.thread_time()
+        work()
+        report()
+        self.cpu.append((time.thread_time() - cpu) * 1000)
+        self.wall.append((time.perf_counter() - at) * 1000)
+
+    def facts(self) -> dict[str, Any]:
+        assert self.base is not None
+        p99, base_p99 = (quantiles(part.wall, n=100)[-1] for part in (self, self.base))
+        cpu, base_cpu = (quantiles(part.cpu, n=100)[-1] for part in (self, self.base))
         return {
             "steps": len(self.wall),
             "p50": round(median(self.wall), 3),
+            "p50_without": round(median(self.base.wall), 3),
             "p99": round(p99, 3),
             "p99_without": round(base_p99, 3),
             "cpu_p50": round(median(self.cpu), 3),
+            "cpu_p50_without": round(median(self.base.cpu), 3),
             "cpu_p99": round(cpu, 3),
             "cpu_p99_without": round(base_cpu, 3),
             "goal_ms": GOAL_MS,
@@ -123,8 +136,7 @@ def measure(home: Path, options: argparse.Namespace) -> bool:
     limits = MonitorLimits(spool_bytes=options.spool_kb * 1024)
     monitor = Monitor(f"http://127.0.0.1:{ingest.port}", service="s", spool=spool, limits=limits)
     rollout = monitor.rollout("r")
-    base, up, away = Part(), Part(), Part()
-    base.run(options.up_sec, options.rate, lambda: None, spool)
+    up, away = Part(), Part()
     up.run(options.up_sec, options.rate, lambda: rollout.step(**FIELDS), spool)
     ingest.stop()
     away.run(options.away_sec, options.rate, lambda: rollout.step(**FIELDS), spool)
@@ -137,7 +149,7 @@ def measure(home: Path, options: argparse.Namespace) -> bool:
     monitor.close(30)
     stats = monitor.stats
     for name, part in (("up", up), ("away", away)):
-        emit(f"monitor client: server {name}", part.wall, **part.facts(base))
+        emit(f"monitor client: server {name}", part.wall, **part.facts())
     lost = stats.queued - len(ingest.seen)
     emit(
         f"monitor client: back after {options.away_sec:g} s",

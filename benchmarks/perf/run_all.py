@@ -4,8 +4,8 @@ Left out, and why:
 
 - `agents_fork.py` and `question_to_child.py` install real agents, and take minutes.
 - `peer_*.py` measure another project, and are run by its benchmarks.
-- `call_fork.py`, `dashboard_tree.py`, `monitor_client.py`, `monitor_ingest.py` and
-  `serve_process.py` take more than a minute. Run them alone.
+- `call_fork.py`, `dashboard_beside_run.py`, `dashboard_tree.py`, `monitor_client.py`,
+  `monitor_ingest.py` and `serve_process.py` take more than a minute. Run them alone.
 - `state_backends.py` and `twin_warmth.py`: how long they take was not measured on a quiet machine.
 - `dashboard_live.py`, `memory.py`, `model_server.py`, `null_job.py`, `report.py` and `worlds.py`
   are parts of others.
