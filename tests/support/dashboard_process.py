@@ -21,6 +21,7 @@ from made_trees import random_tree, tree_of_all_kinds, tree_of_climbs
 BENCH = Path(sys.executable).with_name("bench")
 CONFIG = """
 grace_sec = 0.1
+check_sec = 1
 
 [[rewards]]
 kind = "tool_errors"
@@ -60,7 +61,7 @@ class DashboardProcess:
                 stdout=log,
                 stderr=subprocess.PIPE,
                 text=True,
-                env=os.environ | _own_directories(self.home) | {"NO_COLOR": "1"},
+                env=os.environ | own_directories(self.home) | {"NO_COLOR": "1"},
             )
         assert self._process.stderr is not None
         lines: list[str] = []
@@ -108,10 +109,13 @@ class DashboardProcess:
         wait_until(lambda: condition(self.get(path)), path)
 
 
-def _own_directories(home: Path) -> dict[str, str]:
-    """Return the variables that keep a server from the index, notes and actions of others."""
+def own_directories(home: Path) -> dict[str, str]:
+    """Return the variables that keep a server from the index, notes and sandboxes of others."""
     kinds = ("CACHE", "DATA", "STATE", "CONFIG")
-    return {f"XDG_{kind}_HOME": str(home / kind.lower()) for kind in kinds}
+    scratch = home / "tmp"
+    scratch.mkdir(exist_ok=True)
+    own = {f"XDG_{kind}_HOME": str(home / kind.lower()) for kind in kinds}
+    return own | {"TMPDIR": str(scratch)}
 
 
 def wait_until(condition: Callable[[], bool], what: object = "") -> None:

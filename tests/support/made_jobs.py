@@ -91,12 +91,14 @@ def write_job(
     baseline: str | None = None,
     spent: Mapping[str, Spent] | None = None,
     pending: int = 0,
+    ended: float = 1_000.0,
 ) -> Path:
-    """Write a job whose slots have ended, with its facts, and return its directory.
+    """Write a job whose slots ended at `ended`, with its facts, and return its directory.
 
     `spent` is by variant. `pending` slots of the first variant have not begun.
     """
-    slots, commits = [], []
+    slots: list[PlannedSlot] = []
+    commits: list[tuple[PlannedSlot, float | None, Spent]] = []
     for variant, tasks in rewards.items():
         for task, values in tasks.items():
             for repeat, reward in enumerate(values):
@@ -117,7 +119,7 @@ def write_job(
         async with JobWriter(job / "record.db", name) as writer:
             state = await writer.begin(plan, slots)
             made = [
-                _commit(job, index, slot, reward, cost, epoch=state.epoch)
+                _commit(job, index, slot, reward, cost, epoch=state.epoch, ended=ended)
                 for index, (slot, reward, cost) in enumerate(commits)
             ]
             async with asyncio.TaskGroup() as group:
@@ -131,7 +133,14 @@ def write_job(
 
 
 def _commit(
-    job: Path, index: int, slot: PlannedSlot, reward: float | None, spent: Spent, *, epoch: int
+    job: Path,
+    index: int,
+    slot: PlannedSlot,
+    reward: float | None,
+    spent: Spent,
+    *,
+    epoch: int,
+    ended: float,
 ) -> Commit:
     rollout = f"{job.name}-{index:03d}__{slot.variant[:8].encode().hex()}"
     usage = None
@@ -140,15 +149,19 @@ def _commit(
         usage = Usage(input_tokens=halves[0], output_tokens=halves[1], cached_tokens=0)
     answer = f"answer of {slot.variant}"
     tree = made_tree(rollout, slot.task, reward, answer=answer, usage=usage)
-    directory = write_rollout(tree, job / rollout)
+    began = ended - 100
+    directory = write_rollout(tree, job / rollout, started_at=began, finished_at=ended)
     written = RolloutRecord.model_validate_json((directory / "result.json").read_text())
     record = written.model_copy(update={"slot": slot.name, "attempt": 1, "steps": 2, "leaves": 1})
     (directory / "result.json").write_text(record.model_dump_json())
     leaf = tree.index["n2"]
     lines = rewards_jsonl(leaf.id, leaf.results, steps=leaf.steps, ts=1.0)
     (directory / "rewards.jsonl").write_text("".join(f"{json.dumps(line)}\n" for line in lines))
-    metrics = {"tokens_in": spent.tokens_in, "tokens_out": spent.tokens_out}
-    metrics["cost_usd"] = spent.cost_usd
+    metrics = {
+        "tokens_in": spent.tokens_in,
+        "tokens_out": spent.tokens_out,
+        "cost_usd": spent.cost_usd,
+    }
     completion = Completion(
         job=job.name,
         index=index,
@@ -165,4 +178,4 @@ def _commit(
         for key, value in metrics.items()
         if value is not None
     ]
-    return Commit(completion, started=900.0, finished=1_000.0, metrics=known, is_last=True)
+    return Commit(completion, started=began, finished=ended, metrics=known, is_last=True)
