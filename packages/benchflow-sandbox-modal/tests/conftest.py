@@ -16,9 +16,12 @@ TERMS = CloudTerms(date="2026-11-29", source="a test")
 def with_provider(monkeypatch):
     """Run an async test against a provider and the server of its account."""
 
-    def run(test, secret=TOKEN_SECRET, **options):
+    def run(test, secret=TOKEN_SECRET, memory=False, **options):
         async def main():
-            async with LocalProvider() as local, modal_server(local) as (server, url):
+            async with (
+                LocalProvider() as local,
+                modal_server(local, memory=memory) as (server, url),
+            ):
                 monkeypatch.setenv("MODAL_SERVER_URL", url)
                 options.setdefault("terms", TERMS)
                 provider = ModalProvider(token_id=TOKEN_ID, token_secret=secret, **options)

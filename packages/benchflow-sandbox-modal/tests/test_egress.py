@@ -4,7 +4,7 @@ import pytest
 from benchflow_contracts.door import Door
 from benchflow_contracts.errors import SandboxUnsupportedError
 from benchflow_contracts.sandbox import SandboxSpec
-from benchflow_testing_clouds.modal import OPEN
+from benchflow_testing_clouds.modal_policy import OPEN
 
 
 def spec_of(upstream="https://gw.example/r", network="public", count=1, path="egress"):

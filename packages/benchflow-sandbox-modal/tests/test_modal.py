@@ -15,7 +15,7 @@ from benchflow_contracts.identity import RolloutIdentity
 from benchflow_contracts.sandbox import SandboxSpec
 from benchflow_sandbox_modal import ModalProvider, cloud, transport
 from benchflow_testing_clouds.grpc_service import Refusal
-from benchflow_testing_clouds.modal import BLOCKED
+from benchflow_testing_clouds.modal_policy import BLOCKED
 from grpclib.const import Status
 from modal_proto import api_pb2
 

@@ -4,7 +4,8 @@ import asyncio
 
 import pytest
 from benchflow_sandbox_local import LocalProvider
-from benchflow_testing_clouds.modal import BLOCKED, TOKEN_ID, TOKEN_SECRET, modal_server
+from benchflow_testing_clouds.modal import TOKEN_ID, TOKEN_SECRET, modal_server
+from benchflow_testing_clouds.modal_policy import BLOCKED
 from google.protobuf.empty_pb2 import Empty
 from grpclib.client import Channel
 from grpclib.const import Status

@@ -19,10 +19,8 @@ typed_errors = ErrorTable(
     ErrorRow(ours.CapacityError, modal.ResourceExhaustedError),
     ErrorRow(None, modal.NotFoundError, modal.ConflictError),
     ErrorRow(ours.SandboxLostError, modal.SandboxTimeoutError, modal.SandboxTerminatedError),
-    ErrorRow(ours.SandboxUnsupportedError, modal.InvalidError, hint=_IMAGE),
-    ErrorRow(
-        ours.SandboxUnsupportedError, modal.UnimplementedError, modal.RemoteError, hint=_IMAGE
-    ),
+    ErrorRow(ours.SandboxUnsupportedError, modal.InvalidError, modal.RemoteError, hint=_IMAGE),
+    ErrorRow(ours.SandboxUnsupportedError, modal.UnimplementedError, hint=_IMAGE),
     ErrorRow(ours.HostError, modal.ConnectionError, modal.TimeoutError, hint=_CONNECTION),
     ErrorRow(ours.HostError, OSError, StreamTerminatedError, hint=_CONNECTION),
     ErrorRow(ours.HostError, modal.InternalError, modal.ServiceError, hint="try again"),

@@ -3,6 +3,7 @@
 import os
 from typing import Unpack
 
+from benchflow_contracts.sandbox import SandboxCapabilities
 from benchflow_sandbox_remote import RemoteOptions, RemoteProvider, found_file
 
 KEY = "run `modal token new`, or set MODAL_TOKEN_ID and MODAL_TOKEN_SECRET"
@@ -32,5 +33,12 @@ class ModalProvider(RemoteProvider):
         self.check_key("modal", given or found_file("MODAL_CONFIG_PATH", _FILE))
         from .cloud import ModalCloud  # noqa: PLC0415 - it loads the SDK
 
-        cloud = ModalCloud(app, token_id, token_secret)
+        self._modal = cloud = ModalCloud(app, token_id, token_secret)
         super().__init__("modal", cloud, account=cloud.account, **options)
+
+    async def probe(self) -> SandboxCapabilities:
+        """Take a snapshot of memory, and start a sandbox from it, to learn whether Modal can."""
+        self._modal.has_memory = True
+        can = await self.prove_live("modal")
+        self._modal.has_memory = "live" in can.snapshot_levels
+        return can

@@ -1,12 +1,10 @@
 """The link over the streams of a command of Modal, which carry bytes by their offsets."""
 
 import asyncio
-from collections.abc import Generator
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 from typing import Any, Self
 
-from benchflow_contracts.errors import HostError, SandboxError
-from benchflow_sandbox_remote import PROGRAM
+from benchflow_sandbox_remote import PROGRAM, connection_errors
 
 from .errors import typed_errors
 
@@ -30,13 +28,13 @@ class ExecTransport:
 
     async def read(self) -> bytes:
         """Return at least one byte, or `b""` at the end."""
-        with _connection_errors("read from the link"):
+        with connection_errors(typed_errors, "read from the link"):
             data: bytes = await anext(self._output, b"")
             return data
 
     async def write(self, data: bytes) -> None:
         """Write all of `data`."""
-        with _connection_errors("write to the link"):
+        with connection_errors(typed_errors, "write to the link"):
             self._process.stdin.write(data)
             await self._process.stdin.drain.aio()
 
@@ -46,14 +44,5 @@ class ExecTransport:
             async with asyncio.timeout(5):
                 self._process.stdin.write_eof()
                 await self._process.stdin.drain.aio()
-                await self._process.stdout.aclose.aio()
-
-
-@contextmanager
-def _connection_errors(doing: str) -> Generator[None]:
-    """Raise `HostError`: a command that has ended does not mean that its sandbox is lost."""
-    try:
-        with typed_errors(doing):
-            yield
-    except SandboxError as error:
-        raise HostError(str(error)) from error
+                await self._process.wait.aio()  # Modal takes no live snapshot before
+                await self._process.stdout.aclose()

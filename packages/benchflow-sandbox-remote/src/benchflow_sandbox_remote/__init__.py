@@ -23,7 +23,8 @@ from .dockerfile_steps import (
     RunStep,
     WorkdirStep,
 )
-from .egress import HasPlaceholders, open_hosts
+from .egress import HasPlaceholders, egress_doors, open_hosts
+from .entry import ENTRY, entry_order
 from .errors import (
     AnswerError,
     ErrorRow,
@@ -31,6 +32,7 @@ from .errors import (
     OutputTail,
     answer_rows,
     check_exit,
+    connection_errors,
     convert_errors,
     error_of_status,
     matches,
@@ -55,9 +57,10 @@ from .shell import (
     seconds_left,
     wait_for_start,
     whole_seconds,
+    whole_seconds_of,
 )
 from .ssh.provider import SshProvider
-from .tags import labels_of, tags_of
+from .tags import labels_of, record_of_tags, tags_of, timed_tags
 from .terms import (
     LINK_CAPABILITIES,
     TERMS_VARIABLE,
@@ -79,6 +82,7 @@ from .transport import (
 from .websocket import Locate, WebSocketDialer, WebSocketListener, WebSocketTransport
 
 __all__ = [
+    "ENTRY",
     "LINK_CAPABILITIES",
     "PROGRAM",
     "TERMS_VARIABLE",
@@ -137,7 +141,10 @@ __all__ = [
     "account_file",
     "answer_rows",
     "check_exit",
+    "connection_errors",
     "convert_errors",
+    "egress_doors",
+    "entry_order",
     "error_of_status",
     "found_file",
     "labels_of",
@@ -147,9 +154,12 @@ __all__ = [
     "open_hosts",
     "options_of",
     "prove_closed",
+    "record_of_tags",
     "retry_after",
     "seconds_left",
     "tags_of",
+    "timed_tags",
     "wait_for_start",
     "whole_seconds",
+    "whole_seconds_of",
 ]

@@ -3,7 +3,8 @@
 from collections.abc import Mapping
 from typing import Protocol, runtime_checkable
 
-from benchflow_contracts.errors import SandboxError
+from benchflow_contracts.door import Door
+from benchflow_contracts.errors import SandboxError, SandboxUnsupportedError
 from benchflow_contracts.sandbox import Sandbox, SandboxSpec
 
 from .cloud import CloudSandbox
@@ -66,3 +67,20 @@ async def certificate_variables(cloud: CloudSandbox, sandbox: Sandbox) -> dict[s
         raise SandboxError(f"cannot read the variables of the cloud: {result.stderr[-200:]}")
     pairs = [line.partition("=") for line in result.stdout.splitlines()]
     return {name: value for name, _, value in pairs if name in _CERTIFICATES}
+
+
+def egress_doors(spec: SandboxSpec, *, port: int, cloud: str) -> list[Door]:
+    """Return the doors whose headers a cloud adds outside, if it does so at one port only.
+
+    Raises:
+        SandboxUnsupportedError: A door has another port.
+    """
+    doors = [door for door in spec.doors if door.path == "egress"]
+    for door in doors:
+        # Plain HTTP is for the loopback alone: the gateway refuses all other URLs of that kind.
+        if door.upstream.startswith("https:") and door.endpoint.port != port:
+            raise SandboxUnsupportedError(
+                f"{cloud} adds headers at port {port} only, and {door.upstream!r} has another one",
+                hint=f"serve the gateway at port {port}, or use --model-access tunnel",
+            )
+    return doors

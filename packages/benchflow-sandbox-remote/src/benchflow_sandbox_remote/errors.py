@@ -176,6 +176,16 @@ class ErrorTable:
         return convert_errors(self._cloud, doing, convert, address=self._address)
 
 
+@contextmanager
+def connection_errors(table: ErrorTable, doing: str) -> Generator[None]:
+    """Raise `HostError`: the end of a connection does not mean that its sandbox is lost."""
+    try:
+        with table(doing):
+            yield
+    except SandboxError as error:
+        raise HostError(str(error)) from error
+
+
 def error_of_status(
     message: str,
     status: int,

@@ -45,6 +45,7 @@ from .cloud import (
 )
 from .cost_meter import CostMeter
 from .images import RemoteImage, RemoteImages
+from .live_proof import prove_live, with_live
 from .network_proof import prove_closed, with_open_network
 from .rate_limit import RateLimiter, account_file
 from .sandbox import RemoteSandbox
@@ -178,6 +179,31 @@ class RemoteProvider(BaseProvider):
             reason = await prove_closed(probes[0], probes[1], address)
         return can if reason is None else with_open_network(can, f"{reason}: {remedy}")
 
+    async def prove_live(self, engine: str) -> SandboxCapabilities:
+        """Return the capabilities, with live snapshots of `engine` if one of them is proven.
+
+        The cloud makes one sandbox, its live snapshot and one sandbox of that; see `prove_live`.
+
+        Raises:
+            SandboxError: The cloud did not create a sandbox, and may do so later.
+        """
+        images = self._images
+        assert images is not None, f"{self.name}: no snapshots"
+        images.levels |= {"live"}
+
+        async def open_sandbox(image: SandboxImage | None) -> RemoteSandbox:
+            stored = None if image is None else images.get(image)
+            sandbox = await self._open(SandboxSpec(), stored, RolloutIdentity(scope="probe"))
+            sandbox.images = images
+            return sandbox
+
+        can = self.static_capabilities
+        try:
+            can = with_live(can, engine, await prove_live(open_sandbox, self.discard))
+        finally:
+            images.levels = can.snapshot_levels
+        return can
+
     async def capabilities(self) -> SandboxCapabilities:
         """Return what the first call of `probe` returned. Concurrent calls share it."""
         async with self._probing:
@@ -227,16 +253,16 @@ class RemoteProvider(BaseProvider):
         if stored is not None and isinstance(cloud, HasImage):
             cloud.image = stored.config
         self._start_cost(cloud, spec, identity)
-        lost_after = self._lost_after
+        lost_after, name = self._lost_after, cloud.id  # a snapshot may change the id
         try:
             if stored is not None and stored.level == "live":
                 sandbox = await RemoteSandbox.resume(cloud, spec, stored, lost_after=lost_after)
             else:
                 sandbox = await RemoteSandbox.start(cloud, spec, lost_after=lost_after)
         except BaseException:
-            self._costs.stop(cloud.id)
+            self._costs.stop(name)
             raise
-        sandbox.on_deleted = lambda: self._costs.stop(cloud.id)
+        sandbox.on_deleted = lambda: self._costs.stop(name)
         return sandbox
 
     async def _reopen(

@@ -7,7 +7,7 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import aclosing
 from typing import Protocol, Self
 
-from benchflow_contracts.errors import CapacityError
+from benchflow_contracts.errors import CapacityError, SandboxUnsupportedError
 from benchflow_contracts.identity import RolloutIdentity
 from benchflow_sandbox_core.shield import finish
 
@@ -57,6 +57,22 @@ def seconds_left(labels: Mapping[str, str]) -> float | None:
     """Return the seconds until the deadline of the rollout of these labels, if it has one."""
     deadline = RolloutIdentity.of_labels(labels).deadline
     return None if deadline is None else max(0.0, deadline - time.time())
+
+
+def whole_seconds_of(labels: Mapping[str, str], *, most: int, more: int, cloud: str) -> int:
+    """Return the time limit of a sandbox: the deadline of its rollout and `more`, or `most`.
+
+    Raises:
+        SandboxUnsupportedError: The deadline is after `most` seconds, at which the cloud ends it.
+    """
+    seconds = seconds_left(labels)
+    if seconds is not None and seconds > most:
+        raise SandboxUnsupportedError(
+            f"{cloud} ends a sandbox after {most / 3600:g} h, and the rollout may take"
+            f" {seconds / 3600:.1f} h",
+            hint="lower the time limits of the task",
+        )
+    return most if seconds is None else min(most, round(seconds) + more)
 
 
 class ShellCommand(Transport, Protocol):

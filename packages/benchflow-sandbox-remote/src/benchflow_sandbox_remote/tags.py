@@ -2,13 +2,19 @@
 
 import base64
 import json
+import re
+import time
 import zlib
 from collections.abc import Mapping
 from itertools import count
 
 from pydantic import TypeAdapter
 
+from .cloud import CloudRecord
+
 _SIZE, _MAX_BYTES = 63, 1 << 16
+_CREATED = "benchflow.created"
+_TIME = re.compile(r"[0-9]{1,12}(\.[0-9]{1,12})?")
 _LABELS = TypeAdapter(dict[str, str])
 
 
@@ -29,3 +35,15 @@ def labels_of(prefix: str, tags: Mapping[str, str]) -> dict[str, str]:
         return _LABELS.validate_json(unpacked)
     except (ValueError, zlib.error):
         return {}
+
+
+def timed_tags(prefix: str, labels: Mapping[str, str]) -> dict[str, str]:
+    """Return the tags of a sandbox that is created now; see `tags_of`."""
+    return tags_of(prefix, {**labels, _CREATED: str(time.time())})
+
+
+def record_of_tags(prefix: str, identity: str, tags: Mapping[str, str]) -> CloudRecord:
+    """Return the record of a sandbox with the tags of `timed_tags`, or with other ones."""
+    labels = labels_of(prefix, tags)
+    created = labels.pop(_CREATED, "")
+    return CloudRecord(identity, labels, float(created) if _TIME.fullmatch(created) else 0.0)

@@ -4,7 +4,8 @@ It has the calls of the backend V2 that `benchflow-sandbox-modal` uses by Modal'
 refuses all others with UNIMPLEMENTED. It has Modal's limits that matter: tokens of one account,
 images by their Dockerfile, a lifetime of at most 24 h that no call extends, an idle timeout, no
 ports without a network, names that are unique in an app, short tags, and snapshots of files as
-images that end after their time.
+images that end after their time. `modal_memory` has its snapshots of memory, which an account has
+only with `memory`.
 """
 
 import asyncio
@@ -22,6 +23,7 @@ from typing import Any
 
 import grpclib.events
 from benchflow_contracts.errors import SandboxError
+from benchflow_contracts.process import Process
 from benchflow_contracts.sandbox import Sandbox, SandboxImage, SandboxProvider, SandboxSpec
 from google.protobuf.empty_pb2 import Empty
 from grpclib.const import Status
@@ -30,10 +32,12 @@ from modal_proto import api_pb2 as pb
 from modal_proto.api_grpc import ModalClientBase
 from modal_proto.task_command_router_grpc import TaskCommandRouterBase
 
-from .egress import Egress, Headers, with_headers
+from .egress import Egress
 from .garbage import Garbage, GarbageCodec
 from .grpc_service import GrpcService, Refusal, Stream, answer, take
 from .http import listen, serving
+from .modal_memory import MemorySnapshots, name_of
+from .modal_policy import BLOCKED, policy_problems, rewrite
 from .modal_router import ModalTask, TaskRouter
 
 TOKEN_ID, TOKEN_SECRET = "ak-test", "as-test"
@@ -51,16 +55,13 @@ _DEFINITION = {
     "name",
     "workdir",
     "enable_snapshot",
+    "entrypoint_args",
     "experimental_outbound_policy",
 }
-_MAX_REPLACEMENTS = 25
 _BUNDLE = "/etc/modal/ca-bundle.crt"
 _CERTIFICATES = ("SSL_CERT_FILE", "REQUESTS_CA_BUNDLE", "CURL_CA_BUNDLE", "NODE_EXTRA_CA_CERTS")
 """Modal sets these variables in a sandbox whose TLS it reads."""
 _GENERIC = pb.GenericResult
-BLOCKED = pb.NetworkAccess.NetworkAccessType.BLOCKED
-"""The network of a sandbox without one."""
-OPEN = pb.NetworkAccess.NetworkAccessType.OPEN
 
 
 @dataclass
@@ -75,6 +76,10 @@ class HostedSandbox:
     task: ModalTask
     started: float = field(default_factory=time.time)
     timer: asyncio.TimerHandle | None = None
+    entry: Process | None = None
+    """The command of the sandbox."""
+    expires_at: float | None = None
+    """When the memory snapshot of a restored sandbox ends, and each one of the sandbox, too."""
 
 
 class ModalServer:
@@ -86,7 +91,9 @@ class ModalServer:
         *,
         images: Mapping[str, SandboxSpec],
         outside: Mapping[str, int] = MappingProxyType({}),
+        memory: bool = False,
     ) -> None:
+        self.has_memory, self.memory = memory, MemorySnapshots(provider)
         self.egress = Egress(outside)
         self.garbage = Garbage()
         self._provider = provider
@@ -106,7 +113,7 @@ class ModalServer:
         self.removed = asyncio.Event()
         """Set when a sandbox was deleted or has ended."""
         self._ending = set[asyncio.Task[None]]()
-        self.router = TaskRouter(self._snapshot)
+        self.router = TaskRouter(self._snapshot, self._snapshot_memory)
 
     async def check(self, event: grpclib.events.RecvRequest) -> None:
         """Refuse a call without the tokens of the account, or of the sandbox's task."""
@@ -186,7 +193,7 @@ class ModalServer:
 
     async def _snapshot(self, task: ModalTask, seconds: int) -> str:
         """Take a snapshot of the files of a sandbox; return the id of the image."""
-        (made,) = [each for each in self.made.values() if each.task is task]
+        made = self._of(task)
         taken = await made.sandbox.snapshot("filesystem")
         image = f"im-{secrets.token_hex(11)}"
         self.snapshots[image] = taken
@@ -198,11 +205,53 @@ class ModalServer:
             )
         return image
 
+    def _of(self, task: ModalTask) -> HostedSandbox:
+        (made,) = [each for each in self.made.values() if each.task is task]
+        return made
+
+    async def _snapshot_memory(self, task: ModalTask) -> str:
+        """Take a snapshot of the memory of a sandbox, which ends; return its id."""
+        made = self._of(task)
+        name = await self.memory.take(made)
+        await self.remove(made.id)
+        return name
+
+    async def sandbox_snapshot_get(self, stream: Stream) -> None:
+        """Find a snapshot of memory by its id."""
+        name = (await take(stream, {"snapshot_id"})).snapshot_id
+        self.memory.find(name)
+        metadata = pb.SandboxSnapshotHandleMetadata(is_v2=True)
+        response = pb.SandboxSnapshotGetResponse(snapshot_id=name, handle_metadata=metadata)
+        await answer(stream, response)
+
+    async def sandbox_restore_v2(self, stream: Stream) -> None:
+        """Create a sandbox from a snapshot of memory. It has no tags."""
+        known = {"snapshot_id", "sandbox_name_override", "sandbox_name_override_type"}
+        request = await take(stream, known)
+        snapshot = self.memory.find(request.snapshot_id)
+        definition = pb.Sandbox()
+        definition.CopyFrom(snapshot.definition)
+        definition.name = name_of(request, snapshot)
+        self._refuse_name(snapshot.app, definition.name)
+        failure, made_anyway = self.failures.pop(0) if self.failures else (None, True)
+        made = None
+        if made_anyway:
+            self.creations += 1
+            sandbox, entry = await self.memory.restore(snapshot)
+            made = self._add(sandbox, definition, snapshot.app, {}, entry)
+            made.expires_at = snapshot.expires_at
+        if failure is not None or made is None:
+            raise failure or Refusal(Status.INTERNAL, "a failure of a test")
+        access = pb.CommandRouterAccess(url=self.url, jwt=made.task.token)
+        response = pb.SandboxRestoreV2Response(sandbox_id=made.id, task_id=made.task.id)
+        response.command_router_access.CopyFrom(access)
+        await answer(stream, response)
+
     async def sandbox_create_v2(self, stream: Stream) -> None:
         """Create a sandbox. Its name is unique among the running ones of the app."""
         request = await take(stream, {"app_id", "definition", "tags"})
-        failure, made_anyway = self.failures.pop(0) if self.failures else (None, True)
         self._refuse_unknown(request)
+        failure, made_anyway = self.failures.pop(0) if self.failures else (None, True)
         made = await self._make(request) if made_anyway else None
         if failure is not None or made is None:
             raise failure or Refusal(Status.INTERNAL, "a failure of a test")
@@ -227,16 +276,22 @@ class ModalServer:
             "ports need a network": given.network_access.network_access_type == BLOCKED
             and given.open_ports.ports,
             "tags: 1 to 63 characters of A-Z a-z 0-9 . _ -": not all(map(_TAG.fullmatch, tags)),
-            "this server does not take memory snapshots": given.enable_snapshot,
-            **_policy_problems(given),
+            "this account has no snapshots of memory": given.enable_snapshot
+            and not self.has_memory,
+            "no snapshots of memory with a GPU": given.enable_snapshot
+            and given.resources.gpu_config.count,
+            **policy_problems(given),
         }
         for reason, holds in reasons.items():
             if holds:
                 raise Refusal(Status.INVALID_ARGUMENT, reason)
         if given.image_id not in self._by_id:
             raise Refusal(Status.NOT_FOUND, f"no image {given.image_id}")
-        if given.name and self._named(request.app_id, given.name) is not None:
-            raise Refusal(Status.ALREADY_EXISTS, f"a sandbox named {given.name} is running")
+        self._refuse_name(request.app_id, given.name)
+
+    def _refuse_name(self, app: str, name: str) -> None:
+        if name and self._named(app, name) is not None:
+            raise Refusal(Status.ALREADY_EXISTS, f"a sandbox named {name} is running")
 
     def _named(self, app: str, name: str) -> HostedSandbox | None:
         found = (m for m in self.made.values() if (m.app, m.definition.name) == (app, name))
@@ -248,7 +303,7 @@ class ModalServer:
         own: dict[str, Any] = {"user": "root", "workdir": given.workdir or "/"}
         is_open = given.network_access.network_access_type != BLOCKED
         replacements = list(given.experimental_outbound_policy.header_replacements)
-        if doors := self.egress.doors(lambda _: is_open, partial(_rewrite, replacements)):
+        if doors := self.egress.doors(lambda _: is_open, partial(rewrite, replacements)):
             own |= {"network": "model-only", "doors": doors}
         if given.HasField("experimental_outbound_policy"):
             own["env"] = dict.fromkeys(_CERTIFICATES, _BUNDLE)
@@ -262,13 +317,26 @@ class ModalServer:
         if "env" in own:
             bundle = f"mkdir -p /etc/modal; cat /etc/ssl/certs/*.crt > {_BUNDLE} || true"
             await sandbox.exec(["/bin/sh", "-c", bundle], user="root")
+        entry = None
+        if given.entrypoint_args:
+            entry = await sandbox.spawn(list(given.entrypoint_args), user="root")
+        tags = {tag.tag_name: tag.tag_value for tag in request.tags}
+        return self._add(sandbox, given, request.app_id, tags, entry)
+
+    def _add(
+        self,
+        sandbox: Sandbox,
+        given: pb.Sandbox,
+        app: str,
+        tags: dict[str, str],
+        entry: Process | None,
+    ) -> HostedSandbox:
         name = f"sb-{secrets.token_hex(13)}"
         idle = given.idle_timeout_secs if given.HasField("idle_timeout_secs") else None
         task = ModalTask(
             f"ta-{secrets.token_hex(8)}V", sandbox, _jwt(), idle, lambda: self._end(name)
         )
-        tags = {tag.tag_name: tag.tag_value for tag in request.tags}
-        made = self.made[name] = HostedSandbox(name, sandbox, given, request.app_id, tags, task)
+        made = self.made[name] = HostedSandbox(name, sandbox, given, app, tags, task, entry=entry)
         self.router.tasks[task.id] = task
         loop = asyncio.get_running_loop()
         made.timer = loop.call_later(
@@ -356,6 +424,13 @@ class ModalServer:
         found = [pb.SandboxTag(tag_name=name, tag_value=value) for name, value in tags]
         await answer(stream, pb.SandboxTagsGetResponse(tags=found))
 
+    async def sandbox_tags_set_v2(self, stream: Stream) -> None:
+        """Replace the tags of a sandbox."""
+        request = await take(stream, {"sandbox_id", "tags"})
+        tags = {tag.tag_name: tag.tag_value for tag in request.tags}
+        self._find(request.sandbox_id).tags = tags
+        await answer(stream, Empty())
+
     async def sandbox_terminate_v2(self, stream: Stream) -> None:
         """End a sandbox. Nothing happens to one that has ended."""
         request = await take(stream, {"sandbox_id"})
@@ -363,30 +438,6 @@ class ModalServer:
             self._find(request.sandbox_id)
             await self.remove(request.sandbox_id)
         await answer(stream, pb.SandboxTerminateResponse())
-
-
-def _policy_problems(given: Any) -> dict[str, object]:  # noqa: ANN401
-    """Return what Modal would refuse of an outbound policy, and whether it applies."""
-    policy = given.experimental_outbound_policy
-    every = list(policy.header_replacements)
-    has_policy = given.HasField("experimental_outbound_policy")
-    return {
-        "an outbound policy needs an open network": has_policy
-        and given.network_access.network_access_type != OPEN,
-        "more than 25 header replacements": sum(len(each.headers) for each in every)
-        > _MAX_REPLACEMENTS,
-        "this server has no named secrets": any(each.secret_id for each in every),
-        "a replacement without a domain or headers": not all(e.domain and e.headers for e in every),
-    }
-
-
-def _rewrite(replacements: list[Any], host: str, headers: Headers) -> Headers:
-    """Return headers with those of each replacement for the domain, the last one last."""
-    for each in replacements:
-        domain, name = each.domain.removeprefix("*"), f".{host}"
-        if each.domain in {"*", host} or (domain != each.domain and name.endswith(domain)):
-            headers = with_headers(headers, each.headers)
-    return headers
 
 
 def _jwt() -> str:
@@ -401,13 +452,15 @@ async def modal_server(
     *,
     images: Mapping[str, SandboxSpec] = MappingProxyType({IMAGE: SandboxSpec()}),
     outside: Mapping[str, int] = MappingProxyType({}),
+    memory: bool = False,
 ) -> AsyncGenerator[tuple[ModalServer, str]]:
     """Serve an account over the sandboxes of `provider`; yield it and its URL.
 
     Each image is a spec of `provider`. The SDK reads the URL from `$MODAL_SERVER_URL`. `outside`
-    has the hosts, and a port of each, that a sandbox reaches if its network is open.
+    has the hosts, and a port of each, that a sandbox reaches if its network is open. `memory` is
+    whether the account has snapshots of memory.
     """
-    account = ModalServer(provider, images=images, outside=outside)
+    account = ModalServer(provider, images=images, outside=outside, memory=memory)
     services = [
         GrpcService(ModalClientBase, account),
         GrpcService(TaskCommandRouterBase, account.router),
@@ -426,5 +479,6 @@ async def modal_server(
                 await account.remove(name)
             for image in list(account.snapshots):
                 await account.delete_image(image)
+            await account.memory.aclose()
             server.close()
             await server.wait_closed()

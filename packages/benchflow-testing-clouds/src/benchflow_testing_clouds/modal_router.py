@@ -15,6 +15,7 @@ from grpclib.const import Status
 from modal_proto import task_command_router_pb2 as pb
 
 from .grpc_service import Refusal, Stream, answer, refuse_unknown, take
+from .modal_memory import EXEC_MARK
 
 FILE_PROGRAM = "/__modal/.bin/modal-sandbox-fs-tools"
 """Modal puts this program into every sandbox. The SDK's calls for files run it."""
@@ -229,6 +230,11 @@ class ModalTask:
         if not task.cancelled():
             self._touch()
 
+    async def forget(self) -> None:
+        """Forget the commands that have ended: a snapshot would carry their streams."""
+        for name in [name for name, command in self.execs.items() if command.code is not None]:
+            await self.execs.pop(name).close()
+
     async def close(self) -> None:
         """End every command."""
         if self._timer is not None:
@@ -245,9 +251,13 @@ class ModalTask:
 class TaskRouter:
     """The commands of all sandboxes of an account."""
 
-    def __init__(self, on_snapshot: Callable[["ModalTask", int], Awaitable[str]]) -> None:
+    def __init__(
+        self,
+        on_snapshot: Callable[["ModalTask", int], Awaitable[str]],
+        on_memory: Callable[["ModalTask"], Awaitable[str]],
+    ) -> None:
         self.tasks: dict[str, ModalTask] = {}
-        self._on_snapshot = on_snapshot
+        self._on_snapshot, self._on_memory = on_snapshot, on_memory
         self._taken: dict[str, asyncio.Task[str]] = {}
 
     def check(self, authorization: str) -> None:
@@ -278,6 +288,12 @@ class TaskRouter:
         image = await self._taken[request.snapshot_id]
         await answer(stream, pb.TaskSnapshotFilesystemResponse(image_id=image))
 
+    async def task_snapshot_memory(self, stream: Stream) -> None:
+        """Take a snapshot of the memory, which ends the sandbox."""
+        request = await take(stream, {"task_id", "idempotency_key"})
+        name = await self._on_memory(self._task(request.task_id))
+        await answer(stream, pb.TaskSnapshotMemoryResponse(snapshot_id=name))
+
     async def _take(self, task: ModalTask, seconds: int) -> str:
         try:
             return await self._on_snapshot(task, seconds)
@@ -303,7 +319,7 @@ class TaskRouter:
             if order.keys() != {"WriteFile"}:
                 raise Refusal(Status.UNIMPLEMENTED, f"{FILE_PROGRAM} {sorted(order)}")
             return ModalFileExec(task.sandbox, order["WriteFile"]["path"])
-        env: dict[str, str] = {}
+        env = {EXEC_MARK: request.exec_id}
         for source in request.secret_sources:
             refuse_unknown(source, {"env"})
             env |= dict(source.env.contents)
