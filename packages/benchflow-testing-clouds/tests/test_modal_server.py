@@ -116,7 +116,7 @@ PORT = pb.PortSpecs(ports=[pb.PortSpec(port=80)])
         ({"timeout_secs": DAY + 1}, "a", "over 24 h"),
         ({"timeout_secs": 0}, "a", "over 24 h"),
         ({"timeout_secs": 60, "network_access": BLOCK, "open_ports": PORT}, "a", "ports"),
-        ({"timeout_secs": 60, "enable_snapshot": True}, "a", "memory snapshots"),
+        ({"timeout_secs": 60, "enable_snapshot": True}, "a", "snapshots of memory"),
         ({"timeout_secs": 60}, "x" * 64, "tags"),
         ({"timeout_secs": 60}, "a b", "tags"),
         ({"timeout_secs": 60, "image_id": "im-none"}, "a", "no image im-none"),

@@ -39,7 +39,7 @@ def test_everything_that_is_compared_is_stored(known):
 def test_the_calls_of_modal_that_are_compared_are_those_of_our_server():
     services = [
         GrpcService(ModalClientBase, ModalServer(None, images={})),
-        GrpcService(TaskCommandRouterBase, TaskRouter(None)),
+        GrpcService(TaskCommandRouterBase, TaskRouter(None, None)),
     ]
     served = set().union(*(each.served() for each in services))
     assert served == {name for name in sdk_wire.USED["modal"] if not name.startswith("message ")}
