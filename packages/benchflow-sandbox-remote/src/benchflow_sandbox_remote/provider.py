@@ -26,6 +26,7 @@ from benchflow_contracts.sandbox import (
     SandboxCapabilities,
     SandboxImage,
     SandboxSpec,
+    SnapshotLevel,
 )
 from benchflow_contracts.sandbox_record import Owner, ReapPolicy, SandboxRecord
 from benchflow_sandbox_core.shield import finish
@@ -189,7 +190,7 @@ class RemoteProvider(BaseProvider):
         """
         images = self._images
         assert images is not None, f"{self.name}: no snapshots"
-        images.levels |= {"live"}
+        images.levels |= frozenset[SnapshotLevel]({"live"})
 
         async def open_sandbox(image: SandboxImage | None) -> RemoteSandbox:
             stored = None if image is None else images.get(image)
