@@ -46,6 +46,12 @@ STOPS = {
     "alerts": "/alerts",
 }
 """The stops of the tour, in order, and their pages."""
+OWN_SANDBOXES = """
+document.querySelector("ul.counters").remove();
+for (const row of document.querySelectorAll("tr[id^=sandbox]"))
+  if (!row.textContent.includes("night")) row.remove();
+"""
+"""Other programs of the machine may have sandboxes, too. The picture has those of the job."""
 MOST_BYTES = 1_500_000
 SHORT = {
     "archive-newsletters": [1.0, 1.0, 0.5],
@@ -103,6 +109,8 @@ def test_each_stop_of_the_tour_can_be_pictured(
     for name, path in STOPS.items():
         page.goto(path.format(demo=demo))
         expect(page.locator("h1")).to_be_visible()
+        if name == "fleet":
+            page.evaluate(OWN_SANDBOXES)
         picture = Image.open(io.BytesIO(page.screenshot()))
         assert picture.size == (1200, 640)
         colours = picture.convert("RGB").getcolors(1_000_000)
