@@ -38,3 +38,5 @@ class ModelReply:
     finish: str | None = None
     """The finish reason, where it is not the usual one."""
     reasoning: str = ""
+    policy_version: str | None = None
+    """The version of the weights that a chat answer names."""

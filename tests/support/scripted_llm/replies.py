@@ -70,6 +70,7 @@ def _chat_body(request: ModelRequest, reply: ModelReply, number: int) -> dict[st
     }
     return {
         **_prompt_tokens(request),
+        **_version(reply),
         "id": f"chatcmpl-{number}",
         "object": "chat.completion",
         "created": number,
@@ -77,6 +78,10 @@ def _chat_body(request: ModelRequest, reply: ModelReply, number: int) -> dict[st
         "choices": [choice],
         "usage": _chat_usage(reply),
     }
+
+
+def _version(reply: ModelReply) -> dict[str, str]:
+    return {} if reply.policy_version is None else {"policy_version": reply.policy_version}
 
 
 def _prompt_tokens(request: ModelRequest) -> dict[str, Any]:
@@ -110,7 +115,8 @@ def _chat_events(request: ModelRequest, reply: ModelReply, number: int) -> Itera
     begun = {"index": 0, "delta": delta, "finish_reason": None, **added}
     yield None, {**base, **_prompt_tokens(request), "choices": [begun]}
     last = {"index": 0, "delta": {}, "finish_reason": finish}
-    yield None, {**base, "choices": [last], "usage": _chat_usage(reply)}
+    ended = {"usage": _chat_usage(reply), **_version(reply)}
+    yield None, {**base, "choices": [last], **ended}
     yield None, "[DONE]"
 
 

@@ -73,6 +73,8 @@ class _Path:
     seen: tuple[dict[str, Any], ...] = ()
     """The messages in v1 form, because an agent may repeat its own messages with other keys."""
     tokens: tuple[int, ...] = ()
+    left: tuple[int, ...] = ()
+    """The tokens before steps that were reported without calls: the next call is a break."""
 
 
 @dataclass(slots=True)
@@ -98,7 +100,8 @@ def message_graph(
 
     If a step has recorded calls of a chat upstream, its messages are those of the calls, with the
     token ids and log-probabilities that the upstream returned. Other steps have the messages of
-    `steps_to_messages`, without tokens: use them for SFT, not for RL.
+    `steps_to_messages`, without tokens: use them for SFT, not for RL. An agent may report one
+    answer as several steps: then only the first of them has the call, and the others add nothing.
     """
     graph = MessageGraph()
     stack: list[tuple[RolloutNode, _Path]] = [(root, _Path())]
@@ -123,10 +126,25 @@ def _extend(
     chats = _chats_of(step, calls)
     graph.by_source[node.id] = []
     if not chats:
+        if _is_known(step, path, calls):
+            return path
         return _add_reported(graph, node, path, instruction)
     for call, chat in chats:
         path = _add_call(graph, node, call, chat, path)
     return path
+
+
+def _is_known(step: Step, path: _Path, calls: Mapping[str, ModelCall]) -> bool:
+    """Return whether a step without a call says only what the recorded answers before it say."""
+    own = [calls.get(ident) for ident in step.model_calls]
+    if not path.seen or any(call is None or call.purpose == "main" for call in own):
+        return False
+    said = (str(each["content"]) for each in path.seen if each["role"] == "assistant")
+    return _squeeze(step.message) in _squeeze("".join(said))
+
+
+def _squeeze(text: str) -> str:
+    return "".join(text.split())
 
 
 def _chats_of(step: Step, calls: Mapping[str, ModelCall]) -> "list[tuple[ModelCall, _Chat]]":
@@ -229,7 +247,7 @@ def _add_reported(
     for message in messages[skipped:]:
         at = _add(graph, node, at, message)
         at.sampled = message["role"] == "assistant"
-    return _Path(at=at)
+    return _Path(at=at, left=path.tokens or path.left)
 
 
 def _add_call(
@@ -240,9 +258,9 @@ def _add_call(
     prompt = call.prompt_token_ids or ()
     # Without the prompt, nobody knows what the tokens of the answer were sampled after.
     completion = (call.completion_token_ids or ()) if prompt else ()
-    broken: _Path | None = None
+    broken: tuple[int, ...] = ()
     if not _continues(path, sent, prompt):
-        broken, path = (path if path.tokens else None), _Path()
+        broken, path = path.tokens or path.left, _Path()
     _correct_last_row(path, call)
     fresh, delta = chat.sent[len(path.seen) :], prompt[len(path.tokens) :]
     at = path.at
@@ -253,9 +271,9 @@ def _add_call(
     at.sampled, at.tokens, at.scaffold, at.call = True, (*delta, *completion), len(delta), call
     for message in (*added[-1:], at):
         message.experts = _experts_of(message, call)
-    if broken is not None:
+    if broken:
         first = added[0] if added else at
-        first.is_break, first.repeated = True, min(len(broken.tokens), len(prompt))
+        first.is_break, first.repeated = True, min(len(broken), len(prompt))
     if completion and call.logprobs is not None and len(call.logprobs) == len(completion):
         at.logprobs = call.logprobs
     return _Path(at=at, seen=(*sent, chat.reply_v1), tokens=(*prompt, *completion))
