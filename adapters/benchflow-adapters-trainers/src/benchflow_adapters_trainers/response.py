@@ -46,7 +46,7 @@ class RequestedRow:
         return max(times.get("end", 0.0) - times.get("start", 0.0), 0.0)
 
     @property
-    def labels(self) -> dict[str, str | None]:
+    def labels(self) -> dict[str, str | float | None]:
         """What a reader of the row needs to find the rollout, and why it is not trained on."""
         excluded = self.excluded
         where = ("", "") if excluded is None else (excluded.rollout, excluded.leaf)
@@ -56,6 +56,7 @@ class RequestedRow:
             "benchflow_leaf": leaf,
             "benchflow_excluded": None if excluded is None else str(excluded),
             "benchflow_shared_prefix": "per_leaf",
+            "benchflow_answer_weight": None if self.sample is None else self.sample.answer_weight,
         }
 
 

@@ -206,8 +206,14 @@ def _rollout_sample(make: Callable[..., Any], row: CreditRow, group: int) -> Any
         advantage=row.advantage,
         model_version=row.version,
         group_id=group,
-        metrics={"reward": sample.reward, **_items(sample)},
+        metrics={"reward": sample.reward, **_items(sample), **_answer_weight(sample)},
     )
+
+
+def _answer_weight(sample: Sample) -> dict[str, float]:
+    """Return the weight of a leaf that the task's user does not always lead to."""
+    weight = sample.answer_weight
+    return {} if weight is None or weight == 1 else {"benchflow/answer_weight": weight}
 
 
 def _items(sample: Sample) -> dict[str, float]:

@@ -125,6 +125,7 @@ def _line(record: dict[str, Any]) -> dict[str, Any]:
         "reward": record["reward"],
         "metrics": record["metrics"],
         "answer": info["answer"],
+        "answer_weight": info["answer_weight"],
         "integrity": info["reward_metadata"]["integrity"],
         "is_truncated": record["is_truncated"],
         "stop_condition": record["stop_condition"],

@@ -109,6 +109,7 @@ class RolloutGroup:
 
         `breaks`, `repeated_tokens` and `missing_logprobs` are those of the samples. `truncated`,
         `mixed_versions` and `suspicious` count samples that are trained on all the same.
+        `answer_weights` counts samples whose `answer_weight` is not 1.
         """
         counts: Counter[str] = Counter(
             f"excluded_{each.reason.replace('-', '_')}" for each in self.excluded
@@ -123,6 +124,7 @@ class RolloutGroup:
             counts["mixed_calls"] += sample.mixed_calls
             counts["sampling_masks"] += sample.has_sampling_masks
             counts["suspicious"] += sample.integrity == "suspicious"
+            counts["answer_weights"] += sample.answer_weight != 1
         return dict(counts)
 
 

@@ -141,6 +141,7 @@ def _turns(
             "advantage": advantage,
             "answer": sample.answer,
             "answer_weight": sample.answer_weight,
+            "weighting": sample.weighting,
             "is_truncated": sample.is_truncated,
         }
 
