@@ -336,6 +336,7 @@ def test_an_agent_loop_of_verl_returns_one_row_with_the_weights_that_sampled_it(
         "benchflow_leaf": "n2",
         "benchflow_excluded": None,
         "benchflow_shared_prefix": "per_leaf",
+        "benchflow_answer_weight": 1.0,
     }
 
 
