@@ -10,7 +10,7 @@ from benchflow_contracts import FinishedRollout
 from benchflow_export import StoredGroups
 from trainer_servers import scored_rollout
 
-pytestmark = [pytest.mark.trainers, pytest.mark.timeout(900)]
+pytestmark = [pytest.mark.trainers, pytest.mark.timeout(300)]
 
 
 def batch(size: int, phase: Any = "train") -> tuple[Any, list[str]]:

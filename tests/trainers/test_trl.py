@@ -15,7 +15,7 @@ from benchflow_contracts import BenchFlowError, FinishedRollout, VerifyResult
 from benchflow_export import StoredGroups, TrainerOptions
 from tiny_policy import forked_rollout, log_probabilities, save_tiny_model
 
-pytestmark = [pytest.mark.trainers, pytest.mark.timeout(900)]
+pytestmark = [pytest.mark.trainers, pytest.mark.timeout(300)]
 
 
 class NoTransfer:

@@ -10,7 +10,7 @@ from benchflow_adapters_trainers import LostRolloutError, SampleAgentLoop
 from benchflow_adapters_trainers.verl import _server_at
 from trainer_servers import one_by_one
 
-pytestmark = [pytest.mark.trainers, pytest.mark.timeout(900)]
+pytestmark = [pytest.mark.trainers, pytest.mark.timeout(300)]
 
 
 def tokenizer() -> Any:
