@@ -4,6 +4,8 @@ Claude Code speaks Messages, and Codex speaks Responses. The gateway translates 
 server's chat wire. The server keeps what it sampled, and the samples are compared with that.
 """
 
+# pyright: basic
+
 import json
 import threading
 from dataclasses import dataclass, replace

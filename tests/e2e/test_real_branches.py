@@ -1,5 +1,7 @@
 """Real agents on a real task, forked by `bench` at their question as a user would."""
 
+# pyright: basic
+
 import json
 from pathlib import Path
 from typing import Any

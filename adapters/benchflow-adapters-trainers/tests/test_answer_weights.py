@@ -1,5 +1,7 @@
 """A trainer is told the probability of the answers on the way to each leaf."""
 
+# pyright: basic
+
 import asyncio
 import sys
 from types import ModuleType, SimpleNamespace

@@ -3,6 +3,8 @@
 `tests/trainers` has the real packages; these tests pin what they read.
 """
 
+# pyright: basic
+
 import asyncio
 import queue
 import sys

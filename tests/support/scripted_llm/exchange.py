@@ -1,5 +1,7 @@
 """A model call in one shape for all wires."""
 
+# pyright: basic
+
 from dataclasses import dataclass, field
 from typing import Any, Literal
 

@@ -1,5 +1,7 @@
 """Writing a reply in each wire, as one JSON body or as server-sent events."""
 
+# pyright: basic
+
 import json
 from collections.abc import Iterator
 from typing import Any
