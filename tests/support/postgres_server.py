@@ -28,7 +28,8 @@ def running_postgres(programs: Path) -> Generator[str]:
             subprocess.run(command, check=True, user=user, cwd=name, stdout=subprocess.DEVNULL)
 
         run("initdb", "-U", "bench", "-A", "trust", "--no-sync")
-        options = f"-k {name} -c listen_addresses='' -c port={PORT}"
+        # No test cuts the power: a busy disk would hold up each new database and the end.
+        options = f"-k {name} -c listen_addresses='' -c port={PORT} -c fsync=off"
         run("pg_ctl", "-o", options, "-l", str(Path(name, "log")), "-w", "start")
         try:
             yield f"postgresql://bench@/postgres?host={name}&port={PORT}"
