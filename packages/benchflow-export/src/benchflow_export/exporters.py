@@ -1,6 +1,7 @@
 """Exports by the name of their exporter. An export is complete or does not exist."""
 
 import inspect
+import os
 import tempfile
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
@@ -106,7 +107,8 @@ def write_export(
 
 
 MARK: Final = ".benchflow-export"
-"""This file marks an export. Only a directory with this file is replaced."""
+"""This file marks an export, and names what is in its directory. Only a directory with this file
+is replaced, and only if nothing else is there."""
 
 ResultT = TypeVar("ResultT")
 
@@ -118,13 +120,13 @@ def publish(target: Path, write: Callable[[Path], ResultT]) -> ResultT:
     An older export is replaced. A reader sees the old or the new export, or neither for an instant.
 
     Raises:
-        UsageError: `target` is not an export, and not an empty directory.
+        UsageError: `target` is not an export, or has other files than those of the export.
         StoreError: A file cannot be written. The old export stays.
     """
     target = target.resolve()
-    if not (target.suffix and target.is_file()):
-        _refuse_foreign(target)
     try:
+        if not (target.suffix and target.is_file()):
+            _refuse_foreign(target)
         target.parent.mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryDirectory(
             prefix=f".{target.name[:50]}.", dir=target.parent, ignore_cleanup_errors=True
@@ -137,7 +139,7 @@ def publish(target: Path, write: Callable[[Path], ResultT]) -> ResultT:
                 file.replace(target)
                 return result
             _refuse_foreign(target)
-            (new / MARK).touch()
+            (new / MARK).write_bytes(b"\0".join(sorted(_names(new))))
             _replace(target, new, old)
     except (OSError, ValueError, TypeError, OverflowError) as error:
         raise StoreError(f"cannot export to {str(target)!r}: {error}") from error
@@ -163,10 +165,22 @@ def _replace(target: Path, new: Path, old: Path) -> None:
 
 
 def _refuse_foreign(target: Path) -> None:
-    """Raise UsageError if `target` exists and is neither an export nor an empty directory."""
-    if not target.exists() or (target / MARK).is_file():
-        return
-    if not target.is_dir() or any(target.iterdir()):
+    """Raise UsageError if an export to `target` would delete what no export wrote."""
+    mark = target / MARK
+    if mark.is_file():
+        # The mark of an earlier version is empty.
+        written = mark.read_bytes()
+        others = _names(target) - {*written.split(b"\0"), os.fsencode(MARK)} if written else None
+        if others:
+            raise UsageError(
+                f"{str(target)!r} has {os.fsdecode(min(others))!r}, which the export did not write",
+                hint="move it, or name a new directory",
+            )
+    elif target.exists() and (not target.is_dir() or _names(target)):
         raise UsageError(
             f"{str(target)!r} exists and is not an export", hint="name a new directory"
         )
+
+
+def _names(directory: Path) -> set[bytes]:
+    return {os.fsencode(entry.name) for entry in directory.iterdir()}
