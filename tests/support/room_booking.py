@@ -1,7 +1,5 @@
 """A scripted model that books the review's room by the tools of any agent."""
 
-# pyright: basic
-
 from typing import Any
 
 from scripted_llm import ModelReply, ModelRequest, ToolUse

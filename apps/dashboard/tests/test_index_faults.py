@@ -1,10 +1,13 @@
 """An error that nobody expected: the pages say so, and the index follows again."""
 
+import asyncio
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
+from benchflow_contracts import StoreError
 from benchflow_dashboard import DashboardSettings, create_app
 from benchflow_dashboard.index import job_database, watcher
 from benchflow_dashboard.index.follow import Follower
@@ -13,6 +16,11 @@ from benchflow_dashboard.index.job_database import (
     JobDatabasePoller,
     JobDatabaseReader,
 )
+from benchflow_dashboard.monitor.codec import SpanRow
+from benchflow_dashboard.monitor.config import MonitorConfig
+from benchflow_dashboard.monitor.database import MonitorDatabase
+from benchflow_dashboard.monitor.service import MonitorService
+from benchflow_store.database import Location
 from litestar.testing import TestClient
 
 
@@ -63,3 +71,30 @@ def until(check: Callable[[], bool]) -> None:
     while not check():
         assert time.monotonic() < end
         time.sleep(0.01)
+
+
+@pytest.mark.parametrize("part", ["keep_spans", "tidy", "close"])
+@pytest.mark.parametrize("error", [StoreError("of a test"), ZeroDivisionError("of a test")])
+def test_no_error_of_the_database_lets_later_senders_wait(
+    location: Location, monkeypatch: pytest.MonkeyPatch, part: str, error: Exception
+) -> None:
+    service = MonitorService(location, MonitorConfig())
+    first, second = (SpanRow("t", name, None, 1, 2, True, "x") for name in "ab")
+
+    def fail(*_args: object, **_kwargs: object) -> None:
+        raise error
+
+    with monkeypatch.context() as broken:
+        for name in {part, "tidy"}:
+            broken.setattr(MonitorDatabase, name, fail)
+        if part == "keep_spans":
+            with pytest.raises(StoreError, match="of a test"):
+                asyncio.run(service.writer.store([first]))
+        else:
+            asyncio.run(service.writer.store([first]))
+        # The thread has met each error when it has taken the next batch.
+        with suppress(StoreError):
+            asyncio.run(service.writer.store([second]))
+    asyncio.run(service.writer.store([first, second]))
+    assert service.reader.query("SELECT count(*) FROM monitor_spans") == [(2,)]
+    service.close()

@@ -1,7 +1,5 @@
 """Steps that an agent reports without a call of their own: parts of an answer, or other words."""
 
-# pyright: basic
-
 from dataclasses import replace
 
 import pytest

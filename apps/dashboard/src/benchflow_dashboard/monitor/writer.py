@@ -1,6 +1,7 @@
 """The thread that stores spans: senders that wait at the same time share one transaction."""
 
 import asyncio
+import logging
 import queue
 import threading
 import time
@@ -9,11 +10,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from benchflow_contracts import BenchFlowError
+from benchflow_contracts import BenchFlowError, StoreError
 
 from .codec import SpanRow
 from .database import MonitorDatabase
 
+_logger = logging.getLogger(__name__)
 _GROUP_ROWS: Final = 5_000
 
 
@@ -78,17 +80,14 @@ class SpanWriter:
                 if database is None:
                     database = MonitorDatabase(self._location)
                 database.keep_spans([r for batch in group for r in batch.rows], self._clock())
-                error = None
-            except BenchFlowError as failure:
-                error = failure
-                if database is not None:
-                    database.close()
-                    database = None
-            self._answer(group, error)
-            if database is not None:
+                self._answer(group, None)
+                group = []
                 database.tidy(is_idle=self._queue.empty())
-        if database is not None:
-            database.close()
+            except Exception as failure:  # noqa: BLE001 - senders wait for the thread
+                self._answer(group, _as_store_error(failure))
+                _close(database)
+                database = None
+        _close(database)
 
     def _next_group(self) -> list[_Batch] | None:
         first = self._queue.get()
@@ -114,6 +113,25 @@ class SpanWriter:
             # The loop of a server that stopped does not take the answer.
             if not batch.loop.is_closed():
                 batch.loop.call_soon_threadsafe(_resolve, batch.stored, error)
+
+
+def _as_store_error(failure: Exception) -> BenchFlowError:
+    _logger.warning("the writer of spans failed: %s", failure)
+    if isinstance(failure, BenchFlowError):
+        return failure
+    error = StoreError(f"spans could not be stored: {failure!r}")
+    error.__cause__ = failure
+    return error
+
+
+def _close(database: MonitorDatabase | None) -> None:
+    """Close a database that may have failed."""
+    if database is None:
+        return
+    try:
+        database.close()
+    except Exception as failure:  # noqa: BLE001 - the next batch opens it again
+        _logger.warning("the database of spans was not closed: %s", failure)
 
 
 def _resolve(future: "asyncio.Future[None]", error: BenchFlowError | None) -> None:

@@ -439,8 +439,9 @@ def main() -> None:
         _fail(control, error)
         _remove(options["lock"])
         return
-    wire.send(control, {"ok": True})
     try:
+        with suppress(BrokenPipeError):  # a runner that is gone: the server ends at once
+            wire.send(control, {"ok": True})
         LauncherServer(control, runner, space, options["files"]).run()
     finally:
         space.close()
