@@ -16,9 +16,5 @@ def test_the_sdk_of_modal_against_our_server_keeps_every_promise_of_the_contract
     failed = {r.name: r.reason for r in results if r.status == "failed"}
     # The sandboxes of our server have no network, whatever the SDK asks for.
     failed.pop("a_public_network_has_a_route", None)
-    if memory:
-        # Our server restores stopped processes as running ones (see `stopped_processes`), and Modal
-        # ends the parent, so the parent here is restored, too. Modal keeps them stopped.
-        failed.pop("a_live_snapshot_has_the_state_of_the_freeze", None)
     assert failed == {}
     assert [r for r in results if r.status == "passed"]

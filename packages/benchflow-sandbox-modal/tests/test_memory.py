@@ -1,5 +1,6 @@
 """Modal's snapshots of memory, against our server. Nothing here runs on Modal."""
 
+import asyncio
 import time
 
 import pytest
@@ -113,6 +114,44 @@ def test_no_snapshot_is_taken_while_a_command_of_modal_runs(with_provider):
         assert sandbox.cloud_id in server.made
         assert await said(process, b"on") == b"word on\n"
         del running
+
+    with_provider(test, memory=True)
+
+
+def test_a_live_snapshot_and_a_heartbeat_wait_for_each_other(with_provider):
+    async def test(provider, server):
+        sandbox = await provider.create(SPEC)
+        process = await ready(sandbox)
+        # The command of a heartbeat does not end before the test says so.
+        slow = "#!/bin/sh\necho > /begun; read -r _ < /hold\n"
+        install = f"mkfifo /begun /hold; printf '{slow}' > /bin/true.new; chmod 755 /bin/true.new"
+        done = await sandbox.exec(f"{install}; mv /bin/true.new /usr/local/bin/true", user="root")
+        assert done.exit_code == 0, done
+        await sandbox.exec("read -r _ < /begun", user="root")
+        async with asyncio.TaskGroup() as group:
+            taking = group.create_task(sandbox.snapshot("live"))
+            await asyncio.wait([taking], timeout=0.3)
+            assert not taking.done()
+            assert sandbox.cloud_id in server.made
+            await sandbox.exec("rm /usr/local/bin/true; echo > /hold", user="root")
+        assert await said(process, b"on") == b"word on\n"
+
+    with_provider(test, memory=True, lifetime=3.0)
+
+
+def test_a_stopped_process_is_stopped_in_the_sandbox_and_in_one_of_its_snapshot(with_provider):
+    async def test(provider, server):
+        del server
+        sandbox = await provider.create(SPEC)
+        process = await ready(sandbox)
+        state = f"cut -d' ' -f3 /proc/{process.pid}/stat"
+        await sandbox.exec(f"kill -STOP {process.pid}")
+        image = await sandbox.snapshot("live")
+        child = await provider.create(SPEC, image=image)
+        assert (await child.exec(state)).stdout == "T\n"
+        assert (await sandbox.exec(state)).stdout == "T\n"
+        await child.exec(f"kill -CONT {process.pid}")
+        assert await said(await child.attach(process.id), b"child") == b"word child\n"
 
     with_provider(test, memory=True)
 

@@ -31,7 +31,7 @@ from .e2b_templates import UPLOADS, Templates
 from .egress import Egress
 from .garbage import Garbage
 from .http import App, Receive, Scope, Send, body_of, respond, serving
-from .stopped_processes import while_continued
+from .stopped_processes import live_snapshot
 
 ENVD = "0.5.9"
 _CREATE_KEYS = {
@@ -254,19 +254,8 @@ class E2bServer:
         if not live:
             image = await made.sandbox.snapshot("filesystem")
             return Snapshot(image, made.sandbox.spec, made, {})
-        pause = 0.01
-        while True:
-            try:
-                async with while_continued(made.sandbox):
-                    image = await made.sandbox.snapshot("live")
-            except SnapshotError as error:
-                # A virtual machine has input that a process has not read yet. An image has not.
-                if not error.retryable or pause > 1:
-                    raise
-                await asyncio.sleep(pause)
-                pause *= 2
-            else:
-                return Snapshot(image, made.sandbox.spec, made, commands)
+        image = await live_snapshot(made.sandbox)
+        return Snapshot(image, made.sandbox.spec, made, commands)
 
     async def _fork(self, snapshot: Snapshot, count: int, timeout: int | None) -> list[Any]:
         self.creations += count

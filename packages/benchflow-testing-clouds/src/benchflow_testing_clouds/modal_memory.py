@@ -6,7 +6,6 @@ with a GPU; it ends seven days after its creation, and one of a restored sandbox
 one; processes that `exec` started in the background are not restored.
 """
 
-import asyncio
 import os
 import secrets
 import signal
@@ -23,13 +22,12 @@ from grpclib.const import Status
 from modal_proto import api_pb2 as pb
 
 from .grpc_service import Refusal
-from .stopped_processes import while_continued
+from .stopped_processes import live_snapshot
 
 EXEC_MARK = "BENCHFLOW_MODAL_EXEC"
 """A variable of the commands of `exec`, by which the server knows their processes."""
 LIFETIME = 7 * 24 * 3600.0
 _NAMES = pb.SandboxRestoreRequest.SandboxNameOverrideType
-_MAX_PAUSE = 1.0
 
 
 @runtime_checkable
@@ -116,19 +114,10 @@ def name_of(request: Any, snapshot: MemorySnapshot) -> str:  # noqa: ANN401
 
 
 async def _live_image(sandbox: Sandbox) -> SandboxImage:
-    pause = 0.01
-    while True:
-        try:
-            async with while_continued(sandbox):
-                return await sandbox.snapshot("live")
-        except SnapshotError as error:
-            # Modal has input that a process has not read yet. A local image has not.
-            if not error.retryable or pause > _MAX_PAUSE:
-                raise Refusal(Status.INTERNAL, str(error)) from error
-            await asyncio.sleep(pause)
-            pause *= 2
-        except SandboxError as error:
-            raise Refusal(Status.INTERNAL, str(error)) from error
+    try:
+        return await live_snapshot(sandbox)
+    except (SandboxError, SnapshotError) as error:
+        raise Refusal(Status.INTERNAL, str(error)) from error
 
 
 def _is_of_exec(pid: int) -> bool:
