@@ -12,7 +12,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any, Self, TypedDict, TypeVar
 
-from benchflow_contracts.base import BaseProvider, BaseSandbox, refuse_unsupported
+from benchflow_contracts.base import BaseProvider, refuse_unsupported
 from benchflow_contracts.errors import (
     AccountError,
     CapacityError,
@@ -368,11 +368,15 @@ class RemoteProvider(BaseProvider):
     async def _keep_alive(self) -> None:
         while True:
             await asyncio.sleep(self._lifetime / _EXTENSIONS)
-            for sandbox in list(self._sandboxes):
+            every = [each for each in self._sandboxes if isinstance(each, RemoteSandbox)]
+            # A sandbox that is busy waits, and the other ones do not wait for it.
+            for sandbox in sorted(every, key=lambda each: not each.may_extend):
                 if sandbox.is_closed:
                     continue
                 try:
-                    extending = self._cloud.extend(_cloud_id(sandbox), self._lifetime)
+                    extending = sandbox.extend(
+                        lambda name: self._cloud.extend(name, self._lifetime)
+                    )
                     await answer_of(extending, "extend a sandbox")
                 except SandboxError as error:
                     # The next one may succeed. If none does, calls of the sandbox say it is lost.
@@ -474,7 +478,3 @@ def found_file(variable: str, default: str, *more: Path) -> str:
     named = os.environ.get(variable, default).split(os.pathsep)
     files = [Path(name).expanduser() for name in named if name]
     return next((str(file) for file in (*files, *more) if file.exists()), "")
-
-
-def _cloud_id(sandbox: BaseSandbox) -> str:
-    return sandbox.cloud_id if isinstance(sandbox, RemoteSandbox) else sandbox.id

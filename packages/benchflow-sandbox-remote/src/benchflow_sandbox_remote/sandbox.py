@@ -56,6 +56,7 @@ class RemoteSandbox(BaseSandbox):
         """Commands and transfers in progress."""
         self._processes = ProcessTable()
         self._changing = asyncio.Lock()
+        self._extending = asyncio.Lock()
         self.images: RemoteImages | None = None
         """The snapshots of the provider; `None` if the cloud does not have snapshots."""
         self.reopen: Callable[[SandboxImage], Awaitable[RemoteSandbox]] | None = None
@@ -226,6 +227,17 @@ class RemoteSandbox(BaseSandbox):
         """Stop every process of the sandbox inside this block, by signals of the guest."""
         return self._freezer.while_frozen()
 
+    @property
+    def may_extend(self) -> bool:
+        """Whether `extend` would not wait."""
+        return not self._extending.locked()
+
+    async def extend(self, extend: Callable[[str], Awaitable[None]]) -> None:
+        """Extend the lifetime. A cloud may do so by a command, and take no live snapshot then."""
+        async with self._extending:
+            if not self.is_closed:
+                await extend(self.cloud_id)
+
     async def kill_all(self) -> None:
         """Kill every process that was started through this sandbox, and their descendants."""
         async with self._work.while_open(), self._explained():
@@ -243,7 +255,8 @@ class RemoteSandbox(BaseSandbox):
             served = tuple(guest_ports(self.spec))
             taker = RemoteSnapshots(cloud, self._box, self._freezer, self._ports, served)
             if level == "live":
-                image = await taker.live(self._processes, self._work, while_frozen)
+                async with self._extending:
+                    image = await taker.live(self._processes, self._work, while_frozen)
             else:
                 image = await taker.files(while_frozen)
             return images.add(replace(image, config=image_of(cloud)))
