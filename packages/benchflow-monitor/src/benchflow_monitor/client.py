@@ -72,7 +72,7 @@ class Monitor:
         environment: Where the agent runs, such as `production`.
         key: The ingest key of the server; default: `$BENCHFLOW_MONITOR_KEY`.
         spool: A directory for records while the server is away; default: a directory of this
-            user. Only this user can read it.
+            user for this URL. Only this user can read it.
         limits: Bounds of memory and disk. New records are dropped at a limit.
     """
 
@@ -89,7 +89,7 @@ class Monitor:
     ) -> None:
         self._resource = {"service": service, "version": version, "environment": environment}
         self._arguments = (url, key or os.environ.get("BENCHFLOW_MONITOR_KEY"))
-        self._spool = spool or default_spool()
+        self._spool = spool or default_spool(url)
         self._limits = limits or MonitorLimits()
         self._lock = threading.Lock()
         self._sender: Sender | None = None

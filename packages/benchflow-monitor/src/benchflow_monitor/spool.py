@@ -1,5 +1,6 @@
 """Batches on disk while the server is away, up to a limit of bytes."""
 
+import hashlib
 import itertools
 import os
 import stat
@@ -14,10 +15,14 @@ _ABANDONED_SEC = 600.0
 _numbers = itertools.count()
 
 
-def default_spool() -> Path:
-    """Return the directory of this user: below `$XDG_STATE_HOME`, or `~/.local/state`."""
+def default_spool(url: str) -> Path:
+    """Return the directory of this user for a server, below `$XDG_STATE_HOME` or `~/.local/state`.
+
+    Each URL has its own, so that no server gets the records of another.
+    """
     state = os.environ.get("XDG_STATE_HOME") or str(Path.home() / ".local" / "state")
-    return Path(state) / "benchflow" / "monitor"
+    server = hashlib.sha256(url.rstrip("/").encode()).hexdigest()[:16]
+    return Path(state) / "benchflow" / "monitor" / server
 
 
 def records_of(path: Path) -> int:
