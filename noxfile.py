@@ -17,6 +17,10 @@ from pathlib import Path
 import nox
 
 ROOT = Path(__file__).parent
+sys.path.insert(0, str(ROOT / "tests" / "support"))
+
+from interpreters import interpreters  # noqa: E402
+
 MEMBERS = ("packages", "adapters", "apps", "benchmarks")
 PACKAGES = {
     tomllib.loads(path.read_text())["project"]["name"]: str(path.parent.relative_to(ROOT))
@@ -53,42 +57,7 @@ nox.options.default_venv_backend = "uv"
 nox.options.error_on_missing_interpreters = True
 
 
-def _interpreters() -> list[str]:
-    """Return the versions of CPython >= 3.11 that work here; nox finds them on PATH.
-
-    A version manager keeps its Pythons off PATH, or shows them by shims that fail. This function
-    links each Python that runs into `.nox/interpreters`, and puts that directory first on PATH.
-    The Python of the system is preferred, because `bench` starts in 0.8 of the time with it.
-    """
-    links = ROOT / ".nox" / "interpreters"
-    links.mkdir(parents=True, exist_ok=True)
-    found = []
-    for minor in range(11, 16):
-        name = f"python3.{minor}"
-        managed = sorted(Path.home().glob(f".pyenv/versions/3.{minor}.*/bin/{name}"))
-        on_path = [Path(d) / name for d in os.environ["PATH"].split(os.pathsep) if d != str(links)]
-        runs = next((p for p in [Path("/usr/bin", name), *managed, *on_path] if _works(p)), None)
-        if runs is not None:
-            _link(links / name, runs)
-            found.append(f"3.{minor}")
-    os.environ["PATH"] = f"{links}{os.pathsep}{os.environ['PATH']}"
-    return found
-
-
-def _link(link: Path, target: Path) -> None:
-    """Point `link` at `target` in one step: another nox may read it at the same time."""
-    with tempfile.TemporaryDirectory(dir=link.parent) as directory:
-        fresh = Path(directory, link.name)
-        fresh.symlink_to(target)
-        fresh.replace(link)
-
-
-def _works(python: Path) -> bool:
-    done = python.is_file() and subprocess.run([python, "-c", ""], capture_output=True, check=False)
-    return bool(done) and done.returncode == 0
-
-
-PYTHONS = _interpreters()
+PYTHONS = interpreters(ROOT / ".nox" / "interpreters")
 OLDEST, NEWEST = PYTHONS[0], PYTHONS[-1]
 BOXED = {p for p in PACKAGES if re.search("sandbox-(?!core|native)|-clouds$", p)}
 """Packages whose tests start boxes, some as other users, who can run Debian's own Python alone."""
