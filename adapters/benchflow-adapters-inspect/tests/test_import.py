@@ -161,6 +161,19 @@ def test_a_file_that_is_not_a_log_is_an_error(tmp_path: Path, data: bytes) -> No
         list(import_log(path))
 
 
+def test_the_samples_of_an_archive_have_the_order_of_inspect_and_not_of_their_ends(
+    tmp_path: Path,
+) -> None:
+    path = tmp_path / "log.eval"
+    names = ("b_epoch_1", "10_epoch_1", "9_epoch_2", "9_epoch_1", "a_epoch_2", "odd")
+    with zipfile.ZipFile(path, "w") as archive:
+        archive.writestr("header.json", json.dumps({"eval": {}}))
+        for name in names:
+            archive.writestr(f"samples/{name}.json", json.dumps({"name": name}))
+    found = [sample["name"] for sample in LogFile(path).samples()]
+    assert found == ["odd", "9_epoch_1", "10_epoch_1", "b_epoch_1", "9_epoch_2", "a_epoch_2"]
+
+
 def test_a_zip_without_a_header_is_an_error(tmp_path: Path) -> None:
     path = tmp_path / "log.eval"
     with zipfile.ZipFile(path, "w") as archive:

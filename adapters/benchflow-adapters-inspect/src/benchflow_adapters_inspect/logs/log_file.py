@@ -16,6 +16,8 @@ _MEMBER_BYTES: Final = 512 * 1024 * 1024
 _ZSTD: Final = 93
 """Inspect compresses by zstd, which `zipfile` reads from Python 3.14 on."""
 _LOCAL_HEADER: Final = 30
+_MAX_DIGITS: Final = 20
+"""Digits by which Inspect compares ids that are numbers."""
 
 Json = dict[str, Any]
 
@@ -47,15 +49,17 @@ class LogFile:
             raise StoreError(f"{path} is not a log of Inspect: it has no object `eval`")
 
     def samples(self) -> Iterator[Json]:
-        """Yield the samples, in the order of the file."""
+        """Yield the samples: of an archive by epoch, then by id, as Inspect's reader does.
+
+        An archive has them in the order in which they ended. A JSON file has them in order.
+        """
         if self._archive is None:
             samples: object = (self._document or {}).get("samples")
             rows = cast("list[object]", samples) if isinstance(samples, list) else []
             yield from (cast("Json", each) for each in rows if isinstance(each, dict))
             return
         # A sample that was run again is written again: the last member of a name counts.
-        last = {info.filename: info for info in self._archive.infolist()}
-        for name in last:
+        for name in sorted({*self._archive.namelist()}, key=_place):
             if name.startswith("samples/") and name.endswith(".json"):
                 yield self._member(name)
 
@@ -86,6 +90,14 @@ class LogFile:
             file.seek(name + extra, 1)
             packed = file.read(info.compress_size)
         return decompress(packed, info.file_size)
+
+
+def _place(name: str) -> tuple[int, str]:
+    """Return where the sample of a member `samples/ID_epoch_N.json` comes."""
+    identity, _, epoch = name.removesuffix(".json").removeprefix("samples/").rpartition("_epoch_")
+    number = identity.isascii() and identity.isdecimal()
+    digits = epoch if epoch.isascii() and epoch.isdecimal() else "0"
+    return int(digits[:_MAX_DIGITS]), identity.zfill(_MAX_DIGITS) if number else identity
 
 
 def _object(data: bytes, where: str) -> Json:
