@@ -1,6 +1,4 @@
-"""A trainer is told the probability of the answers on the way to each leaf."""
-
-# pyright: basic
+"""Each trainer gets, for each leaf, the probability of the answers on its path."""
 
 import asyncio
 import sys
